@@ -1,0 +1,112 @@
+"""Every error Holdfast raises, grouped by what a handler would do.
+
+HoldfastError
+├── ConfigurationError (ValueError)   the call is wrong: change the code
+│   ├── UnsupportedState              a value that cannot be stored without pickle, named by its path
+│   ├── ModelMismatch                 model and checkpoint do not fit: names the table or parameter
+│   └── ReaderError                   the data loader cannot continue where it stopped
+├── StorageError                      the store refused or did not answer
+│   ├── ObjectNotFound
+│   ├── ObjectExists                  an exclusive create lost
+│   ├── AccessDenied
+│   ├── StorageFull
+│   └── StorageUnavailable            worth another try
+├── DamagedData                       bytes that do not match their checksum: names the object
+├── RunError                          the run is not in the state the call needs
+│   ├── CheckpointNotFound
+│   ├── NotResumed                    a non-empty run was not resumed first
+│   └── TakenOver                     another trainer owns the run now: stop
+└── SaveFailed                        a checkpoint was not committed; training may go on
+    └── AgentDied
+
+``Terminated`` is not an error: it is the ``SystemExit`` that ends a trainer which received SIGTERM and saved.
+"""
+
+from __future__ import annotations
+
+
+class HoldfastError(Exception):
+    """Base of every error raised on purpose by Holdfast."""
+
+
+class ConfigurationError(HoldfastError, ValueError):
+    """The call is wrong; its arguments or the model must change."""
+
+
+class UnsupportedState(ConfigurationError):
+    """A value in the training state cannot be stored without code in data."""
+
+
+class ModelMismatch(ConfigurationError):
+    """The model or optimizer does not fit the checkpoint or the tables it was created with."""
+
+
+class ReaderError(ConfigurationError):
+    """The data loader cannot continue exactly where the checkpoint stopped."""
+
+
+class StorageError(HoldfastError):
+    """The store refused an operation or did not answer."""
+
+
+class ObjectNotFound(StorageError):
+    """No object of that name exists."""
+
+
+class ObjectExists(StorageError):
+    """An exclusive create found an object of that name."""
+
+
+class AccessDenied(StorageError):
+    """The credentials or permissions do not allow the operation."""
+
+
+class StorageFull(StorageError):
+    """The store has no room left."""
+
+
+class StorageUnavailable(StorageError):
+    """The store did not answer or asked to be left alone for a while; trying again may help."""
+
+
+class DamagedData(HoldfastError):
+    """Bytes in the store do not match the checksum or digest that names them."""
+
+    def __init__(self, object_name: str, what: str) -> None:
+        super().__init__(f"{object_name}: {what}")
+        self.object_name = object_name
+        self.what = what
+
+
+class RunError(HoldfastError):
+    """The run is not in the state that the call needs."""
+
+
+class CheckpointNotFound(RunError):
+    """The run holds no such checkpoint."""
+
+
+class NotResumed(RunError):
+    """The run already holds checkpoints and ``resume()`` was not called."""
+
+
+class TakenOver(RunError):
+    """Another trainer raised the run's term; this one can commit nothing more."""
+
+
+class SaveFailed(HoldfastError):
+    """A checkpoint was not committed. Its rows are still marked and go into the next one."""
+
+
+class AgentDied(SaveFailed):
+    """The agent process ended before it confirmed the checkpoint."""
+
+
+class Terminated(SystemExit):
+    """Ends a trainer that received SIGTERM, after its state was saved and committed."""
+
+    EXIT_CODE = 143  # 128 + SIGTERM: what a shell reports, so launchers that restart on it need no special case
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(self.EXIT_CODE)
+        self.message = message

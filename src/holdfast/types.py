@@ -1,0 +1,67 @@
+"""Values that cross module borders. Frozen, slotted, keyword-only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnSpec:
+    """One row-aligned tensor of a table: its weight or an optimizer slot.
+
+    ``dtype`` is a safetensors code such as ``F32``; ``row_shape`` is the shape of one row (``()`` for one number).
+    """
+
+    name: str
+    dtype: str
+    row_shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSpec:
+    """A table's shape as it is stored: every column of its row records, the weight first."""
+
+    name: str
+    rows: int
+    columns: tuple[ColumnSpec, ...]
+
+    @property
+    def slots(self) -> tuple[ColumnSpec, ...]:
+        """The optimizer's columns."""
+        return self.columns[1:]
+
+
+class Since(Enum):
+    """Where a delta starts."""
+
+    BASELINE = "baseline"
+    LAST = "last"
+
+
+class Kind(Enum):
+    """What a checkpoint holds and what it stands on."""
+
+    FULL = "full"  # every row; stands on nothing: a baseline
+    DIFFERENTIAL = "differential"  # rows changed since the baseline; stands on the baseline
+    INCREMENTAL = "incremental"  # rows changed since the parent; stands on the parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointInfo:
+    """One committed checkpoint as the catalog lists it."""
+
+    id: str  # unique in the run; also the prefix of its objects
+    step: int
+    term: int
+    kind: Kind
+    parent: str | None  # the checkpoint training came from
+    base: str | None  # the checkpoint its rows stand on (None for a baseline)
+    created_s: float  # the writer's clock, seconds since 1970
+    size_bytes: int  # everything this checkpoint wrote
+    rows_written: int
+    full_bytes: int  # what a full checkpoint would have written
+    tag: str | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    abandoned: bool = False  # on a timeline that was left by going back
