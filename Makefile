@@ -1,0 +1,54 @@
+# `make test` and `make demo` work on a fresh clone: both prepare .venv first.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.holdfast-installed
+PYTEST_ARGS ?=
+BENCH ?=
+
+.PHONY: help setup test test-slow lint format demo bench
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: $(STAMP) ## create .venv and install everything the lock names
+
+# One line that counts packages on a terminal, silence elsewhere; pip's warnings and errors always show.
+PIP_PROGRESS = awk -v total="$$(grep -c '==' requirements.lock)" -v live="$$(test -t 2 && echo 1 || echo 0)" \
+	'/^(Collecting|Requirement already satisfied:)/ && live { \
+		n += n < total; sub(/ \(.*/, ""); printf "\r\033[K  resolving %d/%d %s", n, total, $$NF > "/dev/stderr" } \
+	 /^Installing collected/ { printf "%s  unpacking and installing ...\n", live ? "\r\033[K" : "" > "/dev/stderr" }'
+
+$(STAMP): requirements.lock pyproject.toml
+	@test -x $(BIN)/pip || { echo "Creating $(VENV) ..."; $(PYTHON) -m venv $(VENV); }
+	@echo "Installing $$(grep -c '==' requirements.lock) packages into $(VENV) (torch is the large one) ..."
+	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off -r requirements.lock | $(PIP_PROGRESS)
+	@$(BIN)/python -m pip install --disable-pip-version-check -q --no-deps --no-build-isolation -e .
+	@touch $@
+	@echo "$(VENV) is ready."
+
+test: lint ## lint, type-check, check the import layers, run the fast tests
+	$(BIN)/pytest -m "not slow" $(PYTEST_ARGS)
+
+test-slow: setup ## run the slow tests: power cuts, real servers, kills
+	$(BIN)/pytest -m slow $(PYTEST_ARGS)
+
+lint: setup ## ruff, mypy --strict, import layers
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup ## rewrite the code as ruff wants it
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+demo: setup ## train, get killed, resume, compare: under two minutes
+	$(BIN)/python -m benchmarks.demo
+
+bench: setup ## run a benchmark: make bench BENCH=stall
+	$(BIN)/python -m benchmarks $(BENCH)

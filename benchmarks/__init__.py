@@ -1,0 +1,1 @@
+"""Models, data and one file per measured claim."""

@@ -1,0 +1,1 @@
+"""Holdfast keeps the training of recommendation models alive."""
