@@ -1,0 +1,42 @@
+"""Pure decisions, context in, decision out: when to save, full or delta, what to do on overlap, what to keep."""
+
+from holdfast.policy.base import Policy, registered
+from holdfast.policy.overlap import Overlap
+from holdfast.policy.retention import (
+    KeepAll,
+    KeepBest,
+    KeepEvery,
+    KeepLast,
+    KeepTagged,
+    Retention,
+    TimeToLive,
+    closure,
+)
+from holdfast.policy.strategy import Consecutive, Full, Intermittent, OneShot, Strategy, StrategyContext
+from holdfast.policy.when import UNREACHABLE_STEPS, EveryMinutes, EverySteps, Never, SaveContext, SavePolicy
+
+__all__ = [
+    "UNREACHABLE_STEPS",
+    "Consecutive",
+    "EveryMinutes",
+    "EverySteps",
+    "Full",
+    "Intermittent",
+    "KeepAll",
+    "KeepBest",
+    "KeepEvery",
+    "KeepLast",
+    "KeepTagged",
+    "Never",
+    "OneShot",
+    "Overlap",
+    "Policy",
+    "Retention",
+    "SaveContext",
+    "SavePolicy",
+    "Strategy",
+    "StrategyContext",
+    "TimeToLive",
+    "closure",
+    "registered",
+]
