@@ -19,7 +19,9 @@ HoldfastError
 └── SaveFailed                        a checkpoint was not committed; training may go on
     └── AgentDied
 
+``HoldfastWarning`` is what Holdfast warns with: training goes on, at a price that its text states.
 ``Terminated`` is not an error: it is the ``SystemExit`` that ends a trainer which received SIGTERM and saved.
+``HoldfastWarning`` marks what works but costs more than it must; silence it with ``warnings.filterwarnings``.
 """
 
 from __future__ import annotations
@@ -110,3 +112,11 @@ class Terminated(SystemExit):
     def __init__(self, message: str = "") -> None:
         super().__init__(self.EXIT_CODE)
         self.message = message
+
+
+class HoldfastWarning(UserWarning):
+    """Something costs more, or saves less, than the user may expect; says what would avoid it."""
+
+
+class HoldfastWarning(UserWarning):
+    """Something works but costs more than it must; the text says why and what would help."""
