@@ -1,0 +1,235 @@
+"""A lossless tagged tree for everything that is not a table: values in, canonical JSON and a list of tensors out.
+
+What cannot be brought back without running code is refused by its path (docs/spec/tree.md). Nothing in a skeleton is
+ever executed: its tags name the few types below and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from holdfast.errors import DamagedData, UnsupportedState
+from holdfast.format.document import Json, canonical_json
+from holdfast.format.dtypes import code_of
+from holdfast.format.leaves import NOT_A_LEAF, decode_leaf, encode_leaf, storable_dtype
+
+VERSION = 1
+MAX_DEPTH = 100
+_TENSOR_TYPES = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_FACTORIES: dict[str, Callable[[], object]] = {kind.__name__: kind for kind in (dict, float, int, list, set, str)}
+_MALFORMED = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedTree:
+    """A value taken apart: ``skeleton`` refers to ``tensors`` by index. The tensors are the live ones, not copies."""
+
+    skeleton: bytes
+    tensors: list[Tensor]
+
+
+def encode_tree(value: object, *, root: str = "state") -> EncodedTree:
+    """Take ``value`` apart; raises UnsupportedState with the path, from ``root``, of what cannot be stored."""
+    encoder = _Encoder()
+    node = encoder.encode(value, root)
+    skeleton = canonical_json({"tree": VERSION, "tensors": len(encoder.tensors), "root": node})
+    return EncodedTree(skeleton=skeleton, tensors=encoder.tensors)
+
+
+def check_tree(value: object, *, root: str = "state") -> None:
+    """Raise UnsupportedState if ``encode_tree`` would."""
+    _Encoder().encode(value, root)
+
+
+def decode_tree(skeleton: bytes | bytearray | memoryview, tensors: Sequence[Tensor], *, name: str = "state") -> Any:
+    """The value that was encoded, with ``tensors`` in it as they are; raises DamagedData on anything malformed."""
+    try:
+        document = json.loads(bytes(skeleton), parse_constant=_refuse_constant)
+        if document["tree"] != VERSION:
+            raise ValueError(f"tree version {document['tree']!r} is not known to this release")
+        if document["tensors"] != len(tensors):
+            raise ValueError(f"it refers to {document['tensors']!r} tensors, {len(tensors)} were read")
+        return _Decoder(tensors).decode(document["root"])
+    except _MALFORMED as error:
+        raise DamagedData(name, f"holds no valid state tree: {error!r}") from error
+
+
+class _Encoder:
+    def __init__(self) -> None:
+        self.tensors: list[Tensor] = []
+        self._open: set[int] = set()  # containers on the way from the root: meeting one again is a cycle
+
+    def encode(self, value: object, path: str) -> Json:
+        leaf = encode_leaf(value)
+        if leaf is not NOT_A_LEAF:
+            return leaf
+        if isinstance(value, Tensor):
+            return {"tensor": self._add(_storable_tensor(value, path))}
+        if type(value) is np.ndarray:
+            return {"array": [value.dtype.str, list(value.shape), self._add(_array_bytes(value, path))]}
+        encode = self._containers.get(type(value))
+        if encode is None:
+            _refuse(path, value)
+        with self._inside(value, path):
+            return encode(self, value, path)
+
+    def _add(self, tensor: Tensor) -> int:
+        self.tensors.append(tensor)
+        return len(self.tensors) - 1
+
+    @contextmanager
+    def _inside(self, value: object, path: str) -> Iterator[None]:
+        if id(value) in self._open:
+            raise UnsupportedState(f"{path} contains itself; break the cycle")
+        if len(self._open) >= MAX_DEPTH:
+            raise UnsupportedState(f"{path} is nested more than {MAX_DEPTH} levels deep; flatten it")
+        self._open.add(id(value))
+        yield
+        self._open.discard(id(value))
+
+    def _list(self, value: Iterable[object], path: str) -> Json:
+        return [self.encode(item, f"{path}[{index}]") for index, item in enumerate(value)]
+
+    def _pairs(self, value: dict[object, object], path: str) -> Json:
+        return [
+            [_encode_key(key, f"a key of {path}"), self.encode(item, f"{path}[{key!r}]")] for key, item in value.items()
+        ]
+
+    def _defaultdict(self, value: defaultdict[object, object], path: str) -> Json:
+        factory: Any = value.default_factory
+        name = None if factory is None else getattr(factory, "__name__", None)
+        if factory is not None and (name is None or _FACTORIES.get(name) is not factory):
+            _refuse(f"{path}.default_factory", factory)
+        return [name, self._pairs(value, path)]
+
+    _containers: dict[type, Callable[[_Encoder, Any, str], Json]] = {  # noqa: RUF012
+        list: _list,
+        tuple: lambda self, value, path: {"tuple": self._list(value, path)},
+        set: lambda self, value, path: {"set": _encode_elements(value, path)},
+        frozenset: lambda self, value, path: {"frozenset": _encode_elements(value, path)},
+        dict: lambda self, value, path: {"dict": self._pairs(value, path)},
+        OrderedDict: lambda self, value, path: {"ordereddict": self._pairs(value, path)},
+        Counter: lambda self, value, path: {"counter": self._pairs(value, path)},
+        defaultdict: lambda self, value, path: {"defaultdict": self._defaultdict(value, path)},
+    }
+
+
+def _encode_elements(value: Iterable[object], path: str) -> Json:
+    return sorted((_encode_key(item, f"an element of {path}") for item in value), key=canonical_json)
+
+
+def _encode_key(value: object, path: str) -> Json:
+    if type(value) is tuple:
+        return {"tuple": [_encode_key(item, path) for item in value]}
+    if type(value) is frozenset:
+        return {"frozenset": _encode_elements(value, path)}
+    leaf = encode_leaf(value)
+    if leaf is NOT_A_LEAF:
+        _refuse(path, value)
+    return leaf
+
+
+def _storable_tensor(value: Tensor, path: str) -> Tensor:
+    if type(value) not in _TENSOR_TYPES:
+        _refuse(path, value)
+    kinds = {
+        "quantized": value.is_quantized,
+        "nested": value.is_nested,
+        "meta": value.is_meta,
+        "sparse": value.is_sparse,
+    }
+    if any(kinds.values()) or value.layout is not torch.strided:
+        kind = next((kind for kind, is_it in kinds.items() if is_it), str(value.layout))
+        raise UnsupportedState(f"{path} is a {kind} tensor; keep a dense, plain one, or leave it out")
+    try:
+        code_of(value.dtype)
+    except UnsupportedState as error:
+        raise UnsupportedState(f"{path}: {error}") from None
+    return value.detach().resolve_conj().resolve_neg()
+
+
+def _array_bytes(value: np.ndarray[Any, Any], path: str) -> Tensor:
+    try:
+        storable_dtype(value.dtype.str)
+    except ValueError:
+        raise UnsupportedState(f"{path} is a NumPy array of {value.dtype}; keep numbers, booleans or dates") from None
+    flat = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+    return torch.from_numpy(flat if flat.flags.writeable else flat.copy())
+
+
+def _refuse(path: str, value: object) -> NoReturn:
+    kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+    raise UnsupportedState(
+        f"{path} is a {kind}, which cannot be stored without pickle. Give an object whose state_dict() holds plain "
+        "values (numbers, strings, tensors, arrays, lists, tuples, sets, dicts), or leave it out."
+    )
+
+
+class _Decoder:
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._tensors = tensors
+
+    def decode(self, node: Json) -> Any:
+        if isinstance(node, list):
+            return self._items(node)
+        if not isinstance(node, dict):
+            return node
+        ((tag, payload),) = node.items()
+        decode = self._containers.get(tag)
+        return decode_leaf(tag, payload) if decode is None else decode(self, payload)
+
+    def _items(self, payload: Json) -> list[Any]:
+        if not isinstance(payload, list):
+            raise TypeError(f"a list was expected, not {payload!r}")
+        return [self.decode(node) for node in payload]
+
+    def _pairs(self, payload: Json) -> dict[Any, Any]:
+        pairs = [(self.decode(key), self.decode(value)) for key, value in payload]
+        result = dict(pairs)
+        if len(result) != len(pairs):
+            raise ValueError("a key occurs twice")
+        return result
+
+    def _defaultdict(self, payload: Json) -> defaultdict[Any, Any]:
+        name, pairs = payload
+        return defaultdict(None if name is None else _FACTORIES[name], self._pairs(pairs))
+
+    def _tensor(self, index: Json) -> Tensor:
+        if type(index) is not int or index < 0:
+            raise ValueError(f"{index!r} is no tensor's index")
+        return self._tensors[index]
+
+    def _array(self, payload: Json) -> np.ndarray[Any, Any]:
+        name, shape, index = payload
+        dtype, data = storable_dtype(name), self._tensor(index).numpy(force=True)
+        if data.dtype != np.uint8 or data.ndim != 1 or math.prod(shape) * dtype.itemsize != data.size:
+            raise ValueError(f"tensor {index} does not hold an array of {name} and shape {shape}")
+        array = np.empty(shape, dtype)
+        array.reshape(-1).view(np.uint8)[:] = data
+        return array
+
+    _containers: dict[str, Callable[[_Decoder, Any], object]] = {  # noqa: RUF012
+        "tuple": lambda self, payload: tuple(self._items(payload)),
+        "set": lambda self, payload: set(self._items(payload)),
+        "frozenset": lambda self, payload: frozenset(self._items(payload)),
+        "dict": _pairs,
+        "ordereddict": lambda self, payload: OrderedDict(self._pairs(payload)),
+        "counter": lambda self, payload: Counter(self._pairs(payload)),
+        "defaultdict": _defaultdict,
+        "tensor": _tensor,
+        "array": _array,
+    }
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
