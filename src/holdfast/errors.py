@@ -116,7 +116,3 @@ class Terminated(SystemExit):
 
 class HoldfastWarning(UserWarning):
     """Something costs more, or saves less, than the user may expect; says what would avoid it."""
-
-
-class HoldfastWarning(UserWarning):
-    """Something works but costs more than it must; the text says why and what would help."""
