@@ -21,7 +21,6 @@ HoldfastError
 
 ``HoldfastWarning`` is what Holdfast warns with: training goes on, at a price that its text states.
 ``Terminated`` is not an error: it is the ``SystemExit`` that ends a trainer which received SIGTERM and saved.
-``HoldfastWarning`` marks what works but costs more than it must; silence it with ``warnings.filterwarnings``.
 """
 
 from __future__ import annotations
