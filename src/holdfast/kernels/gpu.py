@@ -1,0 +1,81 @@
+"""Bit-set marks in Triton. A 32-bit word is the smallest unit that a GPU updates atomically.
+
+Row ``i`` is bit ``i & 31`` of the little-endian word ``i >> 5``.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import triton  # type: ignore[import-not-found, import-untyped, unused-ignore]
+import triton.language as tl  # type: ignore[import-not-found, import-untyped, unused-ignore]
+from torch import Tensor
+
+from holdfast.kernels.portable import count, list_ids
+
+__all__ = ["count", "list_ids", "mark", "mark_nonzero_rows"]
+
+_IDS_PER_PROGRAM = 256
+_WORD_BITS = 32
+_COLUMNS = 64
+
+
+def mark(bits: Tensor, ids: Tensor, rows: int) -> None:
+    """Set the bits of ``ids``; an id outside the table is left out, since telling would mean to wait for the device."""
+    if ids.numel():
+        grid = (triton.cdiv(ids.numel(), _IDS_PER_PROGRAM),)
+        with _on_device_of(bits):
+            _mark[grid](bits.view(torch.int32), ids, ids.numel(), rows, ids_per_program=_IDS_PER_PROGRAM)
+
+
+def mark_nonzero_rows(bits: Tensor, patterns: Tensor) -> None:
+    """Set the bit of every row of a contiguous 2-D integer tensor that is not all zero."""
+    rows, columns = patterns.shape
+    with _on_device_of(bits):
+        _mark_nonzero_rows[(triton.cdiv(rows, _WORD_BITS),)](
+            bits.view(torch.int32), patterns, rows, columns=columns, word_bits=_WORD_BITS, columns_per_load=_COLUMNS
+        )
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _mark(words: Any, ids: Any, length: Any, rows: Any, ids_per_program: tl.constexpr) -> None:
+    position = tl.program_id(0).to(tl.int64) * ids_per_program + tl.arange(0, ids_per_program)
+    row = tl.load(ids + position, mask=position < length, other=-1).to(tl.int64)
+    inside = (row >= 0) & (row < rows)
+    word = words + (row >> 5)
+    bit = (row * 0 + 1).to(tl.int32) << (row & 31).to(tl.int32)
+    # Hot rows come in every batch: reading first spares most atomic operations.
+    unset = (tl.load(word, mask=inside, other=0) & bit) == 0
+    tl.atomic_or(word, bit, mask=inside & unset, sem="relaxed")
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _mark_nonzero_rows(
+    words: Any,
+    patterns: Any,
+    rows: Any,
+    columns: tl.constexpr,
+    word_bits: tl.constexpr,
+    columns_per_load: tl.constexpr,
+) -> None:
+    # One program per word: its rows are no other program's, so nothing here is atomic.
+    index = tl.program_id(0).to(tl.int64)
+    lane = tl.arange(0, word_bits)
+    row = index * word_bits + lane
+    touched = tl.zeros([word_bits], dtype=tl.int32)
+    for first in range(0, columns, columns_per_load):
+        column = first + tl.arange(0, columns_per_load)
+        mask = (row[:, None] < rows) & (column[None, :] < columns)
+        pattern = tl.load(patterns + row[:, None] * columns + column[None, :], mask=mask, other=0)
+        touched = touched | tl.max((pattern != 0).to(tl.int32), axis=1)
+    word = tl.sum(touched << lane, axis=0)
+    tl.store(words + index, tl.load(words + index) | word)
+
+
+def _on_device_of(bits: Tensor) -> AbstractContextManager[None]:
+    """Triton launches on the current device, which with several in one process need not be the tensor's."""
+    if bits.is_cuda and bits.get_device() != torch.cuda.current_device():
+        return torch.cuda.device(bits.device)
+    return nullcontext()
