@@ -1,1 +1,73 @@
-"""Holdfast keeps the training of recommendation models alive."""
+"""Holdfast keeps the training of recommendation models alive.
+
+The public names are loaded when they are first used: the agent process imports this package without PyTorch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.errors import HoldfastError as HoldfastError
+    from holdfast.errors import SaveFailed as SaveFailed
+    from holdfast.errors import TakenOver as TakenOver
+    from holdfast.errors import Terminated as Terminated
+    from holdfast.policy import Consecutive as Consecutive
+    from holdfast.policy import EveryMinutes as EveryMinutes
+    from holdfast.policy import EverySteps as EverySteps
+    from holdfast.policy import Full as Full
+    from holdfast.policy import Intermittent as Intermittent
+    from holdfast.policy import KeepAll as KeepAll
+    from holdfast.policy import KeepBest as KeepBest
+    from holdfast.policy import KeepEvery as KeepEvery
+    from holdfast.policy import KeepLast as KeepLast
+    from holdfast.policy import KeepTagged as KeepTagged
+    from holdfast.policy import Never as Never
+    from holdfast.policy import OneShot as OneShot
+    from holdfast.policy import Overlap as Overlap
+    from holdfast.policy import TimeToLive as TimeToLive
+    from holdfast.run import Run as Run
+    from holdfast.run import open_run as open_run
+    from holdfast.session import Checkpointer as Checkpointer
+    from holdfast.session import Settings as Settings
+    from holdfast.types import CheckpointInfo as CheckpointInfo
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "holdfast.errors": ("HoldfastError", "SaveFailed", "TakenOver", "Terminated"),
+    "holdfast.policy": (
+        "Consecutive",
+        "EveryMinutes",
+        "EverySteps",
+        "Full",
+        "Intermittent",
+        "KeepAll",
+        "KeepBest",
+        "KeepEvery",
+        "KeepLast",
+        "KeepTagged",
+        "Never",
+        "OneShot",
+        "Overlap",
+        "TimeToLive",
+    ),
+    "holdfast.run": ("Run", "open_run"),
+    "holdfast.session": ("Checkpointer", "Settings"),
+    "holdfast.types": ("CheckpointInfo",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_HOME_OF)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

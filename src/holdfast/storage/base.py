@@ -48,7 +48,7 @@ class Store(Protocol):
         ...
 
     def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
-        """Objects whose name starts with ``prefix`` (a plain string prefix) and sorts after ``after``, in name order."""
+        """Objects whose name starts with ``prefix`` (plain string) and sorts after ``after``, in name order."""
         ...
 
     def delete(self, names: Iterable[str]) -> None:

@@ -1,0 +1,267 @@
+"""The agent: a process beside the trainer that writes, commits and cleans up (run as a module by AgentClient).
+
+It never imports torch. It outlives its trainer: once a snapshot is sealed, it is committed even if the trainer is
+killed. Messages are handled on the main thread; frames are written by a small pool; one more thread finishes saves.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+
+from holdfast.checkpoint.buffer import FrameBuffer
+from holdfast.checkpoint.chain import Chain
+from holdfast.checkpoint.changes import annotate
+from holdfast.checkpoint.channel import (
+    Annotate,
+    Begin,
+    Cancel,
+    Channel,
+    ChannelClosed,
+    Close,
+    Committed,
+    Configure,
+    Failed,
+    FrameFilled,
+    Freed,
+    Message,
+    Notice,
+    Resolve,
+    Seal,
+)
+from holdfast.checkpoint.collect import collect_dropped, collect_orphans
+from holdfast.checkpoint.committer import Committer
+from holdfast.checkpoint.lease import HeldLease
+from holdfast.checkpoint.writer import PartWriter
+from holdfast.errors import HoldfastError, SaveFailed, StorageUnavailable
+from holdfast.format.catalog import Entry, Intent
+from holdfast.policy import Retention
+from holdfast.runtime import SYSTEM, Runtime
+from holdfast.storage import Store, open_store
+from holdfast.storage.retry import RetryingStore
+
+
+class _Save:
+    """A save under way: its frames' futures, and whether it may still commit."""
+
+    def __init__(self, intent: Intent, writer: PartWriter, started_s: float) -> None:
+        self.intent = intent
+        self.writer = writer
+        self.started_s = started_s
+        self.frames: list[Future[None]] = []
+        self.cancelled = threading.Event()
+        self.sealed = False
+        self.leases = ExitStack()
+
+    @property
+    def identifier(self) -> str:
+        return self.intent.checkpoint
+
+
+class Agent:
+    """Serves one trainer over a channel."""
+
+    def __init__(
+        self, channel: Channel, store: Store, buffer: FrameBuffer, config: Configure, *, runtime: Runtime = SYSTEM
+    ) -> None:
+        self._channel = channel
+        self._store = store
+        self._buffer = buffer
+        self._config = config
+        self._runtime = runtime
+        self._name = f"{socket.gethostname()}:{os.getpid()} rank {config.rank}"
+        self._chain = Chain(store, writer=self._name, runtime=runtime)
+        self._committer = Committer(
+            store,
+            self._chain,
+            rank=config.rank,
+            retention=Retention.from_dict(config.retention),
+            part_timeout_s=config.part_timeout_s,
+            runtime=runtime,
+        )
+        self._frames = ThreadPoolExecutor(config.uploads, thread_name_prefix="holdfast-write")
+        self._finisher = ThreadPoolExecutor(1, thread_name_prefix="holdfast-commit")  # owns the chain: one at a time
+        self._save: _Save | None = None
+        self._orphans_due = config.rank == 0
+
+    def run(self, trainer: int | None = None) -> None:
+        """Serve until the trainer closes the channel or is gone; ``trainer`` is a pidfd of it."""
+        try:
+            while (message := self._next(trainer)) is not None:
+                if isinstance(message, Close):
+                    break
+                self._handle(message)
+        finally:
+            if self._save is not None and not self._save.sealed:
+                self._discard(self._save)
+            self._frames.shutdown(wait=True)
+            self._finisher.shutdown(wait=True)
+
+    def _next(self, trainer: int | None) -> Message | None:
+        """The next message; None when the trainer is gone and everything it sent was handled.
+
+        A killed trainer's forked children may hold the socket open for a while, so its process is watched too.
+        """
+        try:
+            while (message := self._channel.receive(0.0)) is None:
+                watched = [self._channel.fileno()] + ([trainer] if trainer is not None else [])
+                ready = select.select(watched, [], [])[0]
+                if trainer in ready and (message := self._channel.receive(0.0)) is None:
+                    return None
+                if message is not None:
+                    return message
+            return message
+        except ChannelClosed:
+            return None
+
+    def _handle(self, message: Message) -> None:
+        match message:
+            case Begin():
+                self._begin(message)
+            case FrameFilled():
+                self._frame(message)
+            case Seal() if self._save is not None:
+                self._save.sealed = True
+                self._finisher.submit(self._finish, self._save, message.full_bytes)
+            case Cancel() if self._save is not None:
+                self._save.cancelled.set()
+                if not self._save.sealed:
+                    self._discard(self._save)
+            case Annotate():
+                self._finisher.submit(self._annotate, message)
+            case Resolve():
+                self._finisher.submit(self._resolve, message.checkpoint)
+            case _:
+                pass
+
+    def _begin(self, message: Begin) -> None:
+        intent = Intent.from_json(message.intent)
+        writer = PartWriter(self._store, intent, self._config.rank, message.tables, message.tensors)
+        save = self._save = _Save(intent, writer, self._runtime.monotonic_s())
+        save.frames.append(self._frames.submit(self._announce, save))
+
+    def _announce(self, save: _Save) -> None:
+        save.leases.enter_context(
+            HeldLease(self._store, "writer", self._name, [save.identifier], runtime=self._runtime)
+        )
+        self._committer.publish(save.intent)
+
+    def _frame(self, message: FrameFilled) -> None:
+        save = self._save
+        if save is None:
+            self._tell(Freed(frame=message.frame))
+            return
+        save.frames.append(self._frames.submit(self._write, save, len(save.frames), message))
+
+    def _write(self, save: _Save, number: int, message: FrameFilled) -> None:
+        try:
+            if not save.cancelled.is_set():
+                body = self._buffer.frame(message.frame)[: message.used]
+                save.writer.write_frame(number, body, message.chunks)
+        except BaseException:
+            save.cancelled.set()  # the frames that follow need not be written
+            raise
+        finally:
+            self._tell(Freed(frame=message.frame))
+
+    def _finish(self, save: _Save, full_bytes: int) -> None:
+        """Commit a sealed save and report how it ended."""
+        try:
+            for frame in save.frames:
+                frame.result()
+            if save.cancelled.is_set():
+                raise SaveFailed(f"checkpoint {save.identifier} was cancelled")
+            manifest, part = save.writer.finish(full_bytes)
+            entry, head = self._committer.commit(save.intent, manifest, part, save.cancelled.is_set)
+        except BaseException as error:
+            self._tell(_failure(save.identifier, error))
+        else:
+            seconds = self._runtime.monotonic_s() - save.started_s
+            self._tell(_commitment(entry, [e.info.id for e in head.entries], seconds))
+            self._collect()
+        finally:
+            save.leases.close()
+
+    def _discard(self, save: _Save) -> None:
+        """Forget a snapshot that was never sealed; its objects stay as orphans until a later term collects them."""
+        save.cancelled.set()
+        self._save = None
+        self._finisher.submit(self._report_discarded, save)
+
+    def _report_discarded(self, save: _Save) -> None:
+        for frame in save.frames:
+            frame.exception()
+        save.leases.close()
+        self._tell(_failure(save.identifier, SaveFailed(f"checkpoint {save.identifier} was cancelled")))
+
+    def _resolve(self, checkpoint: str) -> None:
+        try:
+            found = self._committer.committed(checkpoint)
+        except Exception as error:
+            self._tell(_failure(checkpoint, error, unknown=True))
+            return
+        if found:
+            self._tell(_commitment(found[0], [e.info.id for e in found[1].entries], 0.0))
+        else:
+            self._tell(_failure(checkpoint, SaveFailed(f"checkpoint {checkpoint} was not committed")))
+
+    def _annotate(self, message: Annotate) -> None:
+        try:
+            self._chain.commit(annotate(message.checkpoint, message.metrics, term=self._config.term))
+        except HoldfastError as error:
+            self._tell(Notice(message=f"metrics of checkpoint {message.checkpoint} were not stored: {error}"))
+
+    def _collect(self) -> None:
+        """Delete what is due. A failure costs space, not safety, and the next commit tries again."""
+        if self._config.rank != 0:
+            return
+        settings = {"term": self._config.term, "grace_s": self._config.grace_s}
+        try:
+            collect_dropped(self._store, self._chain, **settings)  # type: ignore[arg-type]
+            if self._orphans_due:
+                self._orphans_due = False
+                collect_orphans(self._store, self._chain, **settings)  # type: ignore[arg-type]
+        except HoldfastError as error:
+            self._tell(Notice(message=f"old objects could not be deleted yet: {error}"))
+
+    def _tell(self, message: Message) -> None:
+        with suppress(ChannelClosed):  # the trainer is gone; the work goes on without it
+            self._channel.send(message)
+
+
+def _failure(checkpoint: str, error: BaseException, *, unknown: bool = False) -> Failed:
+    unknown = unknown or isinstance(error, StorageUnavailable)
+    return Failed(checkpoint=checkpoint, error=type(error).__name__, message=str(error) or repr(error), unknown=unknown)
+
+
+def _commitment(entry: Entry, kept: list[str], seconds: float) -> Committed:
+    return Committed(entry=entry.to_json(), kept=kept, seconds=seconds)
+
+
+def main(arguments: list[str]) -> None:
+    """``socket-fd memory-fd frames frame-bytes trainer-pid``."""
+    socket_fd, memory_fd, frames, frame_bytes, trainer_pid = map(int, arguments)
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # meant for the trainer; the agent ends when its work is done
+    channel = Channel(socket.socket(fileno=socket_fd))
+    try:
+        trainer: int | None = os.pidfd_open(trainer_pid)
+    except OSError:
+        trainer = None
+    config = channel.receive(None)
+    if not isinstance(config, Configure):
+        raise SystemExit("holdfast agent: the trainer sent no configuration")
+    os.nice(config.niceness)
+    store = RetryingStore(open_store(config.url, options=config.options), total_s=config.retry_s)
+    buffer = FrameBuffer(memory_fd, frames=frames, frame_bytes=frame_bytes)
+    Agent(channel, store, buffer, config).run(trainer)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

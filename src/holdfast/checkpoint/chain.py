@@ -1,0 +1,196 @@
+"""The chain of catalogs: reads the head, commits the next one.
+
+A commit is one exclusive creation of the next catalog number. It counts only if it is afterwards the head or an
+ancestor of the head: a number may be free because old catalogs were collected, long after others moved on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.errors import DamagedData, ObjectExists, ObjectNotFound, RunError
+from holdfast.format.catalog import (
+    CATALOG_PREFIX,
+    HISTORY_PREFIX,
+    Catalog,
+    Entry,
+    Garbage,
+    Page,
+    Ref,
+    catalog_name,
+    decode_page,
+    encode_page,
+)
+from holdfast.format.document import digest
+from holdfast.runtime import SYSTEM, Runtime
+from holdfast.storage import Store
+
+_INLINE_ENTRIES = 128  # entries a catalog holds itself; the oldest half moves to a page when it overflows
+_PAGE_ENTRIES = 64
+_ATTEMPTS = 100  # lost races before a commit gives up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """The newest readable catalog with all its entries, oldest first."""
+
+    catalog: Catalog
+    ref: Ref
+    entries: tuple[Entry, ...]
+    pages: tuple[tuple[Page, tuple[Entry, ...]], ...] = ()
+    damaged: tuple[str, ...] = ()  # newer catalogs that could not be read
+    newest_number: int = 0  # the highest number seen, readable or not
+
+    @property
+    def by_id(self) -> dict[str, Entry]:
+        """Entries by checkpoint id."""
+        return {entry.info.id: entry for entry in self.entries}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """What the next catalog should say."""
+
+    reason: str
+    term: int
+    head: str | None
+    entries: tuple[Entry, ...]
+    garbage: tuple[Garbage, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+Change = Callable[[Head | None], Draft]
+
+
+class Chain:
+    """Reads and extends the catalogs of one run. Not thread-safe; one per writer or reader."""
+
+    def __init__(self, store: Store, *, writer: str = "reader", runtime: Runtime = SYSTEM) -> None:
+        self._store = store
+        self._writer = writer
+        self._runtime = runtime
+        self._known: Head | None = None
+
+    def head(self, *, skip_damaged: bool = False) -> Head | None:
+        """The newest catalog; None for an empty run. Damaged ones raise, or are skipped and listed."""
+        after = catalog_name(self._known.newest_number) if self._known else ""
+        numbers = sorted(_numbers(info.name for info in self._store.list(CATALOG_PREFIX, after=after)), reverse=True)
+        damaged: list[str] = []
+        for number in numbers:
+            try:
+                self._known = self._load(number, damaged=tuple(damaged), newest=numbers[0])
+                break
+            except (DamagedData, ObjectNotFound):
+                if not skip_damaged:
+                    raise
+                damaged.append(catalog_name(number))
+        else:
+            if numbers and self._known is None:
+                raise DamagedData(catalog_name(numbers[0]), "no catalog of this run can be read; nothing was changed")
+        return self._known
+
+    def commit(self, change: Change) -> Head:
+        """Commit what ``change`` makes of the current head; plans again after a lost race."""
+        for _ in range(_ATTEMPTS):
+            head = self.head(skip_damaged=self._known is not None and bool(self._known.damaged))
+            draft = change(head)
+            catalog, pages = self._build(head, draft)
+            name, data = catalog_name(catalog.number), catalog.encode()
+            try:
+                self._store.put(name, data, create=True)
+            except ObjectExists:
+                if not self._is_ours(catalog):
+                    continue
+            ref = Ref(name=name, size_bytes=len(data), digest=digest(data))
+            return self._confirm(catalog, ref, draft, pages)
+        raise RunError(f"{self._store.url}: lost {_ATTEMPTS} races for the next catalog; too many writers at work")
+
+    def _load(self, number: int, *, damaged: tuple[str, ...], newest: int) -> Head:
+        name = catalog_name(number)
+        data = self._store.get(name)
+        catalog = Catalog.decode(data, name=name)
+        if catalog.number != number:
+            raise DamagedData(name, f"says it is catalog {catalog.number}")
+        pages = tuple((page, self._read_page(page)) for page in catalog.pages)
+        entries = tuple(entry for _, items in pages for entry in items) + catalog.entries
+        ref = Ref(name=name, size_bytes=len(data), digest=digest(data))
+        return Head(catalog=catalog, ref=ref, entries=entries, pages=pages, damaged=damaged, newest_number=newest)
+
+    def _read_page(self, page: Page) -> tuple[Entry, ...]:
+        data = self._store.get(page.ref.name)
+        if digest(data) != page.ref.digest:
+            raise DamagedData(page.ref.name, "does not match the digest in its catalog")
+        return decode_page(data, name=page.ref.name)
+
+    def _build(self, head: Head | None, draft: Draft) -> tuple[Catalog, tuple[tuple[Page, tuple[Entry, ...]], ...]]:
+        pages, inline = self._paginate(head.pages if head else (), draft.entries)
+        catalog = Catalog(
+            run=head.catalog.run if head else self._runtime.token() + self._runtime.token(),
+            number=head.newest_number + 1 if head else 1,
+            parent=head.ref if head else None,
+            term=draft.term,
+            writer=self._writer,
+            commit=self._runtime.token() + self._runtime.token(),
+            reason=draft.reason,
+            created_s=self._runtime.wall_s(),
+            head=draft.head,
+            entries=inline,
+            pages=tuple(page for page, _ in pages),
+            garbage=draft.garbage,
+            lineage=head.catalog.ancestors() if head else (),
+            options=draft.options,
+        )
+        return catalog, pages
+
+    def _paginate(
+        self, old: tuple[tuple[Page, tuple[Entry, ...]], ...], entries: tuple[Entry, ...]
+    ) -> tuple[tuple[tuple[Page, tuple[Entry, ...]], ...], tuple[Entry, ...]]:
+        """Keep unchanged pages, rewrite changed ones, and move the oldest entries out when the catalog overflows."""
+        current = {entry.info.id: entry for entry in entries}
+        pages = []
+        for page, items in old:
+            kept = tuple(current.pop(item.info.id) for item in items if item.info.id in current)
+            if kept:
+                pages.append((page, items) if kept == items else self._write_page(kept))
+        inline = tuple(current.values())
+        while len(inline) > _INLINE_ENTRIES:
+            pages.append(self._write_page(inline[:_PAGE_ENTRIES]))
+            inline = inline[_PAGE_ENTRIES:]
+        return tuple(pages), inline
+
+    def _write_page(self, entries: tuple[Entry, ...]) -> tuple[Page, tuple[Entry, ...]]:
+        data = encode_page(entries)
+        name = (
+            f"{HISTORY_PREFIX}{self._runtime.token()}{self._runtime.token()}"  # never reused: collection relies on it
+        )
+        self._store.put(name, data)
+        ref = Ref(name=name, size_bytes=len(data), digest=digest(data))
+        return Page(ref=ref, entries=len(entries)), entries
+
+    def _is_ours(self, catalog: Catalog) -> bool:
+        """Whether the object that is in the way is our own put, acknowledged late."""
+        name = catalog_name(catalog.number)
+        try:
+            return Catalog.decode(self._store.get(name), name=name).commit == catalog.commit
+        except (DamagedData, ObjectNotFound):
+            return False
+
+    def _confirm(
+        self, catalog: Catalog, ref: Ref, draft: Draft, pages: tuple[tuple[Page, tuple[Entry, ...]], ...]
+    ) -> Head:
+        ours = Head(catalog=catalog, ref=ref, entries=draft.entries, pages=pages, newest_number=catalog.number)
+        self._known = ours
+        newest = self.head()
+        if newest is None or not newest.catalog.descends_from(catalog.number, catalog.commit):
+            self._known = None
+            raise RunError(f"{ref.name}: written, but the run had moved on without it; the commit does not count")
+        return ours
+
+
+def _numbers(names: Iterable[str]) -> Iterator[int]:
+    for name in names:
+        leaf = name.removeprefix(CATALOG_PREFIX)
+        if leaf.isdigit():
+            yield int(leaf)

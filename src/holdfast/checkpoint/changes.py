@@ -1,0 +1,133 @@
+"""Every change a commit can make to a run: pure functions from the head to the next catalog's draft."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from holdfast.checkpoint.chain import Change, Draft, Head
+from holdfast.errors import CheckpointNotFound, SaveFailed, TakenOver
+from holdfast.format.catalog import Entry, Garbage
+from holdfast.policy import Retention, closure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clocks:
+    """The writer's clock dates checkpoints; the store's clock, which costs requests to read, times deletions."""
+
+    wall_s: Callable[[], float]
+    store_s: Callable[[], float]
+
+
+def take_over() -> Change:
+    """Raise the term: from now on a writer of an older term can commit nothing."""
+
+    def change(head: Head | None) -> Draft:
+        if head is None:
+            return Draft(reason="create", term=1, head=None, entries=())
+        return replace(_same(head, "take over"), term=head.catalog.term + 1)
+
+    return change
+
+
+def add_checkpoint(entry: Entry, *, term: int, retention: Retention, clocks: Clocks) -> Change:
+    """Append a checkpoint and drop what the retention policy lets go."""
+
+    def change(head: Head | None) -> Draft:
+        head = own(head, term)
+        if entry.info.id in head.by_id:
+            return _same(head, "save again")
+        if entry.info.base is not None and entry.info.base not in head.by_id:
+            raise SaveFailed(f"checkpoint {entry.info.id} stands on {entry.info.base}, which the run no longer holds")
+        draft = replace(_same(head, "save"), head=entry.info.id, entries=(*head.entries, entry))
+        return retain(draft, retention, clocks)
+
+    return change
+
+
+def go_back(checkpoint: str | None, *, term: int) -> Change:
+    """Continue from an older checkpoint: what was ahead of it becomes an abandoned timeline."""
+
+    def change(head: Head | None) -> Draft:
+        head = own(head, term)
+        order = [entry.info.id for entry in head.entries]
+        ahead = order.index(checkpoint) + 1 if checkpoint is not None else 0
+        entries = head.entries[:ahead] + tuple(_abandon(entry) for entry in head.entries[ahead:])
+        return replace(_same(head, "go back"), head=checkpoint, entries=entries)
+
+    return change
+
+
+def annotate(checkpoint: str, metrics: Mapping[str, float], *, term: int | None) -> Change:
+    """Add metrics that arrived after the save."""
+
+    def change(head: Head | None) -> Draft:
+        head = own(head, term)
+        if checkpoint not in head.by_id:
+            raise CheckpointNotFound(f"the run holds no checkpoint {checkpoint}")
+        entries = tuple(
+            _with_metrics(entry, metrics) if entry.info.id == checkpoint else entry for entry in head.entries
+        )
+        return replace(_same(head, "annotate"), entries=entries)
+
+    return change
+
+
+def prune(retention: Retention, *, term: int | None, clocks: Clocks) -> Change:
+    """Apply a retention policy now."""
+    return lambda head: retain(_same(own(head, term), "prune"), retention, clocks)
+
+
+def forget_garbage(checkpoints: frozenset[str], *, term: int) -> Change:
+    """Objects of these dropped checkpoints are gone from the store."""
+
+    def change(head: Head | None) -> Draft:
+        head = own(head, term)
+        garbage = tuple(item for item in head.catalog.garbage if item.checkpoint not in checkpoints)
+        return replace(_same(head, "collect"), garbage=garbage)
+
+    return change
+
+
+def own(head: Head | None, term: int | None) -> Head:
+    """The head, if this writer may still commit. ``term`` None: administration between two terms, allowed always."""
+    if head is None:
+        raise CheckpointNotFound("the run is empty")
+    if term is not None and head.catalog.term != term:
+        raise TakenOver(
+            f"another trainer ({head.catalog.writer}) took this run over: its term is {head.catalog.term}, ours was "
+            f"{term}. Nothing was damaged and this one commits nothing more; stop it, or give it a URL of its own"
+        )
+    return head
+
+
+def retain(draft: Draft, retention: Retention, clocks: Clocks) -> Draft:
+    """Drop what neither the policy nor a kept checkpoint needs."""
+    infos = [entry.info for entry in draft.entries]
+    keep = closure(infos, retention.kept(infos, clocks.wall_s()))
+    if len(keep) == len(infos):
+        return draft
+    dropped_s = clocks.store_s()
+    dropped = tuple(Garbage(checkpoint=i.id, dropped_s=dropped_s) for i in infos if i.id not in keep)
+    entries = tuple(entry for entry in draft.entries if entry.info.id in keep)
+    return replace(draft, entries=entries, garbage=(*draft.garbage, *dropped))
+
+
+def _same(head: Head, reason: str) -> Draft:
+    catalog = head.catalog
+    return Draft(
+        reason=reason,
+        term=catalog.term,
+        head=catalog.head,
+        entries=head.entries,
+        garbage=catalog.garbage,
+        options=catalog.options,
+    )
+
+
+def _abandon(entry: Entry) -> Entry:
+    return replace(entry, info=replace(entry.info, abandoned=True))
+
+
+def _with_metrics(entry: Entry, metrics: Mapping[str, float]) -> Entry:
+    return replace(entry, info=replace(entry.info, metrics={**entry.info.metrics, **metrics}))

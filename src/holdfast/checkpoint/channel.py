@@ -1,0 +1,215 @@
+"""Messages between a trainer and its agent: typed values, one JSON line each, over a socket pair."""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import struct
+import threading
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from holdfast.format.manifest import Piece
+
+_LENGTH = struct.Struct("<Q")
+
+
+class ChannelClosed(Exception):
+    """The other side is gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configure:
+    """Trainer to agent, first of all."""
+
+    url: str
+    options: dict[str, str] | None
+    rank: int
+    world: int
+    term: int
+    retention: dict[str, Any]
+    grace_s: float
+    uploads: int
+    retry_s: float
+    part_timeout_s: float
+    niceness: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSlice:
+    """A table in a snapshot: its stored shape, the rows this writer owns, and whether all of them are in it."""
+
+    spec: dict[str, Any]
+    start: int
+    stop: int
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begin:
+    """A snapshot starts; frames follow."""
+
+    intent: dict[str, Any]
+    tables: list[TableSlice]
+    tensors: list[tuple[str, list[int]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameChunk:
+    """A chunk in a frame: rows of the table with that index, or pieces of state tensors (table -1)."""
+
+    table: int
+    offset: int
+    length: int
+    rows: int = 0
+    first: int = 0
+    last: int = 0
+    ids: str | None = None
+    pieces: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def state_pieces(self) -> tuple[Piece, ...]:
+        """Its pieces of state tensors."""
+        return tuple(Piece(tensor=t, start=s, length=n) for t, s, n in self.pieces)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameFilled:
+    """A frame is complete and belongs to the agent until it is freed."""
+
+    frame: int
+    used: int
+    chunks: list[FrameChunk]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seal:
+    """The snapshot is complete: from here the agent commits it, whatever becomes of the trainer."""
+
+    full_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancel:
+    """Give the snapshot under way up if its commit has not begun."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Annotate:
+    """Metrics of a committed checkpoint that arrived late."""
+
+    checkpoint: str
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolve:
+    """Find out whether a checkpoint was committed."""
+
+    checkpoint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Close:
+    """Finish what is sealed, then end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freed:
+    """Agent to trainer: the frame can be used again."""
+
+    frame: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """The checkpoint is the head of the run."""
+
+    entry: dict[str, Any]
+    kept: list[str]  # what the run holds now
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """The checkpoint is not committed; ``unknown``: the store did not say."""
+
+    checkpoint: str
+    error: str
+    message: str
+    unknown: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """Something the user should read; the run goes on."""
+
+    message: str
+
+
+Message = (
+    Configure | Begin | FrameFilled | Seal | Cancel | Annotate | Resolve | Close | Freed | Committed | Failed | Notice
+)
+_TYPES: dict[str, type[Any]] = {
+    cls.__name__: cls
+    for cls in (Configure, Begin, FrameFilled, Seal, Cancel, Annotate, Resolve, Close, Freed, Committed, Failed, Notice)
+}
+
+
+class Channel:
+    """One end of the conversation. Any thread may send; one thread receives."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._sending = threading.Lock()
+        self._received = bytearray()
+
+    def fileno(self) -> int:
+        """For select."""
+        return self._socket.fileno()
+
+    def send(self, message: Message) -> None:
+        """Send, or raise ChannelClosed. Non-finite metrics travel as Python's JSON dialect, which both ends speak."""
+        body = json.dumps([type(message).__name__, asdict(message)]).encode()
+        with self._sending:
+            try:
+                self._socket.sendall(_LENGTH.pack(len(body)) + body)
+            except OSError as error:
+                raise ChannelClosed(str(error)) from error
+
+    def receive(self, timeout_s: float | None = 0.0) -> Message | None:
+        """The next message; None if none came in time. Raises ChannelClosed when the other side is gone."""
+        while (message := self._take()) is None:
+            if not select.select([self._socket], [], [], timeout_s)[0]:
+                return None
+            try:
+                data = self._socket.recv(1 << 20)
+            except OSError as error:
+                raise ChannelClosed(str(error)) from error
+            if not data:
+                raise ChannelClosed("the other side closed the connection")
+            self._received += data
+        return message
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+    def _take(self) -> Message | None:
+        if len(self._received) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack_from(self._received)
+        if len(self._received) < _LENGTH.size + length:
+            return None
+        name, fields = json.loads(self._received[_LENGTH.size : _LENGTH.size + length])
+        del self._received[: _LENGTH.size + length]
+        return _build(name, fields)
+
+
+def _build(name: str, fields: dict[str, Any]) -> Message:
+    if name == "Begin":
+        fields["tables"] = [TableSlice(**table) for table in fields["tables"]]
+    elif name == "FrameFilled":
+        fields["chunks"] = [FrameChunk(**chunk) for chunk in fields["chunks"]]
+    message: Message = _TYPES[name](**fields)
+    return message

@@ -1,0 +1,160 @@
+"""The trainer's side of the agent: hands it frames, learns how saves ended, replaces it when it dies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from holdfast.checkpoint.buffer import FrameBuffer
+from holdfast.checkpoint.channel import (
+    Annotate,
+    Begin,
+    Cancel,
+    ChannelClosed,
+    Close,
+    Committed,
+    Failed,
+    FrameChunk,
+    FrameFilled,
+    Freed,
+    Message,
+    Notice,
+    Resolve,
+    Seal,
+    TableSlice,
+)
+from holdfast.checkpoint.launch import Handle
+from holdfast.errors import AgentDied
+from holdfast.format.catalog import Intent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """The agent ended without being asked to."""
+
+    message: str
+
+
+Event = Committed | Failed | Notice | Lost
+
+
+class AgentClient:
+    """One agent at a time; used from the training thread only."""
+
+    def __init__(self, buffer: FrameBuffer, start: Callable[[], Handle]) -> None:
+        self._buffer = buffer
+        self._start = start
+        self._agent = start()
+        self._free = list(range(buffer.frames))
+        self._held_back: list[FrameFilled] = []
+        self._events: list[Event] = []
+        self.waited_s = 0.0  # for frames, in the snapshot under way
+
+    @property
+    def pid(self) -> int | None:
+        """The agent's process."""
+        return self._agent.pid
+
+    def begin(self, intent: Intent, tables: Sequence[TableSlice], tensors: Sequence[tuple[str, Sequence[int]]]) -> None:
+        """Announce a snapshot."""
+        self.waited_s = 0.0
+        self._held_back.clear()
+        self._send(Begin(intent=intent.to_json(), tables=list(tables), tensors=[(d, list(s)) for d, s in tensors]))
+
+    def acquire_frame(self) -> int:
+        """A frame to fill; waits for the agent where none is free. Raises AgentDied rather than wait for a dead one."""
+        if not self._free:
+            self._release_frames()
+            started = time.monotonic()
+            while not self._free:
+                self._receive(None)
+            self.waited_s += time.monotonic() - started
+        return self._free.pop()
+
+    def submit_frame(self, frame: int, used: int, chunks: Sequence[FrameChunk]) -> None:
+        """Hand a filled frame over.
+
+        It is held back until the snapshot is sealed or frames run out: an agent that starts to write while the
+        trainer still copies would lengthen the wait.
+        """
+        self._held_back.append(FrameFilled(frame=frame, used=used, chunks=list(chunks)))
+
+    def seal(self, full_bytes: int) -> None:
+        """From here the agent commits the snapshot, whatever becomes of us."""
+        self._release_frames()
+        self._send(Seal(full_bytes=full_bytes))
+
+    def abandon(self) -> None:
+        """Give an unfinished snapshot up."""
+        self._free.extend(frame.frame for frame in self._held_back)
+        self._held_back.clear()
+        self.cancel()
+
+    def cancel(self) -> None:
+        """Ask the agent to give the save up; how it ended comes as an event."""
+        self._send(Cancel())
+
+    def resolve(self, checkpoint: str) -> None:
+        """Ask whether a checkpoint was committed; the answer comes as an event."""
+        self._send(Resolve(checkpoint=checkpoint))
+
+    def annotate(self, checkpoint: str, metrics: dict[str, float]) -> None:
+        """Attach late metrics to a committed checkpoint."""
+        self._send(Annotate(checkpoint=checkpoint, metrics=metrics))
+
+    def poll(self, timeout_s: float | None = 0.0) -> list[Event]:
+        """What happened since the last call; waits up to ``timeout_s`` for a first event (None: without end)."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        try:
+            while self._receive(_left(deadline) if not self._events else 0.0):
+                pass
+        except AgentDied as error:
+            self._events.append(Lost(message=str(error)))
+        events, self._events = self._events, []
+        return events
+
+    def restart(self) -> None:
+        """Start another agent; every frame is ours again."""
+        self._agent.channel.close()
+        self._free = list(range(self._buffer.frames))
+        self._held_back.clear()
+        self._agent = self._start()
+
+    def close(self, timeout_s: float | None = None) -> bool:
+        """Let the agent finish and end; whether it did in time."""
+        with suppress(ChannelClosed):
+            self._agent.channel.send(Close())
+        return self._agent.wait(timeout_s)
+
+    def _release_frames(self) -> None:
+        for message in self._held_back:
+            self._send(message)
+        self._held_back.clear()
+
+    def _send(self, message: Message) -> None:
+        try:
+            self._agent.channel.send(message)
+        except ChannelClosed as error:
+            raise self._died() from error
+
+    def _receive(self, timeout_s: float | None) -> bool:
+        """Take in one message; False if none came."""
+        try:
+            message = self._agent.channel.receive(timeout_s)
+        except ChannelClosed as error:
+            raise self._died() from error
+        if isinstance(message, Freed):
+            self._free.append(message.frame)
+        elif isinstance(message, Committed | Failed | Notice):
+            self._events.append(message)
+        return message is not None
+
+    def _died(self) -> AgentDied:
+        self._agent.wait(5.0)
+        return AgentDied(f"the agent ended unexpectedly ({self._agent.last_words()})")
+
+
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -1,0 +1,125 @@
+"""Turns complete parts into a committed checkpoint.
+
+Every writer publishes nothing but its own part; whoever finds all parts of the intent there commits. The catalogs
+decide the race, and losing it to the same save's commit is success. A writer that died leaves its part missing, and so
+no commit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+from holdfast.checkpoint.chain import Chain, Head
+from holdfast.checkpoint.changes import Clocks, add_checkpoint, own
+from holdfast.errors import ObjectExists, SaveFailed
+from holdfast.format.catalog import Entry, Intent, Record, Ref, intent_name, part_name, record_name
+from holdfast.format.document import digest
+from holdfast.format.manifest import Manifest
+from holdfast.policy import Retention
+from holdfast.runtime import SYSTEM, Runtime
+from holdfast.storage import Store
+from holdfast.types import CheckpointInfo
+
+_POLL_S = 0.05
+_MAX_POLL_S = 1.0
+
+
+class Committer:
+    """Commits the saves of one term."""
+
+    def __init__(
+        self,
+        store: Store,
+        chain: Chain,
+        *,
+        rank: int,
+        retention: Retention,
+        part_timeout_s: float = 1800.0,
+        runtime: Runtime = SYSTEM,
+    ) -> None:
+        self._store = store
+        self._chain = chain
+        self._rank = rank
+        self._retention = retention
+        self._part_timeout_s = part_timeout_s
+        self._runtime = runtime
+
+    def publish(self, intent: Intent) -> None:
+        """Make the intent known; every writer of the save may do so, with the same bytes."""
+        with contextlib.suppress(ObjectExists):
+            self._store.put(intent_name(intent.checkpoint), intent.encode(), create=True)
+
+    def commit(
+        self,
+        intent: Intent,
+        manifest: Manifest,
+        part: Ref,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> tuple[Entry, Head]:
+        """Wait for all parts, then commit; returns the entry, whoever committed it, and the head that holds it."""
+        parts = {self._rank: (manifest, part)}
+        self._await_parts(intent, parts, cancelled)
+        if cancelled():
+            raise SaveFailed(f"checkpoint {intent.checkpoint} was cancelled")
+        entry = self._entry(intent, parts)
+        clocks = Clocks(wall_s=self._runtime.wall_s, store_s=self._store.now_s)
+        head = self._chain.commit(add_checkpoint(entry, term=intent.term, retention=self._retention, clocks=clocks))
+        return head.by_id.get(intent.checkpoint, entry), head
+
+    def committed(self, checkpoint: str) -> tuple[Entry, Head] | None:
+        """The entry of a checkpoint if the run holds it."""
+        head = self._chain.head()
+        entry = head.by_id.get(checkpoint) if head else None
+        return (entry, head) if entry and head else None
+
+    def _await_parts(
+        self, intent: Intent, parts: dict[int, tuple[Manifest, Ref]], cancelled: Callable[[], bool]
+    ) -> None:
+        started_s = self._runtime.monotonic_s()
+        pause_s = _POLL_S
+        while len(parts) < intent.world and not cancelled():
+            self._read_new_parts(intent, parts)
+            if len(parts) == intent.world:
+                return
+            if self._runtime.monotonic_s() - started_s > self._part_timeout_s:
+                missing = sorted(set(range(intent.world)) - set(parts))
+                raise SaveFailed(
+                    f"checkpoint {intent.checkpoint}: the parts of ranks {missing} did not arrive within "
+                    f"{self._part_timeout_s:.0f} s; a writer has died or is stuck, and nothing was committed"
+                )
+            own(self._chain.head(), intent.term)
+            self._runtime.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, _MAX_POLL_S)
+
+    def _read_new_parts(self, intent: Intent, parts: dict[int, tuple[Manifest, Ref]]) -> None:
+        present = {info.name for info in self._store.list(part_name(intent.checkpoint, 0)[:-5])}
+        for rank in range(intent.world):
+            name = part_name(intent.checkpoint, rank)
+            if rank not in parts and name in present:
+                data = self._store.get(name)
+                ref = Ref(name=name, size_bytes=len(data), digest=digest(data))
+                parts[rank] = (Manifest.decode(data, name=name), ref)
+
+    def _entry(self, intent: Intent, parts: dict[int, tuple[Manifest, Ref]]) -> Entry:
+        manifests = [parts[rank][0] for rank in range(intent.world)]
+        refs = tuple(parts[rank][1] for rank in range(intent.world))
+        record = Record(checkpoint=intent.checkpoint, parts=refs).encode()
+        name = record_name(intent.checkpoint)
+        with contextlib.suppress(ObjectExists):  # another writer of this save was first, with the same bytes
+            self._store.put(name, record, create=True)
+        info = CheckpointInfo(
+            id=intent.checkpoint,
+            step=intent.step,
+            term=intent.term,
+            kind=intent.kind,
+            parent=intent.parent,
+            base=intent.base,
+            created_s=intent.created_s,
+            size_bytes=sum(m.size_bytes for m in manifests) + sum(ref.size_bytes for ref in refs) + len(record),
+            rows_written=sum(m.rows_written for m in manifests),
+            full_bytes=sum(m.full_bytes for m in manifests),
+            tag=intent.tag,
+            metrics=intent.metrics,
+        )
+        return Entry(info=info, record=Ref(name=name, size_bytes=len(record), digest=digest(record)))

@@ -1,0 +1,124 @@
+"""Starts agents: as a process of its own, or, for a store object that lives in this process, as a thread."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Protocol
+
+import holdfast
+from holdfast.checkpoint.agent import Agent
+from holdfast.checkpoint.buffer import FrameBuffer
+from holdfast.checkpoint.channel import Channel, Configure
+from holdfast.storage import Store
+from holdfast.storage.retry import RetryingStore
+
+_LOG_TAIL = 2000
+
+
+class Handle(Protocol):
+    """A running agent."""
+
+    channel: Channel
+
+    @property
+    def pid(self) -> int | None:
+        """Its process, if it has one of its own."""
+        ...
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Whether it ended in time."""
+        ...
+
+    def last_words(self) -> str:
+        """What it wrote before it ended, for the user."""
+        ...
+
+
+class AgentProcess:
+    """An agent in a process and session of its own.
+
+    ``subprocess`` and not ``multiprocessing``: spawn would run the user's script again. A new session, because
+    launchers and Ctrl-C kill the whole group. Its own stdio, because a trainer's pipe must end with the trainer.
+    """
+
+    def __init__(self, buffer: FrameBuffer, config: Configure) -> None:
+        ours, theirs = socket.socketpair()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the agent
+        numbers = [theirs.fileno(), buffer.fd, buffer.frames, buffer.frame_bytes, os.getpid()]
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "holdfast.checkpoint.agent", *map(str, numbers)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._log,
+                pass_fds=[theirs.fileno(), buffer.fd],
+                start_new_session=True,
+                env=_environment(),
+            )
+        self.channel = Channel(ours)
+        self.channel.send(config)
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid
+
+    def wait(self, timeout_s: float | None) -> bool:
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        self._log.flush()
+        return True
+
+    def last_words(self) -> str:
+        self._log.seek(0)
+        text = self._log.read().decode(errors="replace").strip()
+        code = self._process.poll()
+        how = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        return f"{how}{': ' + text[-_LOG_TAIL:] if text else ''}"
+
+
+class AgentThread:
+    """An agent on a thread of this process: for a store object that cannot be sent elsewhere. It dies with us."""
+
+    def __init__(self, buffer: FrameBuffer, config: Configure, store: Store) -> None:
+        ours, theirs = socket.socketpair()
+        self.channel = Channel(ours)
+        self._error = ""
+        self._agent_channel = Channel(theirs)
+        retrying = RetryingStore(store, total_s=config.retry_s)
+        agent = Agent(self._agent_channel, retrying, buffer, config)
+        self._thread = threading.Thread(target=self._serve, args=(agent,), name="holdfast-agent", daemon=True)
+        self._thread.start()
+
+    @property
+    def pid(self) -> int | None:
+        return None
+
+    def wait(self, timeout_s: float | None) -> bool:
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def last_words(self) -> str:
+        return self._error or "ended"
+
+    def _serve(self, agent: Agent) -> None:
+        try:
+            agent.run()
+        except BaseException as error:
+            self._error = repr(error)
+        finally:
+            self._agent_channel.close()
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with the package importable even if the trainer found it through a path of its own."""
+    root = str(Path(holdfast.__file__).parent.parent)
+    inherited = os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{inherited}" if inherited else root}

@@ -1,0 +1,107 @@
+"""Verified reads: nothing leaves this module that does not match its checksum or digest."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+
+from holdfast.checkpoint.chain import Head
+from holdfast.errors import CheckpointNotFound, DamagedData, ObjectNotFound
+from holdfast.format.bundle import BLOCK_BYTES, read_directory, verify_blocks
+from holdfast.format.catalog import Entry, Record, Ref
+from holdfast.format.document import digest
+from holdfast.format.manifest import BundleRef, Manifest, Place
+from holdfast.storage import Store
+
+Parts = tuple[Manifest, ...]
+
+
+class VerifiedReader:
+    """Reads records, manifests and chunks of one store; remembers the directories it verified."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._directories: dict[str, np.ndarray[tuple[int], np.dtype[np.uint32]]] = {}
+
+    def parts(self, entry: Entry) -> Parts:
+        """A checkpoint's manifests, one of each writer."""
+        record = Record.decode(self._object(entry.record), name=entry.record.name)
+        if record.checkpoint != entry.info.id:
+            raise DamagedData(entry.record.name, f"belongs to checkpoint {record.checkpoint}")
+        return tuple(self._part(entry, part) for part in record.parts)
+
+    def chunk(self, bundle: BundleRef, place: Place, start: int = 0, stop: int | None = None) -> memoryview:
+        """Bytes ``start .. stop`` of a chunk, whole blocks of it read and verified."""
+        stop = place.length if stop is None else stop
+        first = start // BLOCK_BYTES
+        low = first * BLOCK_BYTES
+        high = min(-(-stop // BLOCK_BYTES) * BLOCK_BYTES, place.length)
+        directory = self.directory(bundle)
+        data = self._range(bundle.name, place.offset + low, place.offset + high)
+        verify_blocks(data, place.block + first, directory, name=bundle.name)
+        return data[start - low : stop - low]
+
+    def directory(self, bundle: BundleRef) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
+        """The block checksums of a bundle, from its verified head."""
+        with self._lock:
+            known = self._directories.get(bundle.name)
+        if known is None:
+            head = self._range(bundle.name, 0, bundle.head_bytes)
+            if digest(head) != bundle.digest:
+                raise DamagedData(bundle.name, "its head does not match the digest in its manifest")
+            known = read_directory(head, name=bundle.name)
+            with self._lock:
+                self._directories[bundle.name] = known
+        return known
+
+    def _part(self, entry: Entry, ref: Ref) -> Manifest:
+        manifest = Manifest.decode(self._object(ref), name=ref.name)
+        if manifest.checkpoint != entry.info.id:
+            raise DamagedData(ref.name, f"belongs to checkpoint {manifest.checkpoint}")
+        return manifest
+
+    def _object(self, ref: Ref) -> memoryview:
+        try:
+            data = memoryview(self._store.get(ref.name))
+        except ObjectNotFound as error:
+            raise DamagedData(ref.name, "is missing") from error
+        if digest(data) != ref.digest:
+            raise DamagedData(ref.name, "does not match the digest in what refers to it")
+        return data
+
+    def _range(self, name: str, start: int, stop: int) -> memoryview:
+        try:
+            return memoryview(self._store.get_range(name, start, stop))
+        except ObjectNotFound as error:
+            raise DamagedData(name, "is missing") from error
+
+
+def lineage(head: Head, checkpoint: str) -> tuple[Entry, ...]:
+    """The checkpoint and what its rows stand on, baseline first."""
+    entries = head.by_id
+    chain: list[Entry] = []
+    wanted: str | None = checkpoint
+    while wanted is not None:
+        if wanted not in entries:
+            raise CheckpointNotFound(f"checkpoint {checkpoint} stands on {wanted}, which the run no longer holds")
+        chain.append(entries[wanted])
+        wanted = entries[wanted].info.base
+    return tuple(reversed(chain))
+
+
+def find_checkpoint(head: Head | None, step: int | None, *, where: str) -> Entry:
+    """The newest checkpoint, or that of a step; one on the live timeline before an abandoned one."""
+    entries: Sequence[Entry] = head.entries if head else ()
+    live = [entry for entry in entries if not entry.info.abandoned]
+    if step is None:
+        if not live:
+            raise CheckpointNotFound(f"{where} holds no checkpoint yet")
+        return live[-1]
+    for entry in (*reversed(live), *reversed(entries)):
+        if entry.info.step == step:
+            return entry
+    steps = ", ".join(str(entry.info.step) for entry in live[-8:]) or "none"
+    raise CheckpointNotFound(f"{where} holds no checkpoint of step {step}; it holds the steps {steps}")

@@ -1,0 +1,192 @@
+"""Takes a run over and brings a trainer back to its newest good checkpoint."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from holdfast.checkpoint.agreement import Agreement
+from holdfast.checkpoint.chain import Chain, Head
+from holdfast.checkpoint.changes import go_back, take_over
+from holdfast.checkpoint.lease import live_leases
+from holdfast.checkpoint.read import Parts, VerifiedReader, find_checkpoint, lineage
+from holdfast.checkpoint.restore import Progress, TablePlan, Targets, plan_tables, read_state, restore_rows
+from holdfast.checkpoint.saver import Position
+from holdfast.checkpoint.state import TrainingState
+from holdfast.checkpoint.tables import Table
+from holdfast.checkpoint.tracker import Tracker
+from holdfast.errors import CheckpointNotFound, DamagedData, ModelMismatch
+from holdfast.format.catalog import Entry
+from holdfast.format.dtypes import code_of
+from holdfast.runtime import SYSTEM, Runtime
+from holdfast.storage import Store
+from holdfast.types import CheckpointInfo, Kind, TableSpec
+
+logger = logging.getLogger("holdfast")
+
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """What a trainer stands on after a restore."""
+
+    info: CheckpointInfo
+    local: Mapping[str, Any]  # this rank's own state: step, rng, reader, fractions
+    position_bytes: int  # size of the baseline
+    baseline: str
+
+
+def await_writers(store: Store, *, timeout_s: float, runtime: Runtime = SYSTEM) -> None:
+    """Give a predecessor's agent the time to commit what its trainer had sealed; the term fences it otherwise."""
+    deadline_s = runtime.monotonic_s() + timeout_s
+    told = False
+    while leases := live_leases(store, "writer"):
+        if runtime.monotonic_s() > deadline_s:
+            logger.warning("no longer waiting for %s: it is fenced off and commits nothing more", leases[0].holder)
+            return
+        if not told:
+            logger.info("waiting for %s to finish the checkpoint it is writing", leases[0].holder)
+            told = True
+        runtime.sleep(_POLL_S)
+
+
+def claim(chain: Chain) -> Head:
+    """Raise the run's term; creates the run if it is empty. A damaged newest catalog is skipped, and said so."""
+    head = chain.head(skip_damaged=True)
+    if head is not None and head.damaged:
+        logger.warning(
+            "%s cannot be read; going on from %s, what came after it is lost from view", head.damaged[0], head.ref.name
+        )
+    return chain.commit(take_over())
+
+
+def restore_newest(
+    chain: Chain, head: Head, step: int | None, agreement: Agreement, attempt: Callable[[Head, Entry], Restored]
+) -> Restored | None:
+    """Restore the newest good live checkpoint (or that of ``step``); None where the run holds none.
+
+    A damaged one is passed over, and said so; what was ahead of the one restored becomes an abandoned timeline.
+    """
+    candidates = [entry for entry in reversed(head.entries) if not entry.info.abandoned]
+    if step is not None:
+        wanted = find_checkpoint(head, step, where="the run")
+        if wanted.info.abandoned:
+            raise CheckpointNotFound(
+                f"the checkpoint of step {step} is on an abandoned timeline; open_run(...).restore() reads it"
+            )
+        candidates = candidates[candidates.index(wanted) :]
+    problem: Exception | None = None
+    for entry in candidates:
+        restored, problem = None, None
+        try:
+            restored = attempt(head, entry)
+        except (DamagedData, CheckpointNotFound) as error:
+            problem = error
+            logger.warning("checkpoint of step %d is damaged (%s); trying the one before it", entry.info.step, error)
+        if agreement.any(problem is not None):
+            continue
+        assert restored is not None
+        if agreement.rank == 0 and entry.info.id != (head.catalog.head or entry.info.id):
+            chain.commit(go_back(entry.info.id, term=head.catalog.term))
+        return restored
+    if candidates:
+        raise DamagedData(
+            candidates[0].record.name,
+            f"no checkpoint of the run can be restored (last: {problem}); the model's values are undefined now",
+        )
+    return None
+
+
+class ModelRestorer:
+    """Writes a checkpoint into live tables, optimizers and extras."""
+
+    def __init__(self, store: Store, tables: Sequence[Table], state: TrainingState, tracker: Tracker | None) -> None:
+        self._reader = VerifiedReader(store)
+        self._tables = {table.name: table for table in tables}
+        self._state = state
+        self._tracker = tracker
+        self._marking = threading.Lock()
+
+    def restore(
+        self, head: Head, entry: Entry, *, rank: int = 0, strict: bool = True, progress: Progress | None = None
+    ) -> Restored:
+        """Restore one checkpoint. Raises DamagedData if any byte of it is off."""
+        chain = lineage(head, entry.info.id)
+        history = [self._reader.parts(step) for step in chain]
+        plans = plan_tables(history)
+        shared, local = self._states(history[-1], rank)
+        self._check_tables(plans, strict)
+        self._state.restore(shared, strict=strict)
+        targets = [(plan, self._targets(plan)) for name, plan in plans.items() if name in self._fitting(plans)]
+        if self._tracker is not None:
+            self._tracker.forget_all()
+        restore_rows(self._reader, targets, seen=self._seen, progress=progress)
+        if self._tracker is not None:
+            self._tracker.restored([plan.spec for plan in plans.values()])
+        return Restored(
+            info=entry.info, local=local, position_bytes=chain[0].info.size_bytes, baseline=chain[0].info.id
+        )
+
+    def _states(self, parts: Parts, rank: int) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        trees = {manifest.rank: read_state(self._reader, manifest) for manifest in parts if manifest.rank in (0, rank)}
+        first: Any = trees[0]
+        local: Any = trees.get(rank, {"step": first["step"], "reader": None, "rng": None, "fractions": []})
+        return first["training"], local
+
+    def _check_tables(self, plans: Mapping[str, TablePlan], strict: bool) -> None:
+        missing = sorted(set(self._tables) - set(plans))
+        unexpected = sorted(set(plans) - set(self._tables))
+        if strict and (missing or unexpected):
+            raise ModelMismatch(
+                f"tables of the model that the checkpoint lacks: {missing or 'none'}; tables of the checkpoint that "
+                f"the model lacks: {unexpected or 'none'}. Rename them, or pass strict=False to restore what fits"
+            )
+        for name, plan in plans.items():
+            if strict and (problem := self._mismatch(name, plan.spec)):
+                raise ModelMismatch(f"{problem}; pass strict=False to leave it as it is")
+
+    def _fitting(self, plans: Mapping[str, TablePlan]) -> set[str]:
+        return {
+            name for name, plan in plans.items() if name in self._tables and not self._shape_problem(name, plan.spec)
+        }
+
+    def _mismatch(self, name: str, spec: TableSpec) -> str | None:
+        if problem := self._shape_problem(name, spec):
+            return problem
+        stored, live = spec.columns[0].dtype, code_of(self._tables[name].parameter.dtype)
+        return None if stored == live else f"table {name} is stored as {stored} and the model holds {live}"
+
+    def _shape_problem(self, name: str, spec: TableSpec) -> str | None:
+        live = tuple(self._tables[name].parameter.shape)
+        stored = (spec.rows, *spec.columns[0].row_shape)
+        return None if stored == live else f"table {name} is stored with shape {stored} and the model has {live}"
+
+    def _targets(self, plan: TablePlan) -> Targets:
+        table = self._tables[plan.spec.name]
+        slots = self._state.ensure_slots(table, plan.spec.slots)
+        return {plan.spec.columns[0].name: table.parameter.data, **slots}
+
+    def _seen(self, name: str, ids: Tensor | None) -> None:
+        if self._tracker is not None:
+            with self._marking:
+                self._tracker.rebuild(name, ids)
+
+
+def position_of(restored: Restored, term: int) -> Position:
+    """Where saving goes on after a restore."""
+    info = restored.info
+    own = info.size_bytes / max(1, restored.position_bytes)
+    fractions = () if info.kind is Kind.FULL else (*restored.local["fractions"], own)
+    return Position(
+        term=term,
+        checkpoint=info.id,
+        baseline=restored.baseline,
+        baseline_bytes=restored.position_bytes,
+        fractions=fractions,
+    )

@@ -1,0 +1,171 @@
+"""Copies training state into frames: the only part of a save that the training loop waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from holdfast.checkpoint.buffer import FrameBuffer
+from holdfast.checkpoint.channel import FrameChunk
+from holdfast.checkpoint.writer import STATE
+from holdfast.format.layout import chunk_bytes, chunk_columns, ids_dtype, padded, rows_that_fit
+from holdfast.types import ColumnSpec
+
+_MIN_ROOM = 4096  # a frame with less room than this left is full
+_PIECE_MIN = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableCopy:
+    """What to copy of one table: its columns' live tensors and the rows, by ids or as a range."""
+
+    index: int
+    columns: tuple[ColumnSpec, ...]
+    tensors: tuple[Tensor, ...]
+    start: int
+    stop: int
+    ids: Tensor | None  # sorted, on the table's device; None: every row from start to stop
+
+
+class FrameSink(Protocol):
+    """Where frames come from and go to: the agent, or a writer in this process."""
+
+    def acquire_frame(self) -> int:
+        """A free frame's index; waits for one."""
+        ...
+
+    def submit_frame(self, frame: int, used: int, chunks: Sequence[FrameChunk]) -> None:
+        """Take a filled frame over."""
+        ...
+
+
+class FrameFiller:
+    """Fills frames one after another with chunks and hands each over when it is full."""
+
+    def __init__(self, sink: FrameSink, buffer: FrameBuffer) -> None:
+        self._sink = sink
+        self._buffer = buffer
+        self._frame: int | None = None
+        self._bytes = torch.empty(0, dtype=torch.uint8)
+        self._used = 0
+        self._chunks: list[FrameChunk] = []
+        self._pieces: list[tuple[int, int, int]] = []
+        self._pieces_at = 0
+        self._devices: set[torch.device] = set()
+        self.copied_bytes = 0
+
+    def add_table(self, table: TableCopy) -> None:
+        """Copy a table's rows, in as many chunks as frames need."""
+        self._close_pieces()
+        done, total = 0, table.stop - table.start if table.ids is None else len(table.ids)
+        while done < total:
+            ids = None if table.ids is None else table.ids[done:]
+            rows = min(total - done, self._fit(table, ids))
+            if rows == 0:
+                self.flush()
+                continue
+            self._add_rows(table, table.start + done, rows, None if ids is None else ids[:rows])
+            done += rows
+
+    def add_state(self, index: int, tensor: Tensor) -> None:
+        """Copy a state tensor, in pieces where a frame ends inside it."""
+        raw = _bytes_of(tensor)
+        done = 0
+        while done < len(raw):
+            room = self._room() // _PIECE_MIN * _PIECE_MIN
+            if room < _PIECE_MIN:
+                self.flush()
+                continue
+            if not self._pieces:
+                self._pieces_at = self._used
+            length = min(room, len(raw) - done)
+            self._place(self._used, length).copy_(raw[done : done + length], non_blocking=True)
+            self._pieces.append((index, done, length))
+            self._used += padded(length)
+            self._note(tensor.device, length)
+            done += length
+
+    def flush(self) -> None:
+        """Hand the frame over, if it holds anything."""
+        self._close_pieces()
+        if self._frame is None or not self._chunks:
+            return
+        for device in self._devices:
+            torch.cuda.current_stream(device).synchronize()
+        self._devices.clear()
+        self._sink.submit_frame(self._frame, self._used, self._chunks)
+        self._frame, self._used, self._chunks = None, 0, []
+
+    def _fit(self, table: TableCopy, ids: Tensor | None) -> int:
+        room = self._room()
+        if room < _MIN_ROOM:
+            return 0
+        # 64-bit ids are assumed until the chunk's last id is known: a row or two less, never one too many
+        fit = rows_that_fit(table.columns, room, None if ids is None else "U64")
+        if fit == 0 and self._used == 0:
+            raise ValueError(f"a row of table {table.index} does not fit a frame of {self._buffer.frame_bytes} bytes")
+        return fit
+
+    def _add_rows(self, table: TableCopy, start: int, rows: int, ids: Tensor | None) -> None:
+        first, last = (start, start + rows - 1) if ids is None else (int(ids[0]), int(ids[-1]))
+        stored = None if ids is None else ids_dtype(first, last)
+        columns = chunk_columns(table.columns, rows, stored)
+        offset = self._used
+        if ids is not None:
+            integer = torch.int32 if stored == "U32" else torch.int64  # the same bits as the unsigned type
+            target = self._place(offset, columns[0].length).view(integer)
+            target.copy_((ids - first).to(integer), non_blocking=True)
+        for column, tensor in zip(columns[-len(table.tensors) :], table.tensors, strict=True):
+            target = self._place(offset + column.offset, column.length).view(tensor.dtype).view(column.shape)
+            _copy_rows(target, tensor.detach(), start, rows, ids)
+            self._note(tensor.device, column.length)
+        length = chunk_bytes(columns)
+        self._chunks.append(
+            FrameChunk(table=table.index, offset=offset, length=length, rows=rows, first=first, last=last, ids=stored)
+        )
+        self._used += length
+
+    def _room(self) -> int:
+        if self._frame is None:
+            self._frame = self._sink.acquire_frame()
+            self._bytes = torch.frombuffer(self._buffer.frame(self._frame), dtype=torch.uint8)
+        return self._buffer.frame_bytes - self._used
+
+    def _place(self, offset: int, length: int) -> Tensor:
+        """The bytes for a column; the padding behind it is cleared, since it would tell of older snapshots."""
+        if padding := padded(length) - length:
+            self._bytes[offset + length : offset + length + padding].zero_()
+        return self._bytes[offset : offset + length]
+
+    def _close_pieces(self) -> None:
+        if self._pieces:
+            length = self._used - self._pieces_at
+            self._chunks.append(FrameChunk(table=STATE, offset=self._pieces_at, length=length, pieces=self._pieces))
+            self._pieces = []
+
+    def _note(self, device: torch.device, length: int) -> None:
+        self.copied_bytes += length
+        if device.type == "cuda":
+            self._devices.add(device)
+
+
+def _copy_rows(target: Tensor, source: Tensor, start: int, rows: int, ids: Tensor | None) -> None:
+    if ids is None:
+        target.copy_(source[start : start + rows], non_blocking=True)
+    elif source.device.type == "cpu":
+        torch.index_select(source, 0, ids, out=target)
+    else:
+        target.copy_(source.index_select(0, ids), non_blocking=True)
+
+
+def _bytes_of(tensor: Tensor) -> Tensor:
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+def row_range(rows: int, rank: int, world: int) -> tuple[int, int]:
+    """The contiguous share of a table's rows that a writer saves where every writer holds all of them."""
+    return rows * rank // world, rows * (rank + 1) // world

@@ -1,0 +1,135 @@
+"""Writes one part of a checkpoint: frames become bundles, bundles become a manifest."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from holdfast.checkpoint.channel import FrameChunk, TableSlice
+from holdfast.format.bundle import Member, build_head, checksums
+from holdfast.format.catalog import Intent, Ref, object_name, part_name
+from holdfast.format.document import digest
+from holdfast.format.layout import chunk_columns, padded
+from holdfast.format.manifest import (
+    BundleRef,
+    Manifest,
+    Place,
+    RowsChunk,
+    StateChunk,
+    TablePart,
+    TensorSpec,
+    table_spec_from_json,
+)
+from holdfast.storage import Store
+
+STATE = -1  # the table index of a frame chunk that holds pieces of state tensors
+
+
+class PartWriter:
+    """Collects the bundles of one writer's part. Frames may be written from several threads at once."""
+
+    def __init__(
+        self,
+        store: Store,
+        intent: Intent,
+        rank: int,
+        tables: Sequence[TableSlice],
+        tensors: Sequence[tuple[str, Sequence[int]]],
+    ) -> None:
+        self._store = store
+        self._intent = intent
+        self._rank = rank
+        self._slices = tables
+        self._specs = [table_spec_from_json(table.spec) for table in tables]
+        self._tensors = [TensorSpec(dtype=dtype, shape=tuple(shape)) for dtype, shape in tensors]
+        self._lock = threading.Lock()
+        self._bundles: dict[int, BundleRef] = {}
+        self._chunks: list[tuple[int, Place, FrameChunk]] = []  # with the number of its bundle
+
+    def write_frame(self, number: int, body: memoryview, chunks: Sequence[FrameChunk]) -> None:
+        """Store a frame's bytes as bundle ``number``; returns when they are durable."""
+        directory: list[int] = []
+        starts = []
+        for chunk in chunks:
+            starts.append(len(directory))
+            directory += checksums(body[chunk.offset : chunk.offset + chunk.length])
+        head = build_head(self._members(chunks), len(body), directory)
+        name = object_name(self._intent.checkpoint, f"{self._rank:05d}-{number:06d}.safetensors")
+        self._store.put(name, [head, body])
+        size = len(head) + len(body)
+        with self._lock:
+            self._bundles[number] = BundleRef(name=name, size_bytes=size, head_bytes=len(head), digest=digest(head))
+            for start, chunk in zip(starts, chunks, strict=True):
+                place = Place(bundle=number, offset=len(head) + chunk.offset, length=chunk.length, block=start)
+                self._chunks.append((number, place, chunk))
+
+    def finish(self, full_bytes: int) -> tuple[Manifest, Ref]:
+        """Write the manifest: from here this part is complete."""
+        manifest = Manifest(
+            checkpoint=self._intent.checkpoint,
+            rank=self._rank,
+            world=self._intent.world,
+            tables=tuple(self._table(index) for index in range(len(self._specs))),
+            tensors=tuple(self._tensors),
+            state=self._state(),
+            bundles=tuple(self._bundles[number] for number in sorted(self._bundles)),
+            full_bytes=full_bytes,
+        )
+        data = manifest.encode()
+        name = part_name(self._intent.checkpoint, self._rank)
+        self._store.put(name, data)
+        return manifest, Ref(name=name, size_bytes=len(data), digest=digest(data))
+
+    def _table(self, index: int) -> TablePart:
+        own = [(place, chunk) for _, place, chunk in self._chunks if chunk.table == index]
+        own.sort(key=lambda item: item[1].first)
+        chunks = tuple(
+            RowsChunk(place=self._dense(place), rows=c.rows, first=c.first, last=c.last, ids=c.ids) for place, c in own
+        )
+        part = self._slices[index]
+        return TablePart(spec=self._specs[index], start=part.start, stop=part.stop, whole=part.whole, chunks=chunks)
+
+    def _state(self) -> tuple[StateChunk, ...]:
+        own = [(place, chunk) for _, place, chunk in self._chunks if chunk.table == STATE]
+        own.sort(key=lambda item: (item[0].bundle, item[0].offset))
+        return tuple(StateChunk(place=self._dense(place), pieces=chunk.state_pieces()) for place, chunk in own)
+
+    def _dense(self, place: Place) -> Place:
+        """The place with the bundle's number replaced by its index in the manifest."""
+        index = sorted(self._bundles).index(place.bundle)
+        return Place(bundle=index, offset=place.offset, length=place.length, block=place.block)
+
+    def _members(self, chunks: Sequence[FrameChunk]) -> list[Member]:
+        members: list[Member] = []
+        for number, chunk in enumerate(chunks):
+            members += self._state_members(chunk) if chunk.table == STATE else self._row_members(number, chunk)
+        return members
+
+    def _row_members(self, number: int, chunk: FrameChunk) -> list[Member]:
+        spec = self._specs[chunk.table]
+        return [
+            Member(
+                name=f"{number}/{spec.name}/{column.name}",
+                dtype=column.dtype,
+                shape=column.shape,
+                offset=chunk.offset + column.offset,
+            )
+            for column in chunk_columns(spec.columns, chunk.rows, chunk.ids)
+        ]
+
+    def _state_members(self, chunk: FrameChunk) -> list[Member]:
+        members = []
+        offset = chunk.offset
+        for piece in chunk.state_pieces():
+            tensor = self._tensors[piece.tensor]
+            complete = piece.start == 0 and piece.length == tensor.length
+            members.append(
+                Member(
+                    name=f"state/{piece.tensor}" + ("" if complete else f"@{piece.start}"),
+                    dtype=tensor.dtype if complete else "U8",
+                    shape=tensor.shape if complete else (piece.length,),
+                    offset=offset,
+                )
+            )
+            offset += padded(piece.length)
+        return members

@@ -1,0 +1,189 @@
+"""Run: everything under one URL, for reading, checking and tidying up, beside or after the training."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from holdfast.checkpoint.chain import Chain, Head
+from holdfast.checkpoint.changes import Clocks, annotate, prune
+from holdfast.checkpoint.collect import Collected, collect_dropped, collect_orphans
+from holdfast.checkpoint.export import TableDifference, difference, export_file
+from holdfast.checkpoint.lease import HeldLease
+from holdfast.checkpoint.lookup import lookup_rows
+from holdfast.checkpoint.read import VerifiedReader, find_checkpoint, lineage
+from holdfast.checkpoint.restore import Progress, TablePlan, plan_tables, read_state
+from holdfast.checkpoint.resume import ModelRestorer
+from holdfast.checkpoint.state import TrainingState, dense_weights
+from holdfast.checkpoint.tables import find_tables
+from holdfast.checkpoint.verify import Problem, verify_run
+from holdfast.errors import AccessDenied, CheckpointNotFound, RunError
+from holdfast.format.catalog import Entry
+from holdfast.policy import Retention
+from holdfast.runtime import SYSTEM, Runtime
+from holdfast.storage import Store, open_store
+from holdfast.storage.retry import RetryingStore
+from holdfast.types import CheckpointInfo, TableSpec
+
+logger = logging.getLogger("holdfast")
+
+
+def open_run(url: str | os.PathLike[str] | Store, *, options: Mapping[str, str] | None = None) -> Run:
+    """Open a run to read it. Nothing is written but a lease while something is read."""
+    store = open_store(url, options=options) if isinstance(url, str | os.PathLike) else url
+    return Run(RetryingStore(store, total_s=60.0))
+
+
+class Run:
+    """The checkpoints of one URL."""
+
+    def __init__(self, store: Store, *, runtime: Runtime = SYSTEM) -> None:
+        self._store = store
+        self._runtime = runtime
+        self._chain = Chain(store, writer=f"{socket.gethostname()}:{os.getpid()}", runtime=runtime)
+
+    @property
+    def url(self) -> str:
+        """Where the run is."""
+        return self._store.url
+
+    @property
+    def store(self) -> Store:
+        """Where its objects are."""
+        return self._store
+
+    def head(self) -> Head:
+        """The newest catalog; raises CheckpointNotFound on an empty run."""
+        head = self._chain.head(skip_damaged=True)
+        if head is None:
+            raise CheckpointNotFound(f"{self._store.url} holds no run yet (no catalog): check the URL")
+        for name in head.damaged:
+            logger.warning("%s cannot be read; this view is of %s", name, head.ref.name)
+        return head
+
+    def checkpoints(self) -> list[CheckpointInfo]:
+        """Every checkpoint that is kept, oldest first, abandoned timelines included."""
+        head = self._chain.head(skip_damaged=True)
+        return [entry.info for entry in head.entries] if head else []
+
+    def tables(self, step: int | None = None) -> list[TableSpec]:
+        """The tables of a checkpoint, the newest by default."""
+        with self._reading(step) as (reader, _, entry):
+            parts = reader.parts(entry)
+            return list({table.spec.name: table.spec for part in parts for table in part.tables}.values())
+
+    def restore(
+        self,
+        step: int | None = None,
+        *,
+        model: nn.Module | Mapping[str, nn.Module],
+        optimizer: Optimizer | Sequence[Optimizer] = (),
+        extra: Mapping[str, Any] | None = None,
+        tables: Mapping[str, nn.Parameter] | None = None,
+        strict: bool = True,
+        progress: Progress | None = None,
+    ) -> CheckpointInfo:
+        """Read a checkpoint into a model, and its optimizers where given; the run is not changed."""
+        models = {"": model} if isinstance(model, nn.Module) else dict(model)
+        optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+        found = find_tables(models, optimizers, tables or {})
+        state = TrainingState(models, optimizers, extra or {}, found)
+        with self._reading(step) as (_, head, entry):
+            restorer = ModelRestorer(self._store, found, state, None)
+            return restorer.restore(head, entry, strict=strict, progress=progress).info
+
+    def read_rows(self, table: str, ids: Tensor | Sequence[int], *, step: int | None = None) -> dict[str, Tensor]:
+        """Single rows of a table, weight and slots, in the order of ``ids``, reading only the blocks they lie in."""
+        wanted = torch.as_tensor(ids, dtype=torch.int64).reshape(-1)
+        with self._reading(step) as (reader, head, entry):
+            plans = self._plans(reader, head, entry)
+            if table not in plans:
+                raise RunError(f"checkpoint {entry.info.id} holds no table {table!r}; it holds {', '.join(plans)}")
+            return lookup_rows(reader, plans[table], wanted)
+
+    def state(self, step: int | None = None, *, rank: int = 0) -> Any:
+        """The state tree of a checkpoint: everything but table rows."""
+        with self._reading(step) as (reader, _, entry):
+            parts = {part.rank: part for part in reader.parts(entry)}
+            if rank not in parts:
+                raise RunError(f"checkpoint {entry.info.id} was written by ranks {sorted(parts)}, not {rank}")
+            return read_state(reader, parts[rank])
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        step: int | None = None,
+        *,
+        slots: bool = False,
+        progress: Progress | None = None,
+    ) -> CheckpointInfo:
+        """Write a checkpoint's weights as one ``.safetensors`` or ``.pt`` file, under their state_dict names."""
+        with self._reading(step) as (reader, head, entry):
+            plans = self._plans(reader, head, entry)
+            state: Any = read_state(reader, reader.parts(entry)[0])
+            export_file(Path(path), reader, plans, dense_weights(state["training"]), slots=slots, progress=progress)
+            return entry.info
+
+    def diff(self, first: int, second: int) -> list[TableDifference]:
+        """How the tables changed between two steps, bit for bit."""
+        with self._reading(first) as (reader, head, a), self._reading(second) as (_, _, b):
+            plans = self._plans(reader, head, a), self._plans(reader, head, b)
+            with tempfile.TemporaryDirectory() as scratch:
+                return list(difference(reader, *plans, Path(scratch)))
+
+    def verify(self, *, progress: Progress | None = None) -> list[Problem]:
+        """Read every byte of every kept checkpoint and compare it with its checksum; the problems found."""
+        return verify_run(self._store, self._chain, progress=progress)
+
+    def annotate(self, step: int, **metrics: float) -> None:
+        """Attach metrics to a kept checkpoint."""
+        entry = find_checkpoint(self._chain.head(), step, where=self.url)
+        self._chain.commit(annotate(entry.info.id, metrics, term=None))
+
+    def prune(self, retention: Retention, *, grace_s: float = 600.0) -> tuple[list[CheckpointInfo], Collected]:
+        """Drop what the policy does not keep, then delete what was dropped longer than ``grace_s`` ago."""
+        before = self.head()
+        clocks = Clocks(wall_s=self._runtime.wall_s, store_s=self._store.now_s)
+        after = self._chain.commit(prune(retention, term=None, clocks=clocks))
+        term = after.catalog.term
+        dropped = [entry.info for entry in before.entries if entry.info.id not in after.by_id]
+        first = collect_dropped(self._store, self._chain, term=term, grace_s=grace_s)
+        second = collect_orphans(self._store, self._chain, term=term, grace_s=grace_s)
+        collected = Collected(
+            checkpoints=first.checkpoints,
+            objects=first.objects + second.objects,
+            size_bytes=first.size_bytes + second.size_bytes,
+        )
+        return dropped, collected
+
+    def _plans(self, reader: VerifiedReader, head: Head, entry: Entry) -> dict[str, TablePlan]:
+        return plan_tables([reader.parts(part) for part in lineage(head, entry.info.id)])
+
+    @contextmanager
+    def _reading(self, step: int | None) -> Iterator[tuple[VerifiedReader, Head, Entry]]:
+        """A checkpoint, protected from deletion: lease first, then look again whether it is still there."""
+        entry = find_checkpoint(self.head(), step, where=self.url)
+        needed = [part.info.id for part in lineage(self.head(), entry.info.id)]
+        try:
+            lease = HeldLease(self._store, "reader", f"{socket.gethostname()}:{os.getpid()}", needed).__enter__()
+        except AccessDenied:
+            logger.warning("%s cannot be written: reading without a lease, so a prune may interfere", self.url)
+            lease = None
+        try:
+            head = self.head()
+            if entry.info.id not in head.by_id:
+                raise CheckpointNotFound(f"the checkpoint of step {entry.info.step} was dropped just now")
+            yield VerifiedReader(self._store), head, head.by_id[entry.info.id]
+        finally:
+            if lease is not None:
+                lease.__exit__(None, None, None)

@@ -1,0 +1,405 @@
+"""Checkpointer: the one object a training loop holds.
+
+It counts steps, asks the policies, and passes on: rows to the tracker, snapshots to the saver, batches from the reader.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import FrameType, TracebackType
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from holdfast.checkpoint.agreement import Agreement, find_agreement
+from holdfast.checkpoint.buffer import FrameBuffer
+from holdfast.checkpoint.chain import Chain
+from holdfast.checkpoint.channel import Configure
+from holdfast.checkpoint.launch import AgentProcess, AgentThread, Handle
+from holdfast.checkpoint.reader import Reader
+from holdfast.checkpoint.restore import Progress
+from holdfast.checkpoint.resume import ModelRestorer, await_writers, claim, position_of, restore_newest
+from holdfast.checkpoint.rng import restore_rng
+from holdfast.checkpoint.saver import Position, Saver, SaveRequest, SaveStats
+from holdfast.checkpoint.sizing import frames_for
+from holdfast.checkpoint.state import TrainingState
+from holdfast.checkpoint.tables import find_tables
+from holdfast.checkpoint.tracker import Tracker
+from holdfast.errors import ConfigurationError, NotResumed, RunError, Terminated
+from holdfast.policy import (
+    EverySteps,
+    Intermittent,
+    KeepLast,
+    Overlap,
+    Retention,
+    SaveContext,
+    SavePolicy,
+    Strategy,
+)
+from holdfast.runtime import SYSTEM, Runtime
+from holdfast.storage import Store, open_store
+from holdfast.storage.retry import RetryingStore
+
+logger = logging.getLogger("holdfast")
+
+_AGREE_EVERY = 16  # steps between the points at which ranks compare clocks and signals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What rarely needs changing. Times in seconds, sizes in bytes."""
+
+    buffer_bytes: int | None = None  # snapshot memory; None: one full snapshot, at most a quarter of what is available
+    frame_bytes: int = 32 * 2**20  # the unit of the buffer and about the size of a bundle
+    grace_s: float = 600.0  # how long a dropped checkpoint's objects stay
+    retry_s: float = 120.0  # how long an unreachable store is tried before a save fails
+    takeover_s: float = 300.0  # how long resume() waits for a predecessor's agent
+    part_timeout_s: float = 1800.0  # how long a rank's part waits for the others'
+    uploads: int = 2  # frames written at the same time
+    niceness: int = 10  # of the agent: training comes first
+    handle_sigterm: bool = True
+
+
+class Checkpointer:
+    """Protects a training loop: see the package's README for the five lines it takes."""
+
+    def __init__(
+        self,
+        url: str | os.PathLike[str] | Store,
+        *,
+        model: nn.Module | Mapping[str, nn.Module],
+        optimizer: Optimizer | Sequence[Optimizer] = (),
+        loader: Any = None,
+        extra: Mapping[str, Any] | None = None,
+        tables: Mapping[str, nn.Parameter] | None = None,
+        save: SavePolicy = EverySteps(1000),  # noqa: B008 - frozen
+        strategy: Strategy = Intermittent(),  # noqa: B008
+        retention: Retention = KeepLast(1),  # noqa: B008
+        overlap: Overlap = Overlap.SKIP,
+        options: Mapping[str, str] | None = None,
+        settings: Settings = Settings(),  # noqa: B008
+        runtime: Runtime = SYSTEM,
+    ) -> None:
+        models = {"": model} if isinstance(model, nn.Module) else dict(model)
+        optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+        self._where = url
+        self._options = dict(options) if options else None
+        self._settings = settings
+        self._runtime = runtime
+        self._save_policy, self._retention = save, retention
+        self._agreement: Agreement = find_agreement()
+        self._store = RetryingStore(_open(url, self._options), total_s=settings.retry_s)
+        self._chain = Chain(self._store, writer=f"rank {self._agreement.rank} of pid {os.getpid()}", runtime=runtime)
+        self._tables = find_tables(models, optimizers, tables or {})
+        self._state = TrainingState(models, optimizers, extra or {}, self._tables)
+        self._state.check()
+        self._reader = Reader(loader) if loader is not None else None
+        self._existing = self._chain.head(skip_damaged=True)
+        self._tracker = Tracker(self._tables, optimizers)
+        frames, frame_bytes = frames_for(
+            self._tables, settings.buffer_bytes, settings.frame_bytes, world=self._agreement.world
+        )
+        self._buffer = FrameBuffer.reserve(frames=frames, frame_bytes=frame_bytes)
+        self._saver = Saver(
+            tables=self._tables,
+            tracker=self._tracker,
+            state=self._state,
+            agreement=self._agreement,
+            strategy=strategy,
+            overlap=overlap,
+            buffer=self._buffer,
+            launch=self._launch,
+            runtime=runtime,
+        )
+        self._counts_optimizer_steps = bool(optimizers)
+        self._optimizer_steps = 0
+        self._started = False
+        self._closed = False
+        self._step = 0
+        self._saved_step: int | None = None
+        self._last_save = (0, runtime.monotonic_s())
+        self._metrics: dict[str, Any] = {}
+        self._pending_rng: Mapping[str, Any] | None = None
+        self._terminated = False
+        self._previous_handler: Any = None
+        self._install_handler()
+
+    # ---- the loop ------------------------------------------------------------------------------------------------
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps taken, over all restarts."""
+        return self._step
+
+    @property
+    def stats(self) -> SaveStats:
+        """What saving has cost so far."""
+        return self._saver.stats
+
+    def resume(
+        self,
+        step: int | None = None,
+        *,
+        reader: bool = True,
+        strict: bool = True,
+        progress: Progress | None = None,
+    ) -> int:
+        """Continue from the newest good checkpoint, or from that of ``step``; a fresh start on an empty run.
+
+        Returns the step training stands at. ``reader=False`` leaves the loader and the random state as they are and
+        ``strict=False`` restores what fits: for transfer learning.
+        """
+        if self._started:
+            raise RunError("resume() comes once, before the first step")
+        if self._agreement.rank == 0:
+            await_writers(self._store, timeout_s=self._settings.takeover_s, runtime=self._runtime)
+        term = self._claim()
+        head = self._chain.head(skip_damaged=True)
+        if head is None:
+            raise RunError(f"{self._store.url}: the run vanished while it was taken over")
+        restorer = ModelRestorer(self._store, self._tables, self._state, self._tracker)
+        rank = self._agreement.rank
+        with self._tracker.suspended():
+            restored = restore_newest(
+                self._chain,
+                head,
+                step,
+                self._agreement,
+                lambda head, entry: restorer.restore(head, entry, rank=rank, strict=strict, progress=progress),
+            )
+        if restored is None:
+            if step is not None:
+                raise RunError(f"{self._store.url} holds no checkpoint to resume from")
+            self._start(Position(term=term))
+            return 0
+        if reader:
+            self._restore_reader(restored.local)
+        self._start(position_of(restored, term), step=restored.info.step)
+        return self._step
+
+    def batches(self, epochs: int | None = 1) -> Iterator[Any]:
+        """The loader's batches, continuing where the checkpoint stopped; ``epochs`` counts from the very start."""
+        if self._reader is None:
+            raise ConfigurationError("batches() needs the data loader: pass loader= to Checkpointer")
+        self._ensure_started()
+        return self._reader.batches(epochs, on_iterator=self._restore_rng)
+
+    def step(self, loss: Tensor | float | None = None, **metrics: Tensor | float) -> None:
+        """Call once a batch, after the optimizer. Saves when a save is due; never forces a device sync otherwise.
+
+        While gradients are accumulated (no optimizer stepped since the last call) nothing is counted or saved.
+        """
+        self._ensure_started()
+        if loss is not None:
+            metrics["loss"] = loss
+        self._metrics.update({k: v.detach() if isinstance(v, Tensor) else v for k, v in metrics.items()})
+        if not self._stepped():
+            return
+        self._step += 1
+        self._saver.poll()
+        if self._agreed_termination():
+            self._terminate()
+        if self._due():
+            self._save(tag=None, force=False)
+        self._grant()
+
+    def save(self, tag: str | None = None, *, wait: bool = False) -> bool:
+        """Save now; ``wait`` returns only when it is committed (and raises SaveFailed if it is not)."""
+        self._ensure_started()
+        taken = self._save(tag=tag, force=True)
+        if wait:
+            self._saver.drain()
+        return taken
+
+    def mark(self, table: str, ids: Tensor | None = None) -> None:
+        """Say that rows were changed behind PyTorch's back (through ``.data``); None: all rows of the table."""
+        self._tracker.mark(table, ids)
+
+    def annotate(self, **metrics: float) -> None:
+        """Attach metrics that arrived after the save (an evaluation's AUC) to the last committed checkpoint."""
+        self._saver.poll()
+        if (checkpoint := self._saver.position.checkpoint) is None:
+            raise RunError("there is no committed checkpoint to attach metrics to yet")
+        self._saver.annotate(checkpoint, {name: float(value) for name, value in metrics.items()})
+
+    def drain(self) -> None:
+        """Wait until the save under way is committed; raises SaveFailed if it was not."""
+        self._saver.drain()
+
+    def close(self) -> None:
+        """Save what is new, wait for it, end the agent. Raises SaveFailed if the last state is not committed."""
+        if self._closed:
+            return
+        try:
+            if self._started and self._saved_step != self._step:
+                self._save(tag=None, force=True)
+            self._drain_with_retry()
+        finally:
+            self._release()
+
+    def __enter__(self) -> Checkpointer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        try:
+            if not self._closed:
+                self._saver.drain()
+        except Exception as failure:
+            logger.warning("while leaving because of an error: %s", failure)
+        finally:
+            self._release()
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _launch(self, term: int) -> Handle:
+        settings = self._settings
+        config = Configure(
+            url=self._store.url,
+            options=self._options,
+            rank=self._agreement.rank,
+            world=self._agreement.world,
+            term=term,
+            retention=self._retention.to_dict(),
+            grace_s=settings.grace_s,
+            uploads=settings.uploads,
+            retry_s=settings.retry_s,
+            part_timeout_s=settings.part_timeout_s,
+            niceness=settings.niceness,
+        )
+        if isinstance(self._where, str | os.PathLike):
+            return AgentProcess(self._buffer, config)
+        return AgentThread(self._buffer, config, self._where)
+
+    def _claim(self) -> int:
+        claimed = claim(self._chain).catalog if self._agreement.rank == 0 else None
+        return int(self._agreement.broadcast(claimed.term if claimed else None))
+
+    def _start(self, position: Position, *, step: int = 0) -> None:
+        self._step = step
+        self._saved_step = step if position.checkpoint else None
+        self._last_save = (step, self._runtime.monotonic_s())
+        self._optimizer_steps = self._tracker.optimizer_steps
+        self._saver.start(position)
+        self._started = True
+        self._grant()
+
+    def _ensure_started(self) -> None:
+        if self._closed:
+            raise RunError("this Checkpointer is closed")
+        if self._started:
+            return
+        if self._existing is not None and self._existing.entries:
+            newest = self._existing.entries[-1].info.step
+            raise NotResumed(
+                f"{self._store.url} already holds checkpoints (up to step {newest}): call resume() before the first "
+                "step, or give this training a URL of its own"
+            )
+        self._start(Position(term=self._claim()))
+
+    def _stepped(self) -> bool:
+        if not self._counts_optimizer_steps:
+            return True
+        before, self._optimizer_steps = self._optimizer_steps, self._tracker.optimizer_steps
+        return self._optimizer_steps > before
+
+    def _context(self) -> SaveContext:
+        step, at_s = self._last_save
+        return SaveContext(step=self._step, now_s=self._runtime.monotonic_s(), last_save_step=step, last_save_s=at_s)
+
+    def _due(self) -> bool:
+        if not self._saver.may_retry() or (self._reader is not None and not self._reader.at_boundary):
+            return False
+        context = self._context()
+        if self._agreement.world == 1:
+            return self._save_policy.due(context)
+        if self._save_policy.steps_until_due(context) is not None:
+            return self._save_policy.due(context)  # counted in steps: every rank knows by itself
+        return self._step % _AGREE_EVERY == 0 and bool(self._agreement.broadcast(self._save_policy.due(context)))
+
+    def _save(self, *, tag: str | None, force: bool) -> bool:
+        if self._reader is not None and not self._reader.at_boundary:
+            raise RunError("the reader has batches in flight that no step has used; save at a step() instead")
+        metrics = {name: float(value) for name, value in self._metrics.items()}
+        state = self._reader.state() if self._reader is not None else None
+        taken = self._saver.save(SaveRequest(step=self._step, tag=tag, metrics=metrics, reader=state), force=force)
+        if taken:
+            self._last_save = (self._step, self._runtime.monotonic_s())
+            self._saved_step = self._step
+        return taken
+
+    def _grant(self) -> None:
+        """Tell a reader that reads ahead how far it may go: to the next save, none in flight across it."""
+        if self._reader is not None and self._reader.reads_ahead and self._reader.at_boundary:
+            steps = self._save_policy.steps_until_due(self._context())
+            self._reader.grant(max(1, min(_AGREE_EVERY if steps is None else steps, 2**31)))
+
+    def _restore_reader(self, local: Mapping[str, Any]) -> None:
+        if self._reader is not None and local.get("reader") is not None:
+            self._reader.load_state(local["reader"])
+        elif self._reader is not None:
+            logger.warning("the checkpoint holds no reader state for this rank: the loader starts from its beginning")
+        self._pending_rng = local.get("rng")
+        self._restore_rng()
+
+    def _restore_rng(self) -> None:
+        """At resume and again when the loader's iterator exists, because making it draws random numbers."""
+        if self._pending_rng is not None:
+            restore_rng(self._pending_rng)
+
+    def _drain_with_retry(self) -> None:
+        """Drain; if the last save failed, try it once more before giving up."""
+        try:
+            self._saver.drain()
+        except Exception:
+            if self._saver.taken_over or not self._started:
+                raise
+            self._save(tag=None, force=True)
+            self._saver.drain()
+
+    def _agreed_termination(self) -> bool:
+        if self._agreement.world == 1:
+            return self._terminated
+        return self._step % _AGREE_EVERY == 0 and self._agreement.any(self._terminated)
+
+    def _terminate(self) -> None:
+        if self._saved_step != self._step:
+            self._save(tag=None, force=True)
+        self._drain_with_retry()
+        raise Terminated(f"SIGTERM: saved and committed at step {self._step}")
+
+    def _install_handler(self) -> None:
+        if self._settings.handle_sigterm and threading.current_thread() is threading.main_thread():
+            self._previous_handler = signal.signal(signal.SIGTERM, self._on_sigterm)
+
+    def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
+        """Raise a flag; the next step() saves and ends. A second SIGTERM acts as it did before us."""
+        if self._terminated:
+            signal.signal(signal.SIGTERM, self._previous_handler or signal.SIG_DFL)
+            signal.raise_signal(signal.SIGTERM)
+        self._terminated = True
+
+    def _release(self) -> None:
+        self._closed = True
+        self._saver.close()
+        self._tracker.close()
+        self._buffer.close()
+        if self._previous_handler is not None:
+            signal.signal(signal.SIGTERM, self._previous_handler)
+            self._previous_handler = None
+
+
+def _open(url: str | os.PathLike[str] | Store, options: Mapping[str, str] | None) -> Store:
+    if isinstance(url, str | os.PathLike):
+        return open_store(url, options=options)
+    return url
