@@ -1,0 +1,164 @@
+"""One optimizer's state by its parameters' stable names, without the slots that travel with table rows.
+
+``Optimizer.load_state_dict`` is not used: it casts fp32 state to a bf16 parameter's type and replaces tensors that a
+captured graph may hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from holdfast.checkpoint.tables import Table
+from holdfast.errors import ConfigurationError
+
+# How the machine at hand computes a step, not what it computes: what the running code says stays.
+_IMPLEMENTATION = frozenset({"capturable", "differentiable", "foreach", "fused"})
+_SPARSE = "sparse_tensor"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedOptimizer:
+    """An optimizer, what its parameters are called, and which of them are tables."""
+
+    optimizer: Optimizer
+    names: Mapping[int, str]  # by the parameter's identity
+    tables: Mapping[int, Table]
+
+    @property
+    def kind(self) -> str:
+        """The name of its class."""
+        return type(self.optimizer).__name__
+
+    def capture(self) -> dict[str, Any]:
+        """The state as a tree of live tensors."""
+        parameters = self._parameters()
+        return {
+            "kind": self.kind,
+            "groups": [self._capture_group(group) for group in self.optimizer.param_groups],
+            "state": {name: self._capture_state(held) for name, held in parameters.items()},
+            "tables": {name: self._capture_table(held) for name, held in parameters.items() if id(held) in self.tables},
+            "shared": {key: value for key, value in self.optimizer.state.items() if not isinstance(key, Tensor)},
+        }
+
+    def problems(self, stored: Mapping[str, Any]) -> list[str]:
+        """Why ``stored`` does not fit this optimizer; empty if it does."""
+        if stored["kind"] != self.kind:
+            return [f"{self.kind} was a {stored['kind']} in the checkpoint"]
+        before, now = len(stored["groups"]), len(self.optimizer.param_groups)
+        if before != now:
+            return [f"{self.kind} has {now} parameter groups, in the checkpoint {before}"]
+        found = []
+        for index, (group, live) in enumerate(zip(stored["groups"], self.optimizer.param_groups, strict=True)):
+            differing = set(group["parameters"]) ^ {self._name(held) for held in live["params"]}
+            if differing:
+                found.append(f"{self.kind}, group {index}, differs in its parameters {', '.join(sorted(differing))}")
+        return found
+
+    def restore(self, stored: Mapping[str, Any], *, skip: Set[str] = frozenset()) -> set[int]:
+        """Continue from ``stored``; parameters in ``skip`` and those it does not know keep their state.
+
+        Returns the identities of the parameters whose state was restored.
+        """
+        for group, live in zip(stored["groups"], self.optimizer.param_groups, strict=False):
+            self._restore_group(group["options"], live)
+        for key, value in stored["shared"].items():
+            self.optimizer.state[key] = place(value, None, torch.device("cpu"))
+        restored: set[int] = set()
+        for live in self.optimizer.param_groups:
+            for parameter in live["params"]:
+                name = self._name(parameter)
+                if name in stored["state"] and name not in skip and self._fits(stored, name, parameter):
+                    self._restore_state(parameter, stored["state"][name], live)
+                    restored.add(id(parameter))
+        return restored
+
+    def _name(self, parameter: nn.Parameter) -> str:
+        try:
+            return self.names[id(parameter)]
+        except KeyError:
+            raise ConfigurationError(
+                f"{self.kind} holds a parameter of shape {tuple(parameter.shape)} that belongs to no model given: "
+                "pass its module too, as model={'name': module, ...}"
+            ) from None
+
+    def _parameters(self) -> dict[str, nn.Parameter]:
+        held = (parameter for group in self.optimizer.param_groups for parameter in group["params"])
+        return {self._name(parameter): parameter for parameter in held}
+
+    def _capture_group(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        options = {key: value for key, value in group.items() if key != "params"}
+        return {"parameters": [self._name(parameter) for parameter in group["params"]], "options": options}
+
+    def _capture_state(self, parameter: nn.Parameter) -> dict[Any, Any]:
+        slots = self._slots(parameter)
+        state = self.optimizer.state.get(parameter, {})
+        return {key: _without_sparse(value) for key, value in state.items() if key not in slots}
+
+    def _capture_table(self, parameter: nn.Parameter) -> dict[str, Any]:
+        return {"shape": list(parameter.shape), "slots": sorted(self._slots(parameter))}
+
+    def _slots(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        table = self.tables.get(id(parameter))
+        return {} if table is None else table.slots()
+
+    def _fits(self, stored: Mapping[str, Any], name: str, parameter: nn.Parameter) -> bool:
+        table = stored["tables"].get(name)
+        return table is None or table["shape"] == list(parameter.shape)
+
+    def _restore_group(self, options: Mapping[str, Any], live: dict[str, Any]) -> None:
+        for key, value in options.items():
+            if key not in _IMPLEMENTATION:
+                live[key] = place(value, live.get(key), torch.device("cpu"))
+
+    def _restore_state(self, parameter: nn.Parameter, stored: Mapping[Any, Any], group: Mapping[str, Any]) -> None:
+        live = self.optimizer.state.get(parameter, {})
+        on_device = group.get("capturable") or group.get("fused")
+        step_device = parameter.device if on_device else torch.device("cpu")  # where the optimizer itself puts it
+        restored: dict[Any, Any] = dict(self._slots(parameter))
+        for key, value in stored.items():
+            restored[key] = place(value, live.get(key), step_device if key == "step" else parameter.device)
+        if restored:
+            self.optimizer.state[parameter] = restored
+        else:  # an optimizer takes an empty state for a parameter it has not seen
+            self.optimizer.state.pop(parameter, None)
+
+
+def place(value: Any, live: Any, device: torch.device) -> Any:
+    """``value`` in the storage of ``live`` where that fits, else in storage of its own; types stay as stored."""
+    if isinstance(value, Tensor):
+        if isinstance(live, Tensor) and live.layout is torch.strided and _same_form(value, live):
+            with torch.no_grad():
+                return live.copy_(value)
+        target = live.device if isinstance(live, Tensor) else device
+        return value.detach().to(target, copy=True)
+    if type(value) is dict:
+        if set(value) == {_SPARSE}:
+            return _sparse(value[_SPARSE], device)
+        return {key: place(item, None, device) for key, item in value.items()}
+    if type(value) is list or type(value) is tuple:
+        return type(value)(place(item, None, device) for item in value)
+    return value
+
+
+def _same_form(value: Tensor, live: Tensor) -> bool:
+    return value.shape == live.shape and value.dtype == live.dtype
+
+
+def _without_sparse(value: Any) -> Any:
+    # SGD's momentum over sparse gradients is itself sparse: stored by its parts, uncoalesced as it is.
+    if not (isinstance(value, Tensor) and value.layout is torch.sparse_coo):
+        return value
+    parts = (value._indices(), value._values(), value.shape, value.is_coalesced())
+    return {_SPARSE: parts}
+
+
+def _sparse(parts: tuple[Tensor, Tensor, torch.Size, bool], device: torch.device) -> Tensor:
+    indices, values, shape, coalesced = parts
+    indices, values = indices.to(device, copy=True), values.to(device, copy=True)
+    return torch.sparse_coo_tensor(indices, values, shape, is_coalesced=coalesced, check_invariants=True)

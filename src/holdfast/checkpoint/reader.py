@@ -1,0 +1,194 @@
+"""The reader: hands out batches over epochs and knows, at each, how to continue after it (Check-N-Run, section 3.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from holdfast.checkpoint.loaders import (
+    ReadAheadLoader,
+    begin_pass,
+    continue_at,
+    generator_states,
+    is_replayed,
+    rebuild,
+    replay,
+    require_resumable,
+    set_epoch,
+    set_generator_states,
+    warn_replay,
+)
+from holdfast.checkpoint.rng import capture_rng, restore_rng
+from holdfast.errors import ReaderError
+
+
+class Reader:
+    """Wraps the user's loader, so that across kills every sample is handed out exactly once per epoch.
+
+    A sampler without state is put back by restoring the random generators of the epoch's start before it is opened;
+    one that draws from a global generator while the epoch runs must have a state of its own.
+    """
+
+    def __init__(self, loader: object) -> None:
+        self._loader = require_resumable(loader)
+        self._iterator: Iterator[Any] | None = None
+        self._loaded: Mapping[str, Any] | None = None  # a state that no iterator has been opened from yet
+        self._live = False
+        self._outstanding = 0
+        self._epoch = 0  # of the last batch handed out
+        self._epoch_batches = 0
+        self._batches = 0
+        self._epoch_ended = False
+        self._epoch_start: dict[str, Any] = {}  # generators before the epoch's iterator drew from them
+        self._maybe_behind = False  # the next pass may turn out to be the empty rest of an ended one
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether the loader must be granted its batches."""
+        return isinstance(self._loader, ReadAheadLoader)
+
+    @property
+    def outstanding(self) -> int:
+        """Granted batches that were not handed out yet."""
+        return self._outstanding
+
+    @property
+    def at_boundary(self) -> bool:
+        """Whether the loader's state is that of the last batch handed out: only then may a checkpoint be taken."""
+        return self._outstanding == 0
+
+    def grant(self, batches: int) -> None:
+        """Allow the loader to read ``batches`` more: exactly those up to the next checkpoint."""
+        if isinstance(self._loader, ReadAheadLoader) and batches > 0:
+            self._outstanding += batches
+            if self._loaded is None:  # otherwise it is passed on once the loader holds its state
+                self._loader.grant(batches)
+
+    def batches(self, epochs: int | None = None, *, on_iterator: Callable[[], None] | None = None) -> Iterator[Any]:
+        """Batches up to the end of epoch ``epochs``, counted from the start of training; without end for None.
+
+        Continues where the last batch was handed out. After ``load_state``, ``on_iterator`` is called once the
+        loader's iterator exists, which draws random numbers: the place to restore the run's own generators.
+        """
+        if self._live:
+            raise ReaderError("batches() is already being iterated; finish or close that loop first")
+        self._live = True
+        try:
+            while epochs is None or self._upcoming_epoch < epochs:
+                if self._iterator is None:
+                    self._iterator = self._open(on_iterator)
+                yield from self._rest(self._iterator)
+                self._end_pass(endless=epochs is None)
+            self._outstanding = 0  # nothing more will be asked for
+            if self._loaded is not None and on_iterator is not None:
+                on_iterator()
+        finally:
+            self._live = False
+
+    def state(self) -> dict[str, Any] | None:
+        """How to continue after the last batch handed out; None if there was none."""
+        if self._loaded is not None:
+            return dict(self._loaded)
+        if self._batches == 0:
+            return None
+        state = self._loader.state_dict()
+        replayed = is_replayed(self._loader, state)
+        return {
+            "loader": type(self._loader).__qualname__,
+            "num_workers": self._num_workers,
+            "epoch": self._epoch,
+            "epoch_batches": self._epoch_batches,
+            "epoch_ended": self._epoch_ended,
+            "batches": self._batches,
+            "epoch_start": self._epoch_start,
+            "generators": generator_states(self._loader),
+            "replayed": replayed,
+            "state": None if replayed else state,
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from ``state`` at the next ``batches()``; raises ReaderError if this loader cannot."""
+        if self._live:
+            raise ReaderError("the batches are being iterated; leave that loop before going back")
+        self._require_same("num_workers", state["num_workers"], self._num_workers)
+        self._require_same("type", state["loader"], type(self._loader).__qualname__)
+        self._loaded, self._iterator, self._outstanding = state, None, 0
+        self._epoch, self._epoch_batches, self._batches = state["epoch"], state["epoch_batches"], state["batches"]
+        self._epoch_ended, self._epoch_start = state["epoch_ended"], state["epoch_start"]
+        if state["replayed"] and not self._epoch_ended:
+            warn_replay(self._loader, self._epoch_batches)
+
+    @property
+    def _num_workers(self) -> int | None:
+        return getattr(self._loader, "num_workers", None)
+
+    @property
+    def _upcoming_epoch(self) -> int:
+        return self._epoch + self._epoch_ended
+
+    def _require_same(self, what: str, before: object, now: object) -> None:
+        if before != now:
+            raise ReaderError(
+                f"the loader's {what} was {before} when the checkpoint was taken and is {now} now: it cannot continue "
+                f"exactly. Go back to {before}, or resume without the reader (every sample may then be read again)."
+            )
+
+    def _open(self, on_iterator: Callable[[], None] | None) -> Iterator[Any]:
+        if self._loaded is None:
+            return self._begin_epoch()
+        iterator = self._resume(self._loaded)
+        self._loaded = None
+        if isinstance(self._loader, ReadAheadLoader) and self._outstanding:
+            self._loader.grant(self._outstanding)
+        if on_iterator is not None:
+            on_iterator()
+        return self._begin_epoch() if iterator is None else iterator
+
+    def _resume(self, loaded: Mapping[str, Any]) -> Iterator[Any] | None:
+        """The rest of the loaded epoch; None if it had ended."""
+        restore_rng(self._epoch_start["rng"])
+        set_generator_states(self._loader, self._epoch_start["generators"])
+        set_epoch(self._loader, self._epoch)
+        iterator = None
+        if self._epoch_ended:
+            self._maybe_behind = True
+            if not loaded["replayed"]:
+                rebuild(self._loader, loaded["state"])
+        elif loaded["replayed"]:
+            iterator = replay(self._loader, self._epoch_batches)
+        else:
+            iterator = continue_at(self._loader, loaded["state"])
+        set_generator_states(self._loader, loaded["generators"])
+        return iterator
+
+    def _begin_epoch(self) -> Iterator[Any]:
+        self._epoch, self._epoch_batches, self._epoch_ended = self._upcoming_epoch, 0, False
+        set_epoch(self._loader, self._epoch)
+        self._epoch_start = {"rng": capture_rng(cuda=False), "generators": generator_states(self._loader)}
+        return begin_pass(self._loader)
+
+    def _rest(self, iterator: Iterator[Any]) -> Iterator[Any]:
+        while True:
+            if self.reads_ahead and self._outstanding == 0:
+                raise ReaderError("a loader that reads ahead was asked for a batch that was not granted")
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                return
+            self._epoch_batches += 1
+            self._batches += 1
+            self._outstanding -= self.reads_ahead
+            yield batch
+
+    def _end_pass(self, *, endless: bool) -> None:
+        self._iterator = None
+        behind, self._maybe_behind = self._maybe_behind, False
+        if self._epoch_batches > 0:
+            self._epoch_ended = True
+        elif not behind:
+            if endless or self._batches > 0:
+                raise ReaderError(
+                    f"the {type(self._loader).__qualname__} gave no batch in epoch {self._epoch}; "
+                    "it must give a whole pass at every iter(), and no empty one"
+                )
+            self._epoch_ended = True
