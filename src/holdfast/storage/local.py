@@ -1,0 +1,215 @@
+"""Objects as files under one directory."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+
+from holdfast.errors import ConfigurationError, ObjectExists, StorageUnavailable
+from holdfast.runtime import SYSTEM, Runtime
+from holdfast.storage.base import Buffer, ObjectInfo
+from holdfast.storage.buffers import as_views, check_complete, check_range
+from holdfast.storage.files import POSIX, Entry, FileSystem
+from holdfast.storage.local_errors import explained, present
+from holdfast.storage.names import check_name, check_prefix, is_name
+
+_MARK = "~"  # in every temporary's name and in no object's, so neither is ever taken for the other
+_STALE_S = 3600.0  # a temporary untouched for so long has lost its writer
+_CREATE_ATTEMPTS = 10
+
+
+class LocalStore:
+    """A Store on any filesystem with hard links and a truthful fsync.
+
+    A put writes a temporary beside the object, makes it durable, links it to its name, then makes the names of the
+    directory and of all above it durable, whoever created them: another process may have made a directory and not
+    got to that yet. Deletes are not made durable; a power cut may bring an object back.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], files: FileSystem = POSIX, runtime: Runtime = SYSTEM) -> None:
+        self._root = os.path.abspath(root)
+        self._files = files
+        self._runtime = runtime
+        self._root_is_durable = False
+        self._swept = False
+
+    @property
+    def url(self) -> str:
+        return self._root
+
+    def put(self, name: str, data: Buffer | Sequence[Buffer], *, create: bool = False) -> None:
+        path = self._path(name)
+        views = as_views(data)
+        with explained(path):
+            temporary = self._temporary(path)
+            try:
+                self._write(temporary, views)
+                self._publish(temporary, path, create)
+            finally:
+                self._discard(temporary)
+            self._sync_names(path)
+            self._sweep(path)
+
+    def get(self, name: str) -> Buffer:
+        path = self._path(name)
+        with explained(path), present(path):
+            return self._files.read(path, 0, None)
+
+    def get_range(self, name: str, start: int, stop: int) -> Buffer:
+        path = self._path(name)
+        check_range(start, stop)
+        with explained(path), present(path):
+            if start == stop:  # nothing to read, but the object must be there and reach that far
+                size_bytes = self._files.stat(path).size_bytes
+                return check_complete(name, b"", min(start, size_bytes), stop)
+            return check_complete(name, self._files.read(path, start, stop), start, stop)
+
+    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
+        check_prefix(prefix)
+        check_prefix(after)
+        return self._walk(prefix[: prefix.rfind("/") + 1], prefix, after)
+
+    def delete(self, names: Iterable[str]) -> None:
+        for path in [self._path(name) for name in names]:
+            with explained(path):
+                self._discard(path)
+                self._prune(path)
+
+    def now_s(self) -> float:
+        with explained(self._root):
+            clock = self._temporary(os.path.join(self._root, "clock"))
+            try:
+                self._files.close(self._create(clock))
+                return self._files.stat(clock).modified_s
+            finally:
+                self._discard(clock)
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._root, check_name(name))
+
+    def _temporary(self, path: str) -> str:
+        return f"{path}{_MARK}{self._runtime.token()}"
+
+    def _write(self, path: str, views: Sequence[memoryview]) -> None:
+        handle = self._create(path)
+        try:
+            self._files.write(handle, views)
+            self._files.sync(handle)
+        finally:
+            self._files.close(handle)
+
+    def _create(self, path: str) -> int:
+        """Create a file and the directories above it, which another process's delete may take away meanwhile."""
+        for _ in range(_CREATE_ATTEMPTS):
+            with suppress(FileNotFoundError):
+                return self._files.create(path)
+            with suppress(FileNotFoundError):
+                self._make_directory(os.path.dirname(path))
+        raise StorageUnavailable(f"{path}: its directory was removed each time it was created; try again")
+
+    def _make_directory(self, path: str) -> None:
+        with suppress(FileExistsError):
+            try:
+                self._files.mkdir(path)
+            except FileNotFoundError:
+                self._make_directory(os.path.dirname(path))
+                self._files.mkdir(path)
+
+    def _publish(self, temporary: str, path: str, create: bool) -> None:
+        if not create:
+            self._files.rename(temporary, path)
+            return
+        try:
+            self._files.link(temporary, path)
+        except FileExistsError as error:
+            self._sync_names(path)  # who is told that the object exists may build on it: it must not vanish again
+            raise ObjectExists(f"{path}: exists already") from error
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
+                raise
+            raise ConfigurationError(
+                f"{path}: this filesystem has no hard links, without which a commit cannot be exclusive; "
+                "keep the run on another filesystem or in an object store"
+            ) from error
+
+    def _sync_names(self, path: str) -> None:
+        """Make every name from the root's down to the object's durable.
+
+        Only after the object has its name: from then on its directories are not empty and nobody can remove them.
+        """
+        directory = os.path.dirname(path)
+        self._files.sync_directory(directory)
+        while directory != self._root:
+            directory = os.path.dirname(directory)
+            self._files.sync_directory(directory)
+        if not self._root_is_durable:
+            self._sync_above_root()
+            self._root_is_durable = True
+
+    def _sync_above_root(self) -> None:
+        directory = self._root
+        while (parent := os.path.dirname(directory)) != directory:
+            with suppress(OSError):  # a directory we may pass through but not open was not made by us
+                self._files.sync_directory(parent)
+            directory = parent
+
+    def _discard(self, path: str) -> None:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            self._files.unlink(path)
+
+    def _prune(self, path: str) -> None:
+        """Remove the directories above ``path`` that hold nothing any more."""
+        directory = os.path.dirname(path)
+        with suppress(OSError):
+            while directory != self._root:
+                self._files.rmdir(directory)
+                directory = os.path.dirname(directory)
+
+    def _sweep(self, path: str) -> None:
+        """Once, remove what dead writers left anywhere under the root; the object just written tells the time."""
+        if self._swept:
+            return
+        self._swept = True
+        with suppress(OSError):  # the put has succeeded whatever happens here
+            now_s = self._files.stat(path).modified_s
+            for leftover in list(self._temporaries(self._root)):
+                if now_s - self._files.stat(leftover).modified_s > _STALE_S:
+                    self._discard(leftover)
+                    self._prune(leftover)
+
+    def _temporaries(self, directory: str) -> Iterator[str]:
+        for entry in self._files.scan(directory):
+            path = os.path.join(directory, entry.name)
+            if entry.is_directory and is_name(entry.name):
+                yield from self._temporaries(path)
+            elif _MARK in entry.name:
+                yield path
+
+    def _walk(self, directory: str, prefix: str, after: str) -> Iterator[ObjectInfo]:
+        """Objects below ``directory`` (empty or ending in a slash), in name order; reads no directory in vain."""
+        for name in sorted(self._names(directory)):
+            if name.endswith("/"):
+                past = after > name and not after.startswith(name)
+                if not past and (name.startswith(prefix) or prefix.startswith(name)):
+                    yield from self._walk(name, prefix, after)
+            elif name.startswith(prefix) and name > after and (info := self._info(name)):
+                yield info
+
+    def _names(self, directory: str) -> Iterator[str]:
+        path = os.path.join(self._root, directory)
+        entries: Iterable[Entry] = ()
+        with explained(path), suppress(FileNotFoundError, NotADirectoryError):
+            entries = self._files.scan(path)
+        for entry in entries:
+            if is_name(entry.name):
+                # Names are compared as a whole, so a directory sorts by its name with the slash: a-b, a.b, a/b.
+                yield directory + entry.name + ("/" if entry.is_directory else "")
+
+    def _info(self, name: str) -> ObjectInfo | None:
+        path = os.path.join(self._root, name)
+        with explained(path), suppress(FileNotFoundError):
+            info = self._files.stat(path)
+            return ObjectInfo(name=name, size_bytes=info.size_bytes, modified_s=info.modified_s)
+        return None  # deleted since the directory was read

@@ -1,0 +1,54 @@
+"""What a filesystem's errors mean."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from holdfast.errors import (
+    AccessDenied,
+    ConfigurationError,
+    HoldfastError,
+    ObjectNotFound,
+    StorageError,
+    StorageFull,
+    StorageUnavailable,
+)
+
+_MEANINGS: dict[int, tuple[type[HoldfastError], str]] = {
+    errno.ENOENT: (StorageUnavailable, "was removed by someone else while it was written; try again"),
+    errno.EIO: (StorageUnavailable, "the disk reported an error; look into the system's log"),
+    errno.ENOSPC: (StorageFull, "the disk is full; free some space or prune old checkpoints"),
+    errno.EDQUOT: (StorageFull, "the disk quota is used up; free some space or ask for more"),
+    errno.EFBIG: (StorageFull, "the file would be larger than the filesystem or the process's limit allows"),
+    errno.EACCES: (AccessDenied, "permission denied; check the owner and mode of the directory"),
+    errno.EPERM: (AccessDenied, "operation not permitted; check the owner, mode and attributes of the directory"),
+    errno.EROFS: (AccessDenied, "the filesystem is mounted read-only"),
+    errno.EXDEV: (ConfigurationError, "a directory of the run lies on another filesystem; keep all of a run on one"),
+    errno.EISDIR: (ConfigurationError, "is a directory of other objects; on a disk no object can have that name too"),
+    errno.ENOTDIR: (ConfigurationError, "lies below another object; on a disk an object cannot be a directory too"),
+    errno.ENAMETOOLONG: (ConfigurationError, "the path is too long for this filesystem; use a shorter directory"),
+}
+_PASSING = (errno.EAGAIN, errno.EBUSY, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
+@contextmanager
+def explained(path: str) -> Iterator[None]:
+    """Turn an OSError into one of ours that names the path and the remedy."""
+    try:
+        yield
+    except OSError as error:
+        kind, meaning = _MEANINGS.get(error.errno or 0, (StorageError, str(error.strerror or error)))
+        if error.errno in _PASSING:
+            kind = StorageUnavailable
+        raise kind(f"{path}: {meaning}") from error
+
+
+@contextmanager
+def present(path: str) -> Iterator[None]:
+    """Turn the ways in which a file can be missing into ObjectNotFound."""
+    try:
+        yield
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise ObjectNotFound(f"{path}: no such object") from error

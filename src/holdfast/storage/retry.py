@@ -1,0 +1,112 @@
+"""Patience with a store that is away for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from holdfast.errors import ObjectExists, ObjectNotFound, StorageUnavailable
+from holdfast.runtime import SYSTEM, Runtime
+from holdfast.storage.base import Buffer, ObjectInfo, Store
+from holdfast.storage.buffers import as_views, same_bytes
+from holdfast.storage.names import check_prefix
+
+_T = TypeVar("_T")
+
+
+class RetryingStore:
+    """A Store that tries again, with growing random pauses, while another one is unavailable.
+
+    An attempt that failed may still have created its object. So an exclusive create that finds the object there on a
+    later attempt compares: the same bytes count as its own success. Writers that contend for a name must therefore
+    put something of their own, such as a commit's id, into the bytes.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        total_s: float = 300.0,
+        first_pause_s: float = 0.1,
+        longest_pause_s: float = 15.0,
+        runtime: Runtime = SYSTEM,
+    ) -> None:
+        self._store = store
+        self._total_s = total_s
+        self._first_pause_s = first_pause_s
+        self._longest_pause_s = longest_pause_s
+        self._runtime = runtime
+
+    @property
+    def url(self) -> str:
+        return self._store.url
+
+    def put(self, name: str, data: Buffer | Sequence[Buffer], *, create: bool = False) -> None:
+        views = as_views(data)
+
+        def attempt(first: bool) -> None:
+            try:
+                self._store.put(name, views, create=create)
+            except ObjectExists:
+                if first or not self._holds(name, views):
+                    raise
+
+        self._retry(f"put of {name}", attempt)
+
+    def get(self, name: str) -> Buffer:
+        return self._retry(f"get of {name}", lambda _: self._store.get(name))
+
+    def get_range(self, name: str, start: int, stop: int) -> Buffer:
+        return self._retry(f"get of {name}", lambda _: self._store.get_range(name, start, stop))
+
+    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
+        check_prefix(prefix)
+        check_prefix(after)
+        return self._list(prefix, after)
+
+    def _list(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
+        objects: Iterator[ObjectInfo] | None = None
+
+        def following(first: bool) -> ObjectInfo | None:
+            nonlocal objects
+            if objects is None or not first:
+                objects = self._store.list(prefix, after=after)
+            return next(objects, None)
+
+        while (info := self._retry(f"list of {prefix!r}", following)) is not None:
+            yield info
+            after = info.name
+
+    def delete(self, names: Iterable[str]) -> None:
+        doomed = list(names)
+        self._retry(f"delete of {len(doomed)} objects", lambda _: self._store.delete(doomed))
+
+    def now_s(self) -> float:
+        return self._retry("reading of the clock", lambda _: self._store.now_s())
+
+    def _holds(self, name: str, views: Sequence[memoryview]) -> bool:
+        try:
+            return same_bytes(self.get(name), views)
+        except ObjectNotFound:
+            return False
+
+    def _retry(self, what: str, attempt: Callable[[bool], _T]) -> _T:
+        started_s = self._runtime.monotonic_s()
+        pause_s = self._first_pause_s
+        attempts = 0
+        while True:
+            attempts += 1
+            try:
+                return attempt(attempts == 1)
+            except StorageUnavailable as error:
+                tried_s = self._runtime.monotonic_s() - started_s
+                if tried_s + pause_s > self._total_s:
+                    raise StorageUnavailable(
+                        f"{self.url}: {what} failed {attempts} times in {tried_s:.1f} s; the last time: {error}"
+                    ) from error
+            self._runtime.sleep(pause_s * (0.5 + 0.5 * self._chance()))
+            pause_s = min(2 * pause_s, self._longest_pause_s)
+
+    def _chance(self) -> float:
+        """Between 0 and 1, different in every process, so that those that failed together do not return together."""
+        return (int(self._runtime.token(), 16) % 1024) / 1024

@@ -1,0 +1,118 @@
+"""A store that fails when it is told to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from threading import Lock
+from typing import TypeVar
+
+from holdfast.errors import StorageFull, StorageUnavailable
+from holdfast.storage.base import Buffer, ObjectInfo, Store
+from holdfast.testing.power import PowerCut
+
+_T = TypeVar("_T")
+
+
+class Fault(Enum):
+    """What happens to an operation."""
+
+    UNAVAILABLE = "StorageUnavailable instead of the operation"
+    UNKNOWN = "the operation is done, then StorageUnavailable all the same"
+    FULL = "StorageFull instead of the operation"
+    POWER_CUT = "PowerCut instead of this operation and of every one until revive()"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One call that reached a FaultyStore; ``kind`` is the method, ``name`` the object or prefix."""
+
+    kind: str
+    name: str
+
+
+class FaultyStore:
+    """A Store that passes everything on to another one, except where the plan has a fault for that operation.
+
+    Operations are numbered from 1; a delete of several objects is one operation for each. ``before`` is called ahead
+    of every operation, for example to let another writer act in between.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        plan: Mapping[int, Fault] | None = None,
+        *,
+        before: Callable[[Operation], None] | None = None,
+    ) -> None:
+        self.plan = dict(plan or {})
+        self.before = before
+        self.history: list[Operation] = []
+        self._store = store
+        self._is_off = False
+        self._lock = Lock()
+
+    @property
+    def operations(self) -> int:
+        """How many operations there have been."""
+        return len(self.history)
+
+    def revive(self) -> None:
+        """Turn the power on again."""
+        self._is_off = False
+
+    @property
+    def url(self) -> str:
+        return self._store.url
+
+    def put(self, name: str, data: Buffer | Sequence[Buffer], *, create: bool = False) -> None:
+        self._run("put", name, lambda: self._store.put(name, data, create=create))
+
+    def get(self, name: str) -> Buffer:
+        return self._run("get", name, lambda: self._store.get(name))
+
+    def get_range(self, name: str, start: int, stop: int) -> Buffer:
+        return self._run("get_range", name, lambda: self._store.get_range(name, start, stop))
+
+    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
+        objects = self._run("list", prefix, lambda: self._store.list(prefix, after=after))
+        return (self._powered(info) for info in objects)
+
+    def delete(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._delete_one(name)
+
+    def now_s(self) -> float:
+        return self._run("now_s", "", self._store.now_s)
+
+    def _delete_one(self, name: str) -> None:
+        self._run("delete", name, lambda: self._store.delete([name]))
+
+    def _run(self, kind: str, name: str, act: Callable[[], _T]) -> _T:
+        operation = Operation(kind=kind, name=name)
+        fault = self._count(operation)
+        if self.before is not None:
+            self.before(operation)
+        if fault is Fault.UNAVAILABLE:
+            raise StorageUnavailable(f"{self.url}: {kind} of {name} was made to fail")
+        if fault is Fault.FULL:
+            raise StorageFull(f"{self.url}: {kind} of {name} was made to find no room")
+        result = act()
+        if fault is Fault.UNKNOWN:
+            raise StorageUnavailable(f"{self.url}: {kind} of {name} was done, but its answer was lost")
+        return result
+
+    def _count(self, operation: Operation) -> Fault | None:
+        with self._lock:
+            self._powered(operation)
+            self.history.append(operation)
+            fault = self.plan.get(len(self.history))
+            self._is_off = fault is Fault.POWER_CUT
+            self._powered(operation)
+            return fault
+
+    def _powered(self, item: _T) -> _T:
+        if self._is_off:
+            raise PowerCut(f"the store has no power: {item}")
+        return item

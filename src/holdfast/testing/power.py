@@ -1,0 +1,7 @@
+"""The moment nothing prepares for."""
+
+from __future__ import annotations
+
+
+class PowerCut(BaseException):
+    """The machine lost its power here. Not an Exception: no handler runs on a machine without power."""

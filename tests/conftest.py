@@ -1,0 +1,24 @@
+"""Fixtures that several test directories share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+pytest.register_assert_rewrite("holdfast.testing.store_suite")
+
+from holdfast.testing.server import S3Place, S3Server  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """A real S3 server. A test that stops it must bring it back."""
+    with S3Server() as server:
+        yield server
+
+
+@pytest.fixture
+def s3_place(s3_server: S3Server) -> S3Place:
+    """An empty place in the server's bucket: its ``url`` and ``options`` are what ``open_store`` needs."""
+    return s3_server.place()
