@@ -19,6 +19,7 @@ from holdfast.checkpoint.loaders import (
     warn_replay,
 )
 from holdfast.checkpoint.rng import capture_rng, restore_rng
+from holdfast.checkpoint.workers import WorkerWatch
 from holdfast.errors import ReaderError
 
 
@@ -31,6 +32,8 @@ class Reader:
 
     def __init__(self, loader: object) -> None:
         self._loader = require_resumable(loader)
+        self._read_ahead = self._loader if isinstance(self._loader, ReadAheadLoader) else None
+        self._workers = WorkerWatch(loader)
         self._iterator: Iterator[Any] | None = None
         self._loaded: Mapping[str, Any] | None = None  # a state that no iterator has been opened from yet
         self._live = False
@@ -45,7 +48,7 @@ class Reader:
     @property
     def reads_ahead(self) -> bool:
         """Whether the loader must be granted its batches."""
-        return isinstance(self._loader, ReadAheadLoader)
+        return self._read_ahead is not None
 
     @property
     def outstanding(self) -> int:
@@ -59,10 +62,10 @@ class Reader:
 
     def grant(self, batches: int) -> None:
         """Allow the loader to read ``batches`` more: exactly those up to the next checkpoint."""
-        if isinstance(self._loader, ReadAheadLoader) and batches > 0:
+        if self._read_ahead is not None and batches > 0:
             self._outstanding += batches
             if self._loaded is None:  # otherwise it is passed on once the loader holds its state
-                self._loader.grant(batches)
+                self._read_ahead.grant(batches)
 
     def batches(self, epochs: int | None = None, *, on_iterator: Callable[[], None] | None = None) -> Iterator[Any]:
         """Batches up to the end of epoch ``epochs``, counted from the start of training; without end for None.
@@ -103,6 +106,7 @@ class Reader:
             "epoch_start": self._epoch_start,
             "generators": generator_states(self._loader),
             "replayed": replayed,
+            "workers": self._workers.capture(),
             "state": None if replayed else state,
         }
 
@@ -112,6 +116,7 @@ class Reader:
             raise ReaderError("the batches are being iterated; leave that loop before going back")
         self._require_same("num_workers", state["num_workers"], self._num_workers)
         self._require_same("type", state["loader"], type(self._loader).__qualname__)
+        self._workers.load(state["workers"])
         self._loaded, self._iterator, self._outstanding = state, None, 0
         self._epoch, self._epoch_batches, self._batches = state["epoch"], state["epoch_batches"], state["batches"]
         self._epoch_ended, self._epoch_start = state["epoch_ended"], state["epoch_start"]
@@ -138,8 +143,8 @@ class Reader:
             return self._begin_epoch()
         iterator = self._resume(self._loaded)
         self._loaded = None
-        if isinstance(self._loader, ReadAheadLoader) and self._outstanding:
-            self._loader.grant(self._outstanding)
+        if self._read_ahead is not None and self._outstanding:
+            self._read_ahead.grant(self._outstanding)
         if on_iterator is not None:
             on_iterator()
         return self._begin_epoch() if iterator is None else iterator
@@ -165,7 +170,9 @@ class Reader:
         self._epoch, self._epoch_batches, self._epoch_ended = self._upcoming_epoch, 0, False
         set_epoch(self._loader, self._epoch)
         self._epoch_start = {"rng": capture_rng(cuda=False), "generators": generator_states(self._loader)}
-        return begin_pass(self._loader)
+        iterator = begin_pass(self._loader)
+        self._workers.begin()
+        return iterator
 
     def _rest(self, iterator: Iterator[Any]) -> Iterator[Any]:
         while True:
@@ -175,6 +182,7 @@ class Reader:
                 batch = next(iterator)
             except StopIteration:
                 return
+            self._workers.handed_out()
             self._epoch_batches += 1
             self._batches += 1
             self._outstanding -= self.reads_ahead

@@ -1,7 +1,8 @@
-"""What a training loop holds besides table rows: dense weights, optimizers, extras; captured live, restored in place."""
+"""A training loop's state besides table rows: dense weights, optimizers, extras. Captured live, restored in place."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -175,9 +176,11 @@ class TrainingState:
     def _restore_extra(self, stored: Mapping[str, Any]) -> list[str]:
         """Hand the extras their states; says which refused."""
         refused = []
-        for name in self._extra.keys() & stored.keys():
+        for name, value in self._extra.items():
+            if name not in stored:
+                continue
             try:
-                _load_state(self._extra[name], stored[name])
+                _load_state(value, stored[name])
             except (LookupError, RuntimeError, TypeError, ValueError) as error:
                 refused.append(f"extra {name!r} refused its state: {error}")
         return refused
@@ -207,7 +210,7 @@ def _load_state(value: Any, state: Any) -> None:
     if isinstance(value, torch.Generator):
         value.set_state(state)
     else:
-        value.load_state_dict(state)
+        value.load_state_dict(copy.copy(state))  # some take entries out of what they are given
 
 
 def _names(tree: Mapping[str, Any], *, optimizers: bool, extra: bool) -> dict[str, None]:
