@@ -29,6 +29,7 @@ class TableCopy:
     start: int
     stop: int
     ids: Tensor | None  # sorted, on the table's device; None: every row from start to stop
+    origin: int = 0  # the row that the tensors begin with, where they are not the whole table
 
 
 class FrameSink(Protocol):
@@ -121,7 +122,7 @@ class FrameFiller:
             target.copy_((ids - first).to(integer), non_blocking=True)
         for column, tensor in zip(columns[-len(table.tensors) :], table.tensors, strict=True):
             target = self._place(offset + column.offset, column.length).view(tensor.dtype).view(column.shape)
-            _copy_rows(target, tensor.detach(), start, rows, ids)
+            _copy_rows(target, tensor.detach(), start - table.origin, rows, ids)
             self._note(tensor.device, column.length)
         length = chunk_bytes(columns)
         self._chunks.append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +19,9 @@ from holdfast.format.dtypes import torch_dtype
 from holdfast.format.tree import check_tree
 from holdfast.types import ColumnSpec
 
+logger = logging.getLogger("holdfast")
+
+_WEIGHTS_ONLY = "weights_only"  # in the tree of an imported checkpoint
 _LISTED = 8  # names in one message
 
 
@@ -70,6 +74,7 @@ class TrainingState:
         Raises ModelMismatch before anything is written, unless ``strict`` is off: then whatever fits is restored, types
         are cast, and the rest is reported.
         """
+        self._say_weights_only(tree)
         report = self._compare(tree, casts=not strict)
         if strict and (report.missing or report.unexpected or report.changed):
             raise ModelMismatch(_describe(report))
@@ -99,6 +104,12 @@ class TrainingState:
         if not state:
             del table.optimizer.state[table.parameter]
         return {name: state[name] for name in wanted}
+
+    def _say_weights_only(self, tree: Mapping[str, Any]) -> None:
+        if _WEIGHTS_ONLY in tree and (self._optimizers or self._extra):
+            logger.warning(
+                "the checkpoint holds weights only (it was imported): optimizers and extras start as they are"
+            )
 
     def _parameters(self) -> dict[str, nn.Parameter]:
         named: dict[str, nn.Parameter] = {}
@@ -133,7 +144,8 @@ class TrainingState:
         return [NamedOptimizer(optimizer=each, names=names, tables=self._tables) for each in self._optimizers]
 
     def _compare(self, tree: Mapping[str, Any], *, casts: bool) -> RestoreReport:
-        live, stored = self._names(), _names(tree, optimizers=bool(self._optimizers), extra=bool(self._extra))
+        live = self._names(weights_only=_WEIGHTS_ONLY in tree)
+        stored = _names(tree, optimizers=bool(self._optimizers), extra=bool(self._extra))
         dense = self._dense()
         changed = [
             f"{name} is {_form(dense[name])}, in the checkpoint {_form(value)}"
@@ -148,7 +160,9 @@ class TrainingState:
             changed=tuple(changed),
         )
 
-    def _names(self) -> dict[str, None]:
+    def _names(self, *, weights_only: bool) -> dict[str, None]:
+        if weights_only:
+            return dict.fromkeys(self._dense())
         names = [*self._dense(), *(f"{name}._extra_state" for name in self._with_extra_state())]
         names += [f"optimizer {index}" for index in range(len(self._optimizers))]
         names += [f"extra {name!r}" for name in self._extra]
@@ -184,6 +198,11 @@ class TrainingState:
             except (LookupError, RuntimeError, TypeError, ValueError) as error:
                 refused.append(f"extra {name!r} refused its state: {error}")
         return refused
+
+
+def weights_only_tree(weights: Mapping[str, Tensor]) -> dict[str, Any]:
+    """A tree that says it holds no more than dense weights: a restore leaves optimizers and extras as they are."""
+    return {"model": dict(weights), "modules": {}, "optimizers": [], "extra": {}, _WEIGHTS_ONLY: True}
 
 
 def dense_weights(tree: Mapping[str, Any]) -> dict[str, Tensor]:
