@@ -321,6 +321,16 @@ def test_every_sample_is_handed_out_once_per_epoch(make: Callable[[], Any]) -> N
         assert sorted(read[epoch * SAMPLES : (epoch + 1) * SAMPLES]) == list(range(SAMPLES))
 
 
+def test_every_sample_is_handed_out_once_even_if_the_next_epoch_is_shuffled_differently() -> None:
+    make = lambda: sharing(lambda generator: RandomSampler(range(SAMPLES), generator=generator))  # noqa: E731
+    trace, checkpoints = uninterrupted(make)
+    for step, checkpoint in enumerate(checkpoints, start=1):
+        read = samples(trace[:step] + Trainer(make, checkpoint).train(EPOCHS + 1))
+        assert [sorted(read[start : start + SAMPLES]) for start in range(0, len(read), SAMPLES)] == [
+            list(range(SAMPLES))
+        ] * (EPOCHS + 1)
+
+
 @pytest.mark.parametrize("name", ["shuffled", "stateful stream", "own loader", "torchdata node", "distributed sampler"])
 def test_finished_run_has_nothing_left_and_can_be_given_more_epochs(name: str) -> None:
     make = IN_PROCESS[name]

@@ -19,6 +19,7 @@ from holdfast.errors import ConfigurationError
 
 # How the machine at hand computes a step, not what it computes: what the running code says stays.
 _IMPLEMENTATION = frozenset({"capturable", "differentiable", "foreach", "fused"})
+_ON_HOST = frozenset({"step", "mu_product"})  # scalars that torch's optimizers keep beside the CPU's loop
 _SPARSE = "sparse_tensor"
 
 
@@ -118,11 +119,11 @@ class NamedOptimizer:
 
     def _restore_state(self, parameter: nn.Parameter, stored: Mapping[Any, Any], group: Mapping[str, Any]) -> None:
         live = self.optimizer.state.get(parameter, {})
-        on_device = group.get("capturable") or group.get("fused")
-        step_device = parameter.device if on_device else torch.device("cpu")  # where the optimizer itself puts it
+        on_host = _ON_HOST if not (group.get("capturable") or group.get("fused")) else frozenset()
         restored: dict[Any, Any] = dict(self._slots(parameter))
         for key, value in stored.items():
-            restored[key] = place(value, live.get(key), step_device if key == "step" else parameter.device)
+            device = torch.device("cpu") if key in on_host else parameter.device
+            restored[key] = place(value, live.get(key), device)
         if restored:
             self.optimizer.state[parameter] = restored
         else:  # an optimizer takes an empty state for a parameter it has not seen

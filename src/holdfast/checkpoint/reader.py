@@ -27,7 +27,9 @@ class Reader:
     """Wraps the user's loader, so that across kills every sample is handed out exactly once per epoch.
 
     A sampler without state is put back by restoring the random generators of the epoch's start before it is opened;
-    one that draws from a global generator while the epoch runs must have a state of its own.
+    one that draws from a global generator while the epoch runs must have a state of its own. One case is exact in what
+    is read but not in its order: torch's ``RandomSampler`` with ``generator=``, resumed right after an epoch's last
+    batch, may shuffle the next epoch differently (``shuffle=True`` does not).
     """
 
     def __init__(self, loader: object) -> None:
