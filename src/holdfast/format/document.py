@@ -1,0 +1,63 @@
+"""Sealed documents: the small JSON objects of a run (catalogs, manifests, records, intents, leases).
+
+A document is one line ``holdfast <kind> <version> <sha256 of the body>`` and a canonical JSON body. It proves its own
+integrity; what refers to it also states the digest of the whole object, up to the catalog (docs/spec/document.md).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar
+
+from holdfast.errors import DamagedData
+
+Json: TypeAlias = Any
+T = TypeVar("T")
+
+_MAX_LINE = 256
+
+
+def digest(data: bytes | bytearray | memoryview) -> str:
+    """SHA-256 in hex: names content wherever an object refers to another."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def canonical_json(value: Json) -> bytes:
+    """One byte string for one value: sorted keys, no spaces, ASCII, no NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def seal(kind: str, version: int, body: Json) -> bytes:
+    """The bytes of a document."""
+    encoded = canonical_json(body)
+    return f"holdfast {kind} {version} {digest(encoded)}\n".encode("ascii") + encoded
+
+
+def unseal(kind: str, version: int, data: bytes | bytearray | memoryview, *, name: str) -> Json:
+    """The body of a document read from the object ``name``; raises DamagedData if a single bit is off."""
+    raw = bytes(data)
+    line, newline, body = raw.partition(b"\n")
+    words = line.split(b" ")
+    if not newline or len(line) > _MAX_LINE or len(words) != 4 or words[0] != b"holdfast":
+        raise DamagedData(name, "is not a Holdfast document (its first line is damaged)")
+    if words[1] != kind.encode("ascii"):
+        raise DamagedData(name, f"is not a {kind} document (its first line says {words[1]!r})")
+    if words[3] != digest(body).encode("ascii"):
+        raise DamagedData(name, "its content does not match its digest")
+    if words[2] != str(version).encode("ascii"):
+        found = words[2].decode("ascii", "replace")
+        raise DamagedData(name, f"is a {kind} of format version {found}; this release reads version {version}")
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise DamagedData(name, f"holds no valid JSON: {error}") from error
+
+
+def parse(name: str, build: Callable[[], T]) -> T:
+    """Run ``build``; a missing or ill-typed field of the document ``name`` becomes DamagedData."""
+    try:
+        return build()
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise DamagedData(name, f"has a missing or malformed field: {error!r}") from error

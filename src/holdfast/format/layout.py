@@ -1,0 +1,76 @@
+"""Where each column of a chunk lies: pure arithmetic shared by writer, reader and specification.
+
+A rows chunk is ``[ids] weight slot slot ...``, one column after another, each padded to ALIGNMENT bytes. Ids are
+stored as differences from the chunk's first id, in 32 bits where they fit. A chunk without ids holds the contiguous
+rows ``first .. last``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast.errors import ConfigurationError
+from holdfast.format.dtypes import itemsize
+from holdfast.types import ColumnSpec
+
+ALIGNMENT = 8
+IDS = "ids"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column's place in a chunk; ``offset`` counts from the chunk's first byte."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def length(self) -> int:
+        """Bytes without padding."""
+        return math.prod(self.shape) * itemsize(self.dtype)
+
+
+def padded(length: int) -> int:
+    """``length`` rounded up to the alignment of columns."""
+    return -(-length // ALIGNMENT) * ALIGNMENT
+
+
+def ids_dtype(first: int, last: int) -> str:
+    """The stored type of a chunk's ids."""
+    return "U32" if last - first < 2**32 else "U64"
+
+
+def row_bytes(columns: Sequence[ColumnSpec]) -> int:
+    """Bytes of one row record, without id and padding."""
+    return sum(math.prod(column.row_shape) * itemsize(column.dtype) for column in columns)
+
+
+def chunk_columns(columns: Sequence[ColumnSpec], rows: int, ids: str | None) -> tuple[Column, ...]:
+    """The columns of a chunk of ``rows`` row records; ``ids`` is the ids' dtype, None for a contiguous chunk."""
+    if any(column.name == IDS for column in columns):
+        raise ConfigurationError(f"a column cannot be called {IDS!r}: chunks keep their row ids under that name")
+    placed: list[Column] = []
+    offset = 0
+    shapes: list[tuple[str, str, tuple[int, ...]]] = [] if ids is None else [(IDS, ids, (rows,))]
+    shapes += [(column.name, column.dtype, (rows, *column.row_shape)) for column in columns]
+    for name, dtype, shape in shapes:
+        column = Column(name=name, dtype=dtype, shape=shape, offset=offset)
+        placed.append(column)
+        offset += padded(column.length)
+    return tuple(placed)
+
+
+def chunk_bytes(columns: Sequence[Column]) -> int:
+    """Bytes a chunk takes, padding included."""
+    return columns[-1].offset + padded(columns[-1].length) if columns else 0
+
+
+def rows_that_fit(columns: Sequence[ColumnSpec], room: int, ids: str | None) -> int:
+    """How many row records fit into ``room`` bytes."""
+    per_row = row_bytes(columns) + (itemsize(ids) if ids else 0)
+    slack = ALIGNMENT * (len(columns) + (1 if ids else 0))
+    return max(0, (room - slack) // per_row) if per_row else max(0, room)

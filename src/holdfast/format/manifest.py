@@ -1,0 +1,194 @@
+"""A manifest: one writer's part of a checkpoint — its table shards' chunks and its share of the state.
+
+Immutable; its digest stands in the checkpoint's record, and it states the digest of every bundle's head
+(docs/spec/manifest.md).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.format.document import parse, seal, unseal
+from holdfast.format.dtypes import itemsize
+from holdfast.types import ColumnSpec, TableSpec
+
+KIND, VERSION = "manifest", 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleRef:
+    """A bundle: its object, size, and the length and digest of its head."""
+
+    name: str
+    size_bytes: int
+    head_bytes: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a chunk lies: bundle by index, byte range of the object, first entry in the bundle's directory."""
+
+    bundle: int
+    offset: int
+    length: int
+    block: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsChunk:
+    """Row records ``first .. last`` of a table; ``ids`` is the stored dtype of the ids, None if contiguous."""
+
+    place: Place
+    rows: int
+    first: int
+    last: int
+    ids: str | None
+    codec: str = "exact"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Bytes ``start ..`` of one state tensor."""
+
+    tensor: int
+    start: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateChunk:
+    """Pieces of state tensors, each padded to the alignment of columns."""
+
+    place: Place
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSpec:
+    """A state tensor's type and shape."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def length(self) -> int:
+        """Its bytes."""
+        return math.prod(self.shape) * itemsize(self.dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablePart:
+    """What this writer saved of rows ``start .. stop`` of a table; ``whole`` means every one of them."""
+
+    spec: TableSpec
+    start: int
+    stop: int
+    whole: bool
+    chunks: tuple[RowsChunk, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """One writer's part; state tensor 0 is the skeleton of the state tree."""
+
+    checkpoint: str
+    rank: int
+    world: int
+    tables: tuple[TablePart, ...]
+    tensors: tuple[TensorSpec, ...]
+    state: tuple[StateChunk, ...]
+    bundles: tuple[BundleRef, ...]
+    full_bytes: int  # what this part would have taken with every row
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its bundles."""
+        return sum(bundle.size_bytes for bundle in self.bundles)
+
+    @property
+    def rows_written(self) -> int:
+        """Row records in its chunks."""
+        return sum(chunk.rows for table in self.tables for chunk in table.chunks)
+
+    def encode(self) -> bytes:
+        """The manifest's object."""
+        return seal(KIND, VERSION, _to_json(self))
+
+    @classmethod
+    def decode(cls, data: bytes | bytearray | memoryview, *, name: str) -> Manifest:
+        """Parse and check the object ``name``."""
+        body = unseal(KIND, VERSION, data, name=name)
+        return parse(name, lambda: _from_json(body))
+
+
+def table_spec_to_json(spec: TableSpec) -> dict[str, Any]:
+    """A table's shape as JSON."""
+    columns = [[column.name, column.dtype, list(column.row_shape)] for column in spec.columns]
+    return {"name": spec.name, "rows": spec.rows, "columns": columns}
+
+
+def table_spec_from_json(body: dict[str, Any]) -> TableSpec:
+    """The inverse of table_spec_to_json."""
+    columns = tuple(ColumnSpec(name=n, dtype=d, row_shape=tuple(s)) for n, d, s in body["columns"])
+    return TableSpec(name=body["name"], rows=int(body["rows"]), columns=columns)
+
+
+def _place_to_json(place: Place) -> list[int]:
+    return [place.bundle, place.offset, place.length, place.block]
+
+
+def _place_from_json(body: list[int]) -> Place:
+    bundle, offset, length, block = body
+    return Place(bundle=bundle, offset=offset, length=length, block=block)
+
+
+def _to_json(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "checkpoint": manifest.checkpoint,
+        "rank": manifest.rank,
+        "world": manifest.world,
+        "tables": [_table_to_json(table) for table in manifest.tables],
+        "tensors": [[tensor.dtype, list(tensor.shape)] for tensor in manifest.tensors],
+        "state": [
+            {"place": _place_to_json(c.place), "pieces": [[p.tensor, p.start, p.length] for p in c.pieces]}
+            for c in manifest.state
+        ],
+        "bundles": [[b.name, b.size_bytes, b.head_bytes, b.digest] for b in manifest.bundles],
+        "full_bytes": manifest.full_bytes,
+    }
+
+
+def _table_to_json(table: TablePart) -> dict[str, Any]:
+    chunks = [[_place_to_json(c.place), c.rows, c.first, c.last, c.ids, c.codec] for c in table.chunks]
+    shard = {"start": table.start, "stop": table.stop, "whole": table.whole, "chunks": chunks}
+    return {**table_spec_to_json(table.spec), **shard}
+
+
+def _from_json(body: dict[str, Any]) -> Manifest:
+    return Manifest(
+        checkpoint=body["checkpoint"],
+        rank=body["rank"],
+        world=body["world"],
+        tables=tuple(_table_from_json(table) for table in body["tables"]),
+        tensors=tuple(TensorSpec(dtype=d, shape=tuple(s)) for d, s in body["tensors"]),
+        state=tuple(_state_from_json(chunk) for chunk in body["state"]),
+        bundles=tuple(BundleRef(name=n, size_bytes=s, head_bytes=h, digest=d) for n, s, h, d in body["bundles"]),
+        full_bytes=body["full_bytes"],
+    )
+
+
+def _table_from_json(body: dict[str, Any]) -> TablePart:
+    chunks = tuple(
+        RowsChunk(place=_place_from_json(place), rows=rows, first=first, last=last, ids=ids, codec=codec)
+        for place, rows, first, last, ids, codec in body["chunks"]
+    )
+    spec = table_spec_from_json(body)
+    return TablePart(spec=spec, start=body["start"], stop=body["stop"], whole=bool(body["whole"]), chunks=chunks)
+
+
+def _state_from_json(body: dict[str, Any]) -> StateChunk:
+    pieces = tuple(Piece(tensor=t, start=s, length=n) for t, s, n in body["pieces"])
+    return StateChunk(place=_place_from_json(body["place"]), pieces=pieces)
