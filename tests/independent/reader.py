@@ -1,0 +1,185 @@
+"""Reads a run's directory by docs/spec alone: the standard library and NumPy, nothing of Holdfast.
+
+It takes nothing on trust, not even what the pages call an invariant, and is written to be checked against them rather
+than to be fast. Types that NumPy lacks (BF16, F8_...) come as unsigned integers of the same bits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.independent.objects import DTYPES, Array, Damaged, Json, Objects, as_array, cut, require, size_of
+from tests.independent.tree import plain_value
+
+__all__ = ["Damaged", "IndependentRun"]
+
+
+class IndependentRun:
+    """One run as its newest catalog lists it. Raises Damaged at the first thing that is not as specified."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._objects = Objects(Path(path))
+        numbers = [name.removeprefix("catalog/") for name in self.objects() if name.startswith("catalog/")]
+        newest = max((int(number) for number in numbers if number.isdigit()), default=None)
+        require(newest is not None, "catalog/", "the run is empty")
+        self._name = f"catalog/{newest:012d}"
+        self.catalog = self._objects.document("catalog", self._name)
+        require(self.catalog["number"] == newest, self._name, "holds another number")
+        pages = [entry for page in self.catalog["pages"] for entry in self._page(page)]
+        self._entries: list[Json] = pages + self.catalog["entries"]
+        self._by_id: dict[str, Json] = {entry["id"]: entry for entry in self._entries}
+        require(len(self._by_id) == len(self._entries), self._name, "lists a checkpoint twice")
+
+    def objects(self) -> dict[str, int]:
+        """Every object's size by its name, in name order, whether anything refers to it or not."""
+        return self._objects.sizes()
+
+    def checkpoints(self) -> list[Json]:
+        """Every checkpoint as its catalog or history page lists it, oldest first."""
+        return self._entries
+
+    def tables(self, checkpoint: str) -> dict[str, dict[str, Array]]:
+        """All rows of all tables, by table name and column name."""
+        history = [self._parts(step) for step in self._stands_on(checkpoint)]
+        return {table["name"]: self._table(table["name"], history) for table in history[0][0]["tables"]}
+
+    def state(self, checkpoint: str, rank: int = 0) -> tuple[Json, list[Array]]:
+        """A writer's state: the skeleton of the tree, parsed, and the tensors it refers to."""
+        part = self._parts(checkpoint)[rank]
+        buffers = [bytearray(size_of(dtype, shape)) for dtype, shape in part["tensors"]]
+        covered = [0] * len(buffers)
+        for (tensor, start, length), data in self._pieces(part):
+            require(start == covered[tensor], part["name"], f"state tensor {tensor} has a hole or an overlap")
+            buffers[tensor][start : start + length] = data
+            covered[tensor] += length
+        require(covered == [len(buffer) for buffer in buffers], part["name"], "a state tensor is not complete")
+        tensors = [as_array(buffer, *spec) for buffer, spec in zip(buffers, part["tensors"], strict=True)]
+        skeleton = json.loads(tensors[0].tobytes())
+        require(skeleton["tree"] == 1 and skeleton["tensors"] == len(tensors) - 1, part["name"], "another state tree")
+        return skeleton, tensors[1:]
+
+    def value(self, checkpoint: str, rank: int = 0) -> Any:
+        """A writer's state as a plain value with arrays in it; what only torch has comes as ``(tag, text)``."""
+        return plain_value(*self.state(checkpoint, rank))
+
+    def verify(self) -> None:
+        """Check every byte that counts: what the head refers to, and each other document by itself."""
+        self._check_catalog()
+        for entry in self._entries:
+            for part in self._parts(entry["id"]):
+                self._check_bundles(part)
+                self.value(entry["id"], part["rank"])
+            self.tables(entry["id"])
+        for name in self.objects():
+            if not name.endswith(".safetensors"):
+                self._objects.document(None, name)
+
+    def _page(self, page: list[Any]) -> list[Json]:
+        entries: list[Json] = self._objects.referred("history", page[:3])["entries"]
+        require(len(entries) == page[3], page[0], "has another number of entries")
+        return entries
+
+    def _check_catalog(self) -> None:
+        name, catalog = self._name, self.catalog
+        require(not any(gone in self._by_id for gone, _ in catalog["garbage"]), name, "keeps what it dropped")
+        require(catalog["head"] is None or catalog["head"] in self._by_id, name, "stands on what it does not list")
+        if catalog["parent"] is None:
+            require(catalog["lineage"] == [], name, "has ancestors and no parent")
+        elif catalog["parent"][0] in self.objects():  # it may have been deleted long ago
+            parent = self._objects.referred("catalog", catalog["parent"])
+            lineage = [[parent["number"], parent["commit"]], *parent["lineage"]][:32]
+            require(catalog["lineage"] == lineage, name, "has other ancestors than its parent")
+            require(catalog["number"] > parent["number"], name, "is older than its parent")
+            require(catalog["run"] == parent["run"], name, "belongs to another run than its parent")
+            require(0 <= catalog["term"] - parent["term"] <= 1, name, "jumps over a term")
+
+    def _check_bundles(self, part: Json) -> None:
+        places = [chunk[0] for table in part["tables"] for chunk in table["chunks"]]
+        places += [chunk["place"] for chunk in part["state"]]
+        for index, bundle in enumerate(part["bundles"]):
+            self._objects.check_bundle(bundle, [place for place in places if place[0] == index])
+
+    def _stands_on(self, checkpoint: str) -> Iterator[str]:
+        """The checkpoint and what its rows stand on, newest first."""
+        wanted: str | None = checkpoint
+        while wanted is not None:
+            yield wanted
+            entry = self._entry(wanted)
+            require((entry["base"] is None) == (entry["kind"] == "full"), self._name, f"{wanted} has no base")
+            wanted = entry["base"]
+
+    def _entry(self, checkpoint: str) -> Json:
+        require(checkpoint in self._by_id, self._name, f"lists no checkpoint {checkpoint}")
+        return self._by_id[checkpoint]
+
+    def _parts(self, checkpoint: str) -> list[Json]:
+        ref = self._entry(checkpoint)["record"]
+        record = self._objects.referred("checkpoint", ref)
+        require(record["checkpoint"] == checkpoint, ref[0], "is the record of another checkpoint")
+        parts = [{**self._objects.referred("manifest", part), "name": part[0]} for part in record["parts"]]
+        for rank, part in enumerate(parts):
+            expected = (checkpoint, rank, len(parts))
+            require((part["checkpoint"], part["rank"], part["world"]) == expected, part["name"], "is another's part")
+        return parts
+
+    def _table(self, name: str, history: list[list[Json]]) -> dict[str, Array]:
+        """Back to the checkpoint that holds the table whole, then forward again; the newest row wins."""
+        generations: list[list[tuple[Json, Json]]] = []
+        for parts in history:
+            shares = [(part, table) for part in parts for table in part["tables"] if table["name"] == name]
+            require(len(shares) == len(parts), parts[0]["name"], f"a writer does not list table {name}")
+            generations.append(shares)
+            if all(table["whole"] for _, table in shares):
+                break
+        else:
+            raise Damaged(history[-1][0]["name"], f"table {name} is whole nowhere below")
+        shape = (generations[0][0][1]["rows"], generations[0][0][1]["columns"])
+        result = {column: np.zeros((shape[0], *row), DTYPES[dtype]) for column, dtype, row in shape[1]}
+        for shares in reversed(generations):
+            edges = [0] + [table["stop"] for _, table in shares]
+            require(edges == [table["start"] for _, table in shares] + [shape[0]], name, "its shares leave rows out")
+            for part, table in shares:
+                require((table["rows"], table["columns"]) == shape, part["name"], f"{name} changes its shape")
+                self._apply(part, table, result)
+        return result
+
+    def _apply(self, part: Json, table: Json, result: dict[str, Array]) -> None:
+        written = np.zeros(table["rows"], bool)
+        for chunk in table["chunks"]:
+            ids, columns = self._rows(part, table, chunk)
+            require(not written[ids].any(), part["name"], f"a row of {table['name']} is saved twice")
+            written[ids] = True
+            for name, rows in columns.items():
+                result[name][ids] = rows
+        share = written[table["start"] : table["stop"]]
+        require(share.sum() == written.sum(), part["name"], f"a row of {table['name']} is not in its writer's share")
+        require(not table["whole"] or bool(share.all()), part["name"], f"{table['name']} is not whole")
+
+    def _rows(self, part: Json, table: Json, chunk: list[Any]) -> tuple[Array, dict[str, Array]]:
+        """A chunk's global row ids and its columns."""
+        place, count, first, last, ids_dtype, codec = chunk
+        bundle = part["bundles"][place[0]]
+        name = bundle[0]
+        require(codec == "exact", name, f"has a chunk of codec {codec}")
+        require(ids_dtype in (None, "U64" if last - first >= 2**32 else "U32"), name, "has ids of the wrong width")
+        columns = ([["ids", ids_dtype, []]] if ids_dtype else []) + table["columns"]
+        lengths = [size_of(dtype, [count, *row]) for _, dtype, row in columns]
+        pieces = cut(self._objects.chunk(bundle, place), lengths, name)
+        arrays = {c: as_array(data, d, [count, *row]) for (c, d, row), data in zip(columns, pieces, strict=True)}
+        ids = first + (arrays.pop("ids").astype(np.int64) if ids_dtype else np.arange(count))
+        ordered = count > 0 and bool((np.diff(ids) > 0).all()) and (ids[0], ids[-1]) == (first, last)
+        require(ordered and first >= 0 and last < table["rows"], name, "has row ids that are not as stated")
+        return ids, arrays
+
+    def _pieces(self, part: Json) -> Iterator[tuple[list[int], bytes]]:
+        """Every piece of the part's state and its bytes."""
+        for chunk in part["state"]:
+            bundle = part["bundles"][chunk["place"][0]]
+            lengths = [length for _, _, length in chunk["pieces"]]
+            data = self._objects.chunk(bundle, chunk["place"])
+            yield from zip(chunk["pieces"], cut(data, lengths, bundle[0]), strict=True)

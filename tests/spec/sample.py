@@ -1,0 +1,107 @@
+"""The tiny run that the pages of docs/spec take their examples from: fixed tokens, fixed times, so fixed bytes."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import count
+
+import torch
+
+from holdfast.checkpoint.buffer import PAGE
+from holdfast.checkpoint.chain import Chain
+from holdfast.checkpoint.changes import go_back, take_over
+from holdfast.checkpoint.lease import PREFIX, Lease
+from holdfast.format.catalog import HISTORY_PREFIX, Entry, Intent, checkpoint_id, encode_page
+from holdfast.policy import KeepLast
+from holdfast.runtime import Runtime
+from holdfast.storage import MemoryStore
+from holdfast.types import Kind
+from tests.independent.writing import Tables, save
+
+START_S = 1767225600.0  # 2026-01-01, midnight, UTC
+
+
+class _World:
+    """Tokens that count and a clock that moves when it is told to."""
+
+    def __init__(self) -> None:
+        self._numbers = count(1)
+        self.now_s = START_S
+        self.runtime = Runtime(wall_s=lambda: self.now_s, token=self.token)
+
+    def token(self) -> str:
+        return f"{next(self._numbers):08x}"
+
+
+class SampleRun:
+    """Create; full checkpoint A; delta B on it; take over; go back to A; full checkpoint C, which lets A and B go."""
+
+    def __init__(self) -> None:
+        self._world = _World()
+        self._store = MemoryStore("sample", self._world.runtime)
+        self._chain = Chain(self._store, writer="trainer", runtime=self._world.runtime)
+        self._chain.commit(take_over())
+        self.full = self._save(1, Kind.FULL)
+        self.delta = self._save(2, Kind.INCREMENTAL, after=self.full, touched=[0, 2])
+        self._chain.commit(take_over())
+        self._chain.commit(go_back(self.full, term=2))
+        self.last = self._save(2, Kind.FULL, after=self.full, term=2)
+        entry = self._chain.head().entries[0]  # type: ignore[union-attr]
+        self._add_loose_objects(entry)
+
+    @property
+    def objects(self) -> dict[str, bytes]:
+        """Every object by name."""
+        return {info.name: bytes(self._store.get(info.name)) for info in self._store.list()}
+
+    @staticmethod
+    def tables(step: int) -> Tables:
+        """Three rows of two weights and one optimizer slot, after ``step`` steps."""
+        weight = torch.tensor([[0.5, 1.0], [1.5, 2.0], [2.5, 3.0]])
+        return {"emb": {"weight": weight * step, "sum": torch.tensor([0.25, 0.0, 0.75]) * step}}
+
+    @staticmethod
+    def state(step: int) -> object:
+        """What is not a table."""
+        return {"step": step, "bias": torch.tensor([0.125])}
+
+    def _save(
+        self, step: int, kind: Kind, *, after: str | None = None, term: int = 1, touched: list[int] | None = None
+    ) -> str:
+        self._world.now_s += 60.0
+        intent = Intent(
+            checkpoint=checkpoint_id(step, term, self._world.token()),
+            step=step,
+            term=term,
+            kind=kind,
+            parent=after,
+            base=None if kind is Kind.FULL else after,
+            world=1,
+            created_s=self._world.now_s,
+            overlap="skip",
+            metrics={"auc": 0.75, "loss": float("inf")} if step == 1 else {},
+        )
+        entry = save(
+            self._store,
+            self._chain,
+            intent,
+            self.tables(step),
+            states=[self.state(step)],
+            touched=None if touched is None else {"emb": torch.tensor(touched)},
+            frame_bytes=2 * PAGE,  # so that all of a checkpoint is in one bundle
+            retention=KeepLast(2) if term == 1 else KeepLast(1),
+            runtime=self._world.runtime,
+        )
+        return entry.info.id
+
+    def _add_loose_objects(self, entry: Entry) -> None:
+        """A reader's lease, and a history page such as a writer leaves that lost the race for its catalog."""
+        lease = Lease(kind="reader", holder="host:42", checkpoints=(self.last,), ttl_s=15.0)
+        self._store.put(f"{PREFIX}reader-{self._world.token()}{self._world.token()}", lease.encode())
+        self._store.put(f"{HISTORY_PREFIX}{self._world.token()}{self._world.token()}", encode_page((entry,)))
+
+
+@cache
+def sample_run() -> SampleRun:
+    """The run, built once."""
+    return SampleRun()
