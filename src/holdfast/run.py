@@ -15,16 +15,20 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from holdfast.checkpoint import importing
 from holdfast.checkpoint.chain import Chain, Head
 from holdfast.checkpoint.changes import Clocks, annotate, prune
 from holdfast.checkpoint.collect import Collected, collect_dropped, collect_orphans
 from holdfast.checkpoint.export import TableDifference, difference, export_file
+from holdfast.checkpoint.importing import ImportReport
 from holdfast.checkpoint.lease import HeldLease
 from holdfast.checkpoint.lookup import lookup_rows
+from holdfast.checkpoint.pruning import Verdict, judge
 from holdfast.checkpoint.read import VerifiedReader, find_checkpoint, lineage
 from holdfast.checkpoint.restore import Progress, TablePlan, plan_tables, read_state
 from holdfast.checkpoint.resume import ModelRestorer
 from holdfast.checkpoint.state import TrainingState, dense_weights
+from holdfast.checkpoint.summary import RunSummary, summarize
 from holdfast.checkpoint.tables import find_tables
 from holdfast.checkpoint.verify import Problem, verify_run
 from holdfast.errors import AccessDenied, CheckpointNotFound, RunError
@@ -38,10 +42,32 @@ from holdfast.types import CheckpointInfo, TableSpec
 logger = logging.getLogger("holdfast")
 
 
+_RETRY_S = 60.0  # how long an unreachable store is tried
+
+
 def open_run(url: str | os.PathLike[str] | Store, *, options: Mapping[str, str] | None = None) -> Run:
     """Open a run to read it. Nothing is written but a lease while something is read."""
-    store = open_store(url, options=options) if isinstance(url, str | os.PathLike) else url
-    return Run(RetryingStore(store, total_s=60.0))
+    return Run(_open(url, options))
+
+
+def import_checkpoint(
+    url: str | os.PathLike[str] | Store,
+    source: str | os.PathLike[str],
+    *,
+    tables: Sequence[str] = ("*emb*",),
+    step: int = 0,
+    prefix: str = "",
+    options: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> ImportReport:
+    """Make the weights of a ``torch.save``, safetensors or DCP checkpoint the first baseline of an empty run.
+
+    ``tables`` are patterns of the embedding tables' names (without ``.weight``). Only names that begin with ``prefix``
+    are taken, without it. A ``Checkpointer`` on ``url`` then resumes from these weights, with fresh optimizers.
+    """
+    return importing.import_checkpoint(
+        _open(url, options), Path(source), tables=tables, step=step, prefix=prefix, progress=progress
+    )
 
 
 class Run:
@@ -75,6 +101,11 @@ class Run:
         """Every checkpoint that is kept, oldest first, abandoned timelines included."""
         head = self._chain.head(skip_damaged=True)
         return [entry.info for entry in head.entries] if head else []
+
+    def summary(self, step: int | None = None) -> RunSummary:
+        """The run and one of its checkpoints, the newest by default, at a glance."""
+        with self._reading(step) as (reader, head, entry):
+            return summarize(self._store, reader, head, entry)
 
     def tables(self, step: int | None = None) -> list[TableSpec]:
         """The tables of a checkpoint, the newest by default."""
@@ -150,6 +181,10 @@ class Run:
         entry = find_checkpoint(self._chain.head(), step, where=self.url)
         self._chain.commit(annotate(entry.info.id, metrics, term=None))
 
+    def plan_prune(self, retention: Retention) -> list[Verdict]:
+        """What ``prune`` would drop and keep, and why, of each checkpoint; changes nothing."""
+        return judge([entry.info for entry in self.head().entries], retention, self._runtime.wall_s())
+
     def prune(self, retention: Retention, *, grace_s: float = 600.0) -> tuple[list[CheckpointInfo], Collected]:
         """Drop what the policy does not keep, then delete what was dropped longer than ``grace_s`` ago."""
         before = self.head()
@@ -187,3 +222,8 @@ class Run:
         finally:
             if lease is not None:
                 lease.__exit__(None, None, None)
+
+
+def _open(url: str | os.PathLike[str] | Store, options: Mapping[str, str] | None) -> Store:
+    store = open_store(url, options=options) if isinstance(url, str | os.PathLike) else url
+    return RetryingStore(store, total_s=_RETRY_S)

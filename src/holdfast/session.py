@@ -28,6 +28,7 @@ from holdfast.checkpoint.resume import ModelRestorer, await_writers, claim, posi
 from holdfast.checkpoint.rng import restore_rng
 from holdfast.checkpoint.saver import Position, Saver, SaveRequest, SaveStats
 from holdfast.checkpoint.sizing import frames_for
+from holdfast.checkpoint.snapshot import pin, unpin
 from holdfast.checkpoint.state import TrainingState
 from holdfast.checkpoint.tables import find_tables
 from holdfast.checkpoint.tracker import Tracker
@@ -98,14 +99,20 @@ class Checkpointer:
         self._chain = Chain(self._store, writer=f"rank {self._agreement.rank} of pid {os.getpid()}", runtime=runtime)
         self._tables = find_tables(models, optimizers, tables or {})
         self._state = TrainingState(models, optimizers, extra or {}, self._tables)
-        self._state.check()
         self._reader = Reader(loader) if loader is not None else None
         self._existing = self._chain.head(skip_damaged=True)
         self._tracker = Tracker(self._tables, optimizers)
         frames, frame_bytes = frames_for(
-            self._tables, settings.buffer_bytes, settings.frame_bytes, world=self._agreement.world
+            self._tables,
+            self._state.check(),
+            settings.buffer_bytes,
+            settings.frame_bytes,
+            world=self._agreement.world,
         )
         self._buffer = FrameBuffer.reserve(frames=frames, frame_bytes=frame_bytes)
+        self._pinned = any(table.parameter.is_cuda for table in self._tables)
+        if self._pinned:
+            pin(self._buffer)
         self._saver = Saver(
             tables=self._tables,
             tracker=self._tracker,
@@ -141,6 +148,11 @@ class Checkpointer:
     def stats(self) -> SaveStats:
         """What saving has cost so far."""
         return self._saver.stats
+
+    @property
+    def agent_pid(self) -> int | None:
+        """The agent's process; None before the first step and where the agent is a thread."""
+        return self._saver.agent_pid
 
     def resume(
         self,
@@ -289,7 +301,6 @@ class Checkpointer:
         self._step = step
         self._saved_step = step if position.checkpoint else None
         self._last_save = (step, self._runtime.monotonic_s())
-        self._optimizer_steps = self._tracker.optimizer_steps
         self._saver.start(position)
         self._started = True
         self._grant()
@@ -393,6 +404,8 @@ class Checkpointer:
         self._closed = True
         self._saver.close()
         self._tracker.close()
+        if self._pinned:
+            unpin(self._buffer)
         self._buffer.close()
         if self._previous_handler is not None:
             signal.signal(signal.SIGTERM, self._previous_handler)

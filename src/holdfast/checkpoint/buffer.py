@@ -55,6 +55,10 @@ class FrameBuffer:
         start = index * self.frame_bytes
         return memoryview(self._map)[start : start + self.frame_bytes]
 
+    def whole(self) -> memoryview:
+        """All frames."""
+        return memoryview(self._map)
+
     def close(self) -> None:
         """Give the memory back; views that are still held keep it alive until they go."""
         with suppress(BufferError):  # a tensor still looks at it; the mapping ends with that tensor

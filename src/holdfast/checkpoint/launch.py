@@ -11,7 +11,6 @@ import threading
 from pathlib import Path
 from typing import Protocol
 
-import holdfast
 from holdfast.checkpoint.agent import Agent
 from holdfast.checkpoint.buffer import FrameBuffer
 from holdfast.checkpoint.channel import Channel, Configure
@@ -119,6 +118,6 @@ class AgentThread:
 
 def _environment() -> dict[str, str]:
     """Ours, with the package importable even if the trainer found it through a path of its own."""
-    root = str(Path(holdfast.__file__).parent.parent)
+    root = str(Path(__file__).parents[2])
     inherited = os.environ.get("PYTHONPATH")
     return {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{inherited}" if inherited else root}

@@ -16,7 +16,7 @@ from holdfast.checkpoint.optimizer_state import NamedOptimizer
 from holdfast.checkpoint.tables import Table, stable_buffers, stable_modules, stable_parameters
 from holdfast.errors import ConfigurationError, ModelMismatch
 from holdfast.format.dtypes import torch_dtype
-from holdfast.format.tree import check_tree
+from holdfast.format.tree import encode_tree
 from holdfast.types import ColumnSpec
 
 logger = logging.getLogger("holdfast")
@@ -55,9 +55,12 @@ class TrainingState:
         self._tables = {id(table.parameter): table for table in tables}
         self._left_alone: set[int] = set()  # tables whose optimizer state did not fit
 
-    def check(self) -> None:
-        """Refuse, by its path, what could not be stored; what the optimizer adds later is checked when it is saved."""
-        check_tree(self.capture())
+    def check(self) -> int:
+        """Refuse, by its path, what could not be stored (what optimizers add later is checked when it is saved).
+
+        The bytes of its tensors, for whoever plans room for it.
+        """
+        return sum(tensor.numel() * tensor.element_size() for tensor in encode_tree(self.capture()).tensors)
 
     def capture(self) -> dict[str, Any]:
         """A tree of live tensors: the caller copies them before training goes on."""

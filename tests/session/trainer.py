@@ -1,0 +1,49 @@
+"""A trainer process for tests that kill it: prints what it does, one word and a number per line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+import torch
+
+import holdfast as hf
+from tests.tiny import build, same, snapshot, train_step, uninterrupted
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("url")
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--every", type=int, default=10)
+    parser.add_argument("--pause-s", type=float, default=0.0)
+    parser.add_argument("--hold-at", type=int, default=-1)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    model, optimizers = build()
+    with hf.Checkpointer(
+        arguments.url, model=model, optimizer=optimizers, save=hf.EverySteps(arguments.every), overlap=hf.Overlap.WAIT
+    ) as guard:
+        say("resumed", guard.resume())
+        say("agent", guard.agent_pid or 0)
+        for step in range(guard.steps, arguments.steps):
+            before = guard.stats.snapshots
+            guard.step(loss=train_step(model, optimizers, step))
+            if guard.stats.snapshots > before:
+                say("snapshot", guard.steps)
+            say("step", guard.steps)
+            if guard.steps == arguments.hold_at:
+                say("holding", guard.steps)
+                time.sleep(600)
+            time.sleep(arguments.pause_s)
+    say("exact", int(same(snapshot(model, optimizers), uninterrupted(arguments.steps))))
+
+
+def say(word: str, number: int) -> None:
+    sys.stdout.write(f"{word} {number}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
