@@ -6,7 +6,6 @@ Row ``i`` is bit ``i & 31`` of the little-endian word ``i >> 5``.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import torch
 import triton  # type: ignore[import-not-found, import-untyped, unused-ignore]
@@ -39,8 +38,9 @@ def mark_nonzero_rows(bits: Tensor, patterns: Tensor) -> None:
         )
 
 
+# Triton reads annotations as code of the kernel: only its own may stand there.
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _mark(words: Any, ids: Any, length: Any, rows: Any, ids_per_program: tl.constexpr) -> None:
+def _mark(words, ids, length, rows, ids_per_program: tl.constexpr):  # type: ignore[no-untyped-def]
     position = tl.program_id(0).to(tl.int64) * ids_per_program + tl.arange(0, ids_per_program)
     row = tl.load(ids + position, mask=position < length, other=-1).to(tl.int64)
     inside = (row >= 0) & (row < rows)
@@ -52,14 +52,9 @@ def _mark(words: Any, ids: Any, length: Any, rows: Any, ids_per_program: tl.cons
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _mark_nonzero_rows(
-    words: Any,
-    patterns: Any,
-    rows: Any,
-    columns: tl.constexpr,
-    word_bits: tl.constexpr,
-    columns_per_load: tl.constexpr,
-) -> None:
+def _mark_nonzero_rows(  # type: ignore[no-untyped-def]
+    words, patterns, rows, columns: tl.constexpr, word_bits: tl.constexpr, columns_per_load: tl.constexpr
+):
     # One program per word: its rows are no other program's, so nothing here is atomic.
     index = tl.program_id(0).to(tl.int64)
     lane = tl.arange(0, word_bits)
