@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from holdfast.policy import Overlap as Overlap
     from holdfast.policy import TimeToLive as TimeToLive
     from holdfast.run import Run as Run
+    from holdfast.run import import_checkpoint as import_checkpoint
     from holdfast.run import open_run as open_run
     from holdfast.session import Checkpointer as Checkpointer
     from holdfast.session import Settings as Settings
@@ -53,7 +54,7 @@ _HOMES = {
         "Overlap",
         "TimeToLive",
     ),
-    "holdfast.run": ("Run", "open_run"),
+    "holdfast.run": ("Run", "import_checkpoint", "open_run"),
     "holdfast.session": ("Checkpointer", "Settings"),
     "holdfast.types": ("CheckpointInfo",),
 }

@@ -28,7 +28,7 @@ from holdfast.checkpoint.read import VerifiedReader, find_checkpoint, lineage
 from holdfast.checkpoint.restore import Progress, TablePlan, plan_tables, read_state
 from holdfast.checkpoint.resume import ModelRestorer
 from holdfast.checkpoint.state import TrainingState, dense_weights
-from holdfast.checkpoint.summary import RunSummary, summarize
+from holdfast.checkpoint.summary import RunSummary, all_leases, summarize
 from holdfast.checkpoint.tables import find_tables
 from holdfast.checkpoint.verify import Problem, verify_run
 from holdfast.errors import AccessDenied, CheckpointNotFound, RunError
@@ -76,6 +76,7 @@ class Run:
     def __init__(self, store: Store, *, runtime: Runtime = SYSTEM) -> None:
         self._store = store
         self._runtime = runtime
+        self._told: set[str] = set()  # damaged catalogs, each warned of once
         self._chain = Chain(store, writer=f"{socket.gethostname()}:{os.getpid()}", runtime=runtime)
 
     @property
@@ -93,7 +94,8 @@ class Run:
         head = self._chain.head(skip_damaged=True)
         if head is None:
             raise CheckpointNotFound(f"{self._store.url} holds no run yet (no catalog): check the URL")
-        for name in head.damaged:
+        for name in set(head.damaged) - self._told:
+            self._told.add(name)
             logger.warning("%s cannot be read; this view is of %s", name, head.ref.name)
         return head
 
@@ -104,8 +106,9 @@ class Run:
 
     def summary(self, step: int | None = None) -> RunSummary:
         """The run and one of its checkpoints, the newest by default, at a glance."""
+        leases = all_leases(self._store)  # before we hold one ourselves
         with self._reading(step) as (reader, head, entry):
-            return summarize(self._store, reader, head, entry)
+            return summarize(self.url, reader, head, entry, leases=leases)
 
     def tables(self, step: int | None = None) -> list[TableSpec]:
         """The tables of a checkpoint, the newest by default."""

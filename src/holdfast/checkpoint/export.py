@@ -51,6 +51,8 @@ def export_file(
     """Write weights (and slots) under their state_dict names; ``.safetensors`` or a ``torch.save`` file by suffix."""
     if path.suffix not in (".safetensors", ".pt", ".pth", ".bin"):
         raise ConfigurationError(f"cannot tell a format by {path.name!r}: name it .safetensors, or .pt for torch.save")
+    if not path.parent.is_dir():
+        raise ConfigurationError(f"cannot write {path}: there is no folder {path.parent}")
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:  # the file appears when it is complete
         assembled, saved = Path(scratch) / "tables.safetensors", Path(scratch) / "saved.pt"
         with _mapped(assembled, _layout(plans, dense, slots)) as tensors:
@@ -100,11 +102,16 @@ def _compare(a: Tensor, b: Tensor) -> tuple[int, float]:
     changed, largest = 0, 0.0
     for start in range(0, len(a), _ROWS_AT_ONCE):
         x, y = a[start : start + _ROWS_AT_ONCE], b[start : start + _ROWS_AT_ONCE]
-        same = (x.view(torch.uint8) == y.view(torch.uint8)).reshape(len(x), -1).all(1)
+        same = (_row_bits(x) == _row_bits(y)).all(1)
         changed += int((~same).sum())
         if not bool(same.all()):
-            largest = max(largest, float((x[~same].double() - y[~same].double()).abs().max()))
+            found = float((x[~same].double() - y[~same].double()).abs().max())
+            largest = found if math.isnan(found) else max(largest, found)
     return changed, largest
+
+
+def _row_bits(rows: Tensor) -> Tensor:
+    return rows.reshape(len(rows), math.prod(rows.shape[1:])).view(torch.uint8)
 
 
 def weight_name(table: str) -> str:

@@ -27,7 +27,10 @@ class Problem:
 
 def verify_run(store: Store, chain: Chain, *, progress: Progress | None = None) -> list[Problem]:
     """Every problem in every kept checkpoint and in the catalogs."""
-    head = chain.head(skip_damaged=True)
+    try:
+        head = chain.head(skip_damaged=True)
+    except DamagedData as error:  # no catalog at all can be read
+        return [Problem(checkpoint=None, object_name=error.object_name, what=error.what)]
     if head is None:
         return []
     problems = [Problem(checkpoint=None, object_name=name, what="cannot be read") for name in head.damaged]

@@ -1,0 +1,32 @@
+"""The command line: it parses, calls the library and draws; it decides nothing."""
+
+from __future__ import annotations
+
+import typer
+
+from holdfast.cli import inspecting, pruning, transfer, verifying
+from holdfast.cli.common import OneLineErrors, common_options
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="holdfast",
+    help="Look at, check, export, tidy up and begin runs of checkpoints. URL is a local path or s3://, gs://, az://...",
+    cls=OneLineErrors,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.callback()(common_options)
+app.command("ls")(inspecting.ls)
+app.command("show")(inspecting.show)
+app.command("diff")(inspecting.diff)
+app.command("verify")(verifying.verify)
+app.command("export")(transfer.export)
+app.command("import")(transfer.import_)
+app.command("prune")(pruning.prune)
+
+
+def main() -> None:
+    """The ``holdfast`` command."""
+    app()

@@ -1,0 +1,119 @@
+"""A run and one of its checkpoints at a glance: what a person looks for before touching either."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast.checkpoint.chain import Head
+from holdfast.checkpoint.lease import Lease, live_leases
+from holdfast.checkpoint.read import Parts, VerifiedReader, lineage
+from holdfast.format.catalog import Entry, Garbage
+from holdfast.format.layout import row_bytes
+from holdfast.storage import Store
+from holdfast.types import CheckpointInfo, TableSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSummary:
+    """A table, and how much of it the checkpoint itself holds."""
+
+    spec: TableSpec
+    size_bytes: int  # of all its row records
+    rows_written: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartSummary:
+    """What one writer stored."""
+
+    rank: int
+    bundles: int
+    rows_written: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """A run as its newest readable catalog states it, and one checkpoint in full."""
+
+    url: str
+    run: str
+    catalog: int  # its number
+    term: int
+    writer: str
+    reason: str
+    committed_s: float  # the writer's clock
+    damaged: tuple[str, ...]  # newer catalogs that cannot be read
+    head: str | None  # the checkpoint that training stands on
+    checkpoints: int
+    abandoned: int
+    kept_bytes: int
+    garbage: tuple[Garbage, ...]
+    leases: tuple[Lease, ...]
+    checkpoint: CheckpointInfo
+    lineage: tuple[CheckpointInfo, ...]  # what its rows stand on, baseline first, itself last
+    restore_bytes: int  # what a restore may have to read
+    tables: tuple[TableSummary, ...]
+    parts: tuple[PartSummary, ...]
+
+
+def all_leases(store: Store) -> tuple[Lease, ...]:
+    """Who reads or writes the run just now."""
+    return tuple(lease for kind in ("writer", "reader") for lease in live_leases(store, kind))
+
+
+def summarize(
+    url: str, reader: VerifiedReader, head: Head, entry: Entry, *, leases: tuple[Lease, ...] = ()
+) -> RunSummary:
+    """Read the checkpoint's manifests, no rows; ``leases`` are those of others."""
+    catalog = head.catalog
+    infos = [each.info for each in head.entries]
+    chain = tuple(each.info for each in lineage(head, entry.info.id))
+    parts = reader.parts(entry)
+    return RunSummary(
+        url=url,
+        run=catalog.run,
+        catalog=catalog.number,
+        term=catalog.term,
+        writer=catalog.writer,
+        reason=catalog.reason,
+        committed_s=catalog.created_s,
+        damaged=head.damaged,
+        head=catalog.head,
+        checkpoints=len(infos),
+        abandoned=sum(info.abandoned for info in infos),
+        kept_bytes=_size_bytes(infos),
+        garbage=catalog.garbage,
+        leases=leases,
+        checkpoint=entry.info,
+        lineage=chain,
+        restore_bytes=_size_bytes(chain),
+        tables=_tables(parts),
+        parts=_parts(parts),
+    )
+
+
+def _size_bytes(infos: Sequence[CheckpointInfo]) -> int:
+    return sum(info.size_bytes for info in infos)
+
+
+def _tables(parts: Parts) -> tuple[TableSummary, ...]:
+    specs = {table.spec.name: table.spec for part in parts for table in part.tables}
+    written = dict.fromkeys(specs, 0)
+    for part in parts:
+        for table in part.tables:
+            written[table.spec.name] += sum(chunk.rows for chunk in table.chunks)
+    return tuple(
+        TableSummary(spec=spec, size_bytes=spec.rows * row_bytes(spec.columns), rows_written=written[name])
+        for name, spec in specs.items()
+    )
+
+
+def _parts(parts: Parts) -> tuple[PartSummary, ...]:
+    return tuple(
+        PartSummary(
+            rank=part.rank, bundles=len(part.bundles), rows_written=part.rows_written, size_bytes=part.size_bytes
+        )
+        for part in parts
+    )

@@ -1,0 +1,104 @@
+"""How values look on a terminal, and as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from datetime import datetime
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.filesize import decimal
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.table import Table
+
+from holdfast.cli.common import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.types import CheckpointInfo
+
+_NUMBERS = {
+    "step",
+    "term",
+    "rank",
+    "rows",
+    "dim",
+    "bundles",
+    "written",
+    "changed",
+    "size",
+    "of full",
+    "share",
+    "largest",
+}
+
+
+def table(*columns: str, title: str | None = None) -> Table:
+    """An empty table; columns of numbers are aligned to the right."""
+    drawn = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        drawn.add_column(column, justify="right" if column in _NUMBERS else "left", overflow="fold")
+    return drawn
+
+
+def size(count: int) -> str:
+    """Bytes for people."""
+    return decimal(count)
+
+
+def count(number: int) -> str:
+    """A number with its thousands apart."""
+    return f"{number:,}"
+
+
+def share(part: int, whole: int) -> str:
+    """A part in percent."""
+    return f"{100 * part / whole:.1f}%" if whole else "-"
+
+
+def when(seconds: float) -> str:
+    """A moment, in the reader's time zone."""
+    return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def measured(metrics: Mapping[str, float]) -> str:
+    """Metrics in one cell."""
+    return " ".join(f"{name}={value:.5g}" for name, value in metrics.items())
+
+
+def label(info: CheckpointInfo) -> str:
+    """A checkpoint in a few words."""
+    return f"step {info.step} ({info.kind.value}, {size(info.size_bytes)})"
+
+
+def as_json(value: object) -> str:
+    """A value as JSON text; numbers that JSON does not know become text."""
+    return json.dumps(_plain(value), indent=2)
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(item) for item in value]
+    return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@contextmanager
+def progress_bar(what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
+    """A bar of bytes on standard error while the block runs; nothing where that is not a terminal."""
+    console = errors()
+    columns = (TextColumn(what), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=total_bytes)
+        yield lambda done: bar.advance(task, done)

@@ -1,0 +1,149 @@
+"""``holdfast ls``, ``show`` and ``diff``."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import RenderableType
+from rich.table import Table
+
+from holdfast.cli.common import StepOption, StoreOptions, UrlArgument, opened, output
+from holdfast.cli.drawing import as_json, count, label, measured, share, size, table, when
+
+if TYPE_CHECKING:
+    from holdfast.checkpoint.export import TableDifference
+    from holdfast.checkpoint.summary import RunSummary
+    from holdfast.types import CheckpointInfo
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def ls(url: UrlArgument, json: JsonFlag = False, option: StoreOptions = None) -> None:
+    """List the checkpoints of a run, oldest first."""
+    checkpoints = opened(url, option).checkpoints()
+    if json:
+        typer.echo(as_json(checkpoints))
+        return
+    output().print(_checkpoints(checkpoints))
+    kept = sum(info.size_bytes for info in checkpoints)
+    full = sum(info.full_bytes for info in checkpoints)
+    output().print(f"{len(checkpoints)} checkpoints, {size(kept)}; all of them full: {size(full)}")
+
+
+def show(url: UrlArgument, step: StepOption = None, json: JsonFlag = False, option: StoreOptions = None) -> None:
+    """Show a run, and one of its checkpoints in full."""
+    summary = opened(url, option).summary(step)
+    if json:
+        typer.echo(as_json(summary))
+        return
+    for drawn in (_run(summary), _checkpoint(summary), _tables(summary), _parts(summary)):
+        output().print(drawn)
+
+
+def diff(
+    url: UrlArgument,
+    first: Annotated[int, typer.Argument(metavar="A", help="A checkpoint's step.")],
+    second: Annotated[int, typer.Argument(metavar="B", help="Another one's.")],
+    option: StoreOptions = None,
+) -> None:
+    """Compare the tables of two checkpoints, bit for bit."""
+    differences = opened(url, option).diff(first, second)
+    output().print(_differences(differences, first, second))
+
+
+def _checkpoints(checkpoints: list[CheckpointInfo]) -> Table:
+    drawn = table("step", "term", "kind", "rows", "size", "of full", "created", "tag", "metrics", "")
+    for info in checkpoints:
+        drawn.add_row(
+            str(info.step),
+            str(info.term),
+            info.kind.value,
+            count(info.rows_written),
+            size(info.size_bytes),
+            share(info.size_bytes, info.full_bytes),
+            when(info.created_s),
+            info.tag or "",
+            measured(info.metrics),
+            "abandoned" if info.abandoned else "",
+            style="dim" if info.abandoned else None,
+        )
+    return drawn
+
+
+def _facts(title: str, **facts: str) -> Table:
+    drawn = table("", "", title=title)
+    drawn.show_header = False
+    for name, value in facts.items():
+        drawn.add_row(name.replace("_", " "), value)
+    return drawn
+
+
+def _run(summary: RunSummary) -> RenderableType:
+    abandoned = f", {summary.abandoned} of them abandoned" if summary.abandoned else ""
+    facts = {
+        "run": summary.run,
+        "term": str(summary.term),
+        "last_commit": f"catalog {summary.catalog} ({summary.reason}) by {summary.writer}, {when(summary.committed_s)}",
+        "head": summary.head or "none",
+        "checkpoints": f"{summary.checkpoints}{abandoned}, {size(summary.kept_bytes)}",
+        "garbage_waiting": ", ".join(item.checkpoint for item in summary.garbage) or "none",
+        "leases": ", ".join(f"{lease.kind} {lease.holder}" for lease in summary.leases) or "none",
+    }
+    if summary.damaged:
+        facts["damaged"] = ", ".join(summary.damaged)
+    return _facts(summary.url, **facts)
+
+
+def _checkpoint(summary: RunSummary) -> RenderableType:
+    info = summary.checkpoint
+    return _facts(
+        f"Checkpoint of step {info.step}{' (abandoned)' if info.abandoned else ''}",
+        id=info.id,
+        kind=info.kind.value,
+        size=f"{size(info.size_bytes)}, {share(info.size_bytes, info.full_bytes)} of a full one",
+        stands_on=", ".join(label(base) for base in summary.lineage[:-1]) or "nothing: it is a baseline",
+        restore_reads=f"at most {size(summary.restore_bytes)}",
+        created=when(info.created_s),
+        tag=info.tag or "",
+        metrics=measured(info.metrics),
+    )
+
+
+def _tables(summary: RunSummary) -> RenderableType:
+    drawn = table("table", "rows", "dim", "dtype", "slots", "size", "written", title="Tables")
+    for each in summary.tables:
+        weight = each.spec.columns[0]
+        drawn.add_row(
+            each.spec.name,
+            count(each.spec.rows),
+            "×".join(map(str, weight.row_shape)),
+            weight.dtype,
+            ", ".join(f"{slot.name} {slot.dtype}" for slot in each.spec.slots),
+            size(each.size_bytes),
+            count(each.rows_written),
+        )
+    return drawn
+
+
+def _parts(summary: RunSummary) -> RenderableType:
+    drawn = table("rank", "bundles", "written", "size", title="Parts")
+    for part in summary.parts:
+        drawn.add_row(str(part.rank), count(part.bundles), count(part.rows_written), size(part.size_bytes))
+    return drawn
+
+
+def _differences(differences: list[TableDifference], first: int, second: int) -> Table:
+    drawn = table("table", "rows", "changed", "share", "largest", "", title=f"From step {first} to step {second}")
+    for each in differences:
+        lacking = {"first": f"not so in step {second}", "second": f"not in step {first}", None: ""}[each.only_in]
+        drawn.add_row(
+            each.table,
+            count(each.rows),
+            count(each.changed_rows),
+            share(each.changed_rows, each.rows),
+            "-" if math.isnan(each.largest_change) else f"{each.largest_change:.3g}",
+            lacking,
+        )
+    return drawn

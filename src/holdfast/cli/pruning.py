@@ -1,0 +1,93 @@
+"""``holdfast prune``."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Literal, cast
+
+import typer
+
+from holdfast.cli.common import StoreOptions, UrlArgument, opened, output
+from holdfast.cli.drawing import count, size, table
+from holdfast.policy import KeepBest, KeepEvery, KeepLast, KeepTagged, Retention, TimeToLive
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from holdfast.checkpoint.pruning import Verdict
+
+
+def prune(
+    url: UrlArgument,
+    keep_last: Annotated[int | None, typer.Option(metavar="N", help="Keep the N newest.")] = None,
+    keep_every: Annotated[int | None, typer.Option(metavar="N", help="Keep one every N steps.")] = None,
+    keep_best: Annotated[
+        str | None, typer.Option(metavar="METRIC[:min]", help="Keep the one with the highest (or lowest) metric.")
+    ] = None,
+    keep_tagged: Annotated[bool, typer.Option("--keep-tagged", help="Keep those saved under a name.")] = False,
+    ttl_days: Annotated[
+        float | None, typer.Option(metavar="D", help="Keep none of them longer than D days (alone: all until then).")
+    ] = None,
+    grace_minutes: Annotated[
+        float, typer.Option(metavar="M", help="Leave the objects of dropped checkpoints in the store for so long.")
+    ] = 10.0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would go.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    option: StoreOptions = None,
+) -> None:
+    """Drop the checkpoints that no rule keeps; the newest always stays, and what a kept one stands on."""
+    retention = _retention(keep_last, keep_every, keep_best, keep_tagged, ttl_days)
+    run = opened(url, option)
+    verdicts = run.plan_prune(retention)
+    output().print(_verdicts(verdicts))
+    goes = [verdict.checkpoint for verdict in verdicts if not verdict.stays]
+    output().print(f"{len(goes)} of {len(verdicts)} checkpoints go: {size(sum(info.size_bytes for info in goes))}")
+    if dry_run:
+        return
+    if goes and not yes:
+        typer.confirm("Drop them?", abort=True)
+    dropped, collected = run.prune(retention, grace_s=60 * grace_minutes)
+    output().print(
+        f"dropped {len(dropped)}; deleted {count(collected.objects)} objects, {size(collected.size_bytes)}. "
+        f"Objects are deleted {grace_minutes:g} minutes after their checkpoint was dropped, by the next save or prune",
+        soft_wrap=True,
+    )
+
+
+def _retention(
+    last: int | None, every: int | None, best: str | None, tagged: bool, ttl_days: float | None
+) -> Retention:
+    chosen: list[Retention] = []
+    chosen += [KeepLast(last)] if last is not None else []
+    chosen += [KeepEvery(every)] if every is not None else []
+    chosen += [_best(best)] if best is not None else []
+    chosen += [KeepTagged()] if tagged else []
+    limit = [TimeToLive(ttl_days)] if ttl_days is not None else []
+    if not chosen and not limit:
+        raise typer.BadParameter("say what to keep: --keep-last, --keep-every, --keep-best, --keep-tagged, --ttl-days")
+    if not chosen:
+        return limit[0]
+    kept = reduce(or_, chosen)
+    return kept & limit[0] if limit else kept
+
+
+def _best(text: str) -> KeepBest:
+    metric, _, mode = text.partition(":")
+    return KeepBest(metric, mode=cast(Literal["max", "min"], mode or "max"))  # which checks both
+
+
+def _verdicts(verdicts: list[Verdict]) -> Table:
+    drawn = table("step", "term", "kind", "size", "verdict")
+    for verdict in verdicts:
+        info = verdict.checkpoint
+        reason = f"stays: step {verdict.needed_by.step} stands on it" if verdict.needed_by else "stays"
+        drawn.add_row(
+            str(info.step),
+            str(info.term),
+            info.kind.value,
+            size(info.size_bytes),
+            reason if verdict.stays else "goes",
+            style=None if verdict.stays else "red",
+        )
+    return drawn

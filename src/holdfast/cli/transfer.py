@@ -1,0 +1,57 @@
+"""``holdfast export`` and ``import``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast.cli.common import StepOption, StoreOptions, UrlArgument, opened, output, parsed
+from holdfast.cli.drawing import label, progress_bar, size, table
+
+
+def export(
+    url: UrlArgument,
+    file: Annotated[Path, typer.Argument(help="A .safetensors file, or .pt for torch.save.", show_default=False)],
+    step: StepOption = None,
+    slots: Annotated[bool, typer.Option("--slots", help="Also the optimizer's state of each row.")] = False,
+    option: StoreOptions = None,
+) -> None:
+    """Write a checkpoint's weights as one file, under their state_dict names."""
+    run = opened(url, option)
+    with progress_bar("exporting", run.summary(step).restore_bytes) as progress:
+        info = run.export(file, step, slots=slots, progress=progress)
+    output().print(f"{label(info)} is in {file}, {size(file.stat().st_size)}", soft_wrap=True)
+
+
+def import_(
+    url: UrlArgument,
+    source: Annotated[Path, typer.Argument(help="A torch.save or .safetensors file, or a DCP or safetensors folder.")],
+    table_pattern: Annotated[
+        list[str], typer.Option("--table", metavar="GLOB", help="Names of embedding tables; may be repeated.")
+    ] = ["*emb*"],  # noqa: B006 - how typer is told a default
+    step: Annotated[int, typer.Option("--step", help="The step that training goes on from.")] = 0,
+    prefix: Annotated[str, typer.Option("--prefix", help="Take only names that begin so, without it.")] = "",
+    option: StoreOptions = None,
+) -> None:
+    """Make the weights of another checkpoint the first baseline of an empty run."""
+    from holdfast.run import import_checkpoint
+
+    with progress_bar("importing", _size_bytes(source)) as progress:
+        report = import_checkpoint(
+            url, source, tables=table_pattern, step=step, prefix=prefix, options=parsed(option), progress=progress
+        )
+    output().print(f"tables: {', '.join(report.tables) or 'none'}", soft_wrap=True)
+    output().print(f"dense: {', '.join(report.dense) or 'none'}", soft_wrap=True)
+    if report.skipped:
+        drawn = table("left out", "because it")
+        for name, reason in report.skipped.items():
+            drawn.add_row(name, reason)
+        output().print(drawn)
+    output().print(f"{label(report.info)} is in {url}: a Checkpointer resumes from it", soft_wrap=True)
+
+
+def _size_bytes(source: Path) -> int:
+    files = source.rglob("*") if source.is_dir() else [source]
+    return sum(file.stat().st_size for file in files if file.is_file())
