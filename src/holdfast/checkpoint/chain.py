@@ -7,13 +7,12 @@ ancestor of the head: a number may be free because old catalogs were collected, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.errors import DamagedData, ObjectExists, ObjectNotFound, RunError
 from holdfast.format.catalog import (
     CATALOG_PREFIX,
-    HISTORY_PREFIX,
     Catalog,
     Entry,
     Garbage,
@@ -22,6 +21,7 @@ from holdfast.format.catalog import (
     catalog_name,
     decode_page,
     encode_page,
+    history_name,
 )
 from holdfast.format.document import digest
 from holdfast.runtime import SYSTEM, Runtime
@@ -89,6 +89,8 @@ class Chain:
         else:
             if numbers and self._known is None:
                 raise DamagedData(catalog_name(numbers[0]), "no catalog of this run can be read; nothing was changed")
+            if numbers and self._known is not None:
+                self._known = replace(self._known, damaged=tuple(damaged), newest_number=numbers[0])
         return self._known
 
     def commit(self, change: Change) -> Head:
@@ -125,10 +127,11 @@ class Chain:
         return decode_page(data, name=page.ref.name)
 
     def _build(self, head: Head | None, draft: Draft) -> tuple[Catalog, tuple[tuple[Page, tuple[Entry, ...]], ...]]:
-        pages, inline = self._paginate(head.pages if head else (), draft.entries)
+        number = head.newest_number + 1 if head else 1
+        pages, inline = self._paginate(head.pages if head else (), draft.entries, number)
         catalog = Catalog(
             run=head.catalog.run if head else self._runtime.token() + self._runtime.token(),
-            number=head.newest_number + 1 if head else 1,
+            number=number,
             parent=head.ref if head else None,
             term=draft.term,
             writer=self._writer,
@@ -145,7 +148,7 @@ class Chain:
         return catalog, pages
 
     def _paginate(
-        self, old: tuple[tuple[Page, tuple[Entry, ...]], ...], entries: tuple[Entry, ...]
+        self, old: tuple[tuple[Page, tuple[Entry, ...]], ...], entries: tuple[Entry, ...], number: int
     ) -> tuple[tuple[tuple[Page, tuple[Entry, ...]], ...], tuple[Entry, ...]]:
         """Keep unchanged pages, rewrite changed ones, and move the oldest entries out when the catalog overflows."""
         current = {entry.info.id: entry for entry in entries}
@@ -153,18 +156,17 @@ class Chain:
         for page, items in old:
             kept = tuple(current.pop(item.info.id) for item in items if item.info.id in current)
             if kept:
-                pages.append((page, items) if kept == items else self._write_page(kept))
+                pages.append((page, items) if kept == items else self._write_page(kept, number))
         inline = tuple(current.values())
         while len(inline) > _INLINE_ENTRIES:
-            pages.append(self._write_page(inline[:_PAGE_ENTRIES]))
+            pages.append(self._write_page(inline[:_PAGE_ENTRIES], number))
             inline = inline[_PAGE_ENTRIES:]
         return tuple(pages), inline
 
-    def _write_page(self, entries: tuple[Entry, ...]) -> tuple[Page, tuple[Entry, ...]]:
+    def _write_page(self, entries: tuple[Entry, ...], number: int) -> tuple[Page, tuple[Entry, ...]]:
+        """A page for catalog ``number``; its name tells collection when nobody can come to refer to it."""
         data = encode_page(entries)
-        name = (
-            f"{HISTORY_PREFIX}{self._runtime.token()}{self._runtime.token()}"  # never reused: collection relies on it
-        )
+        name = history_name(number, self._runtime.token())
         self._store.put(name, data)
         ref = Ref(name=name, size_bytes=len(data), digest=digest(data))
         return Page(ref=ref, entries=len(entries)), entries

@@ -19,6 +19,7 @@ from holdfast.format.catalog import (
     HISTORY_PREFIX,
     LINEAGE_LENGTH,
     catalog_name,
+    history_name,
     object_name,
     term_of,
 )
@@ -39,8 +40,11 @@ def collect_dropped(store: Store, chain: Chain, *, term: int, grace_s: float) ->
     head = own(chain.head(), term)
     if head.damaged or not head.catalog.garbage:
         return Collected()
+    readers = live_leases(store, "reader")
+    if any(lease.damaged for lease in readers):
+        return Collected()  # somebody reads, and what is unknown
     now_s = store.now_s()
-    leased = {name for lease in live_leases(store, "reader") for name in lease.checkpoints}
+    leased = {name for lease in readers for name in lease.checkpoints}
     due = frozenset(
         item.checkpoint
         for item in head.catalog.garbage
@@ -74,6 +78,7 @@ def _unreferenced(store: Store, head: Head, term: int) -> Iterator[ObjectInfo]:
         if written is not None and written < term and identifier not in known:
             yield info
     pages = {page.ref.name for page in head.catalog.pages}
-    yield from (info for info in store.list(HISTORY_PREFIX) if info.name not in pages)
+    not_yet = history_name(head.catalog.number + 1, "")  # for a catalog that may still come
+    yield from (info for info in store.list(HISTORY_PREFIX) if info.name not in pages and info.name < not_yet)
     oldest = catalog_name(max(0, head.catalog.number - LINEAGE_LENGTH))
     yield from (info for info in store.list(CATALOG_PREFIX) if info.name < oldest)

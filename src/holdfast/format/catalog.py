@@ -39,6 +39,11 @@ def term_of(identifier: str) -> int | None:
     return int(match.group(2)) if match else None
 
 
+def history_name(number: int, token: str) -> str:
+    """The object of a history page that was written for catalog ``number``."""
+    return f"{HISTORY_PREFIX}{number:012d}-{token}"
+
+
 def object_name(identifier: str, leaf: str) -> str:
     """An object of a checkpoint."""
     return f"{DATA_PREFIX}{identifier}/{leaf}"
