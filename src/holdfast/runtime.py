@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ class Runtime:
     wall_s: Callable[[], float] = time.time
     monotonic_s: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
+    wait: Callable[[threading.Event, float], bool] = threading.Event.wait  # a background thread's pause; True: stop
     token: Callable[[], str] = lambda: secrets.token_hex(4)  # names that must differ between processes
 
 

@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any
@@ -22,6 +23,7 @@ from holdfast.checkpoint.buffer import FrameBuffer
 from holdfast.checkpoint.chain import Chain
 from holdfast.checkpoint.channel import Configure
 from holdfast.checkpoint.launch import AgentProcess, AgentThread, Handle
+from holdfast.checkpoint.lease import TTL_S
 from holdfast.checkpoint.reader import Reader
 from holdfast.checkpoint.restore import Progress
 from holdfast.checkpoint.resume import ModelRestorer, await_writers, claim, position_of, restore_newest
@@ -61,6 +63,7 @@ class Settings:
     grace_s: float = 600.0  # how long a dropped checkpoint's objects stay
     retry_s: float = 120.0  # how long an unreachable store is tried before a save fails
     takeover_s: float = 300.0  # how long resume() waits for a predecessor's agent
+    lease_s: float = TTL_S  # how long after its last sign of life an agent counts as at work
     part_timeout_s: float = 1800.0  # how long a rank's part waits for the others'
     uploads: int = 2  # frames written at the same time
     niceness: int = 10  # of the agent: training comes first
@@ -95,7 +98,7 @@ class Checkpointer:
         self._runtime = runtime
         self._save_policy, self._retention = save, retention
         self._agreement: Agreement = find_agreement()
-        self._store = RetryingStore(_open(url, self._options), total_s=settings.retry_s)
+        self._store = RetryingStore(_open(url, self._options), total_s=settings.retry_s, runtime=runtime)
         self._chain = Chain(self._store, writer=f"rank {self._agreement.rank} of pid {os.getpid()}", runtime=runtime)
         self._tables = find_tables(models, optimizers, tables or {})
         self._state = TrainingState(models, optimizers, extra or {}, self._tables)
@@ -287,11 +290,12 @@ class Checkpointer:
             uploads=settings.uploads,
             retry_s=settings.retry_s,
             part_timeout_s=settings.part_timeout_s,
+            lease_s=settings.lease_s,
             niceness=settings.niceness,
         )
         if isinstance(self._where, str | os.PathLike):
             return AgentProcess(self._buffer, config)
-        return AgentThread(self._buffer, config, self._where)
+        return AgentThread(self._buffer, config, self._where, runtime=self._runtime)
 
     def _claim(self) -> int:
         claimed = claim(self._chain).catalog if self._agreement.rank == 0 else None
@@ -401,12 +405,17 @@ class Checkpointer:
         self._terminated = True
 
     def _release(self) -> None:
+        """Give everything back, last the handler, first the agent; each even if one before it raises."""
         self._closed = True
-        self._saver.close()
-        self._tracker.close()
-        if self._pinned:
-            unpin(self._buffer)
-        self._buffer.close()
+        with ExitStack() as stack:
+            stack.callback(self._restore_handler)
+            stack.callback(self._buffer.close)
+            if self._pinned:
+                stack.callback(unpin, self._buffer)
+            stack.callback(self._tracker.close)
+            stack.callback(self._saver.close)
+
+    def _restore_handler(self) -> None:
         if self._previous_handler is not None:
             signal.signal(signal.SIGTERM, self._previous_handler)
             self._previous_handler = None

@@ -12,8 +12,11 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from functools import partial
+from typing import ParamSpec
 
 from holdfast.checkpoint.buffer import FrameBuffer
 from holdfast.checkpoint.chain import Chain
@@ -45,6 +48,8 @@ from holdfast.policy import Retention
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store, open_store
 from holdfast.storage.retry import RetryingStore
+
+P = ParamSpec("P")
 
 
 class _Save:
@@ -86,7 +91,10 @@ class Agent:
             runtime=runtime,
         )
         self._frames = ThreadPoolExecutor(config.uploads, thread_name_prefix="holdfast-write")
-        self._finisher = ThreadPoolExecutor(1, thread_name_prefix="holdfast-commit")  # owns the chain: one at a time
+        # Owns the chain: one save at a time. With a single upload everything happens in turn, on one thread.
+        alone = config.uploads == 1
+        self._finisher = self._frames if alone else ThreadPoolExecutor(1, thread_name_prefix="holdfast-commit")
+        self._fatal: BaseException | None = None
         self._save: _Save | None = None
         self._orphans_due = config.rank == 0
 
@@ -102,6 +110,24 @@ class Agent:
                 self._discard(self._save)
             self._frames.shutdown(wait=True)
             self._finisher.shutdown(wait=True)
+        if self._fatal is not None:
+            raise self._fatal
+
+    def _submit(
+        self, pool: ThreadPoolExecutor, act: Callable[P, None], *args: P.args, **kwargs: P.kwargs
+    ) -> Future[None]:
+        return pool.submit(self._work, partial(act, *args, **kwargs))
+
+    def _work(self, act: Callable[[], None]) -> None:
+        """Do a piece of work on a worker's thread; what is no Exception ends the whole agent, not that thread alone."""
+        try:
+            act()
+        except Exception:
+            raise
+        except BaseException as error:
+            self._fatal = self._fatal or error
+            self._channel.hang_up()
+            raise
 
     def _next(self, trainer: int | None) -> Message | None:
         """The next message; None when the trainer is gone and everything it sent was handled.
@@ -128,15 +154,15 @@ class Agent:
                 self._frame(message)
             case Seal() if self._save is not None:
                 self._save.sealed = True
-                self._finisher.submit(self._finish, self._save, message.full_bytes)
+                self._submit(self._finisher, self._finish, self._save, message.full_bytes)
             case Cancel() if self._save is not None:
                 self._save.cancelled.set()
                 if not self._save.sealed:
                     self._discard(self._save)
             case Annotate():
-                self._finisher.submit(self._annotate, message)
+                self._submit(self._finisher, self._annotate, message)
             case Resolve():
-                self._finisher.submit(self._resolve, message.checkpoint)
+                self._submit(self._finisher, self._resolve, message.checkpoint)
             case _:
                 pass
 
@@ -144,11 +170,18 @@ class Agent:
         intent = Intent.from_json(message.intent)
         writer = PartWriter(self._store, intent, self._config.rank, message.tables, message.tensors)
         save = self._save = _Save(intent, writer, self._runtime.monotonic_s())
-        save.frames.append(self._frames.submit(self._announce, save))
+        save.frames.append(self._submit(self._frames, self._announce, save))
 
     def _announce(self, save: _Save) -> None:
         save.leases.enter_context(
-            HeldLease(self._store, "writer", self._name, [save.identifier], runtime=self._runtime)
+            HeldLease(
+                self._store,
+                "writer",
+                self._name,
+                [save.identifier],
+                ttl_s=self._config.lease_s,
+                runtime=self._runtime,
+            )
         )
         self._committer.publish(save.intent)
 
@@ -157,7 +190,7 @@ class Agent:
         if save is None:
             self._tell(Freed(frame=message.frame))
             return
-        save.frames.append(self._frames.submit(self._write, save, len(save.frames), message))
+        save.frames.append(self._submit(self._frames, self._write, save, len(save.frames), message))
 
     def _write(self, save: _Save, number: int, message: FrameFilled) -> None:
         try:
@@ -179,7 +212,7 @@ class Agent:
                 raise SaveFailed(f"checkpoint {save.identifier} was cancelled")
             manifest, part = save.writer.finish(full_bytes)
             entry, head = self._committer.commit(save.intent, manifest, part, save.cancelled.is_set)
-        except BaseException as error:
+        except Exception as error:
             self._tell(_failure(save.identifier, error))
         else:
             seconds = self._runtime.monotonic_s() - save.started_s
@@ -192,7 +225,7 @@ class Agent:
         """Forget a snapshot that was never sealed; its objects stay as orphans until a later term collects them."""
         save.cancelled.set()
         self._save = None
-        self._finisher.submit(self._report_discarded, save)
+        self._submit(self._finisher, self._report_discarded, save)
 
     def _report_discarded(self, save: _Save) -> None:
         for frame in save.frames:
@@ -235,7 +268,7 @@ class Agent:
             self._channel.send(message)
 
 
-def _failure(checkpoint: str, error: BaseException, *, unknown: bool = False) -> Failed:
+def _failure(checkpoint: str, error: Exception, *, unknown: bool = False) -> Failed:
     unknown = unknown or isinstance(error, StorageUnavailable)
     return Failed(checkpoint=checkpoint, error=type(error).__name__, message=str(error) or repr(error), unknown=unknown)
 

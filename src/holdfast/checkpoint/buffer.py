@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import weakref
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,6 +27,7 @@ class FrameBuffer:
         self.frames = frames
         self.frame_bytes = frame_bytes
         self._map = mmap.mmap(fd, frames * frame_bytes, mmap.MAP_SHARED | _MAP_POPULATE)
+        self._close_fd = weakref.finalize(self, os.close, fd)
 
     @classmethod
     def reserve(cls, *, frames: int, frame_bytes: int) -> FrameBuffer:
@@ -63,7 +65,7 @@ class FrameBuffer:
         """Give the memory back; views that are still held keep it alive until they go."""
         with suppress(BufferError):  # a tensor still looks at it; the mapping ends with that tensor
             self._map.close()
-        os.close(self.fd)
+        self._close_fd()
 
 
 def available_bytes() -> int | None:

@@ -7,6 +7,7 @@ import select
 import socket
 import struct
 import threading
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -33,6 +34,7 @@ class Configure:
     uploads: int
     retry_s: float
     part_timeout_s: float
+    lease_s: float
     niceness: int
 
 
@@ -191,8 +193,13 @@ class Channel:
             self._received += data
         return message
 
+    def hang_up(self) -> None:
+        """End the conversation for both sides, from any thread; what was sent before can still be received."""
+        with suppress(OSError):  # the other side was first
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
-        """Hang up."""
+        """Give the connection back; for the thread that receives."""
         self._socket.close()
 
     def _take(self) -> Message | None:

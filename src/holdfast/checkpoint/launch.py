@@ -8,12 +8,14 @@ import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 from holdfast.checkpoint.agent import Agent
 from holdfast.checkpoint.buffer import FrameBuffer
-from holdfast.checkpoint.channel import Channel, Configure
+from holdfast.checkpoint.channel import Channel, ChannelClosed, Configure
+from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store
 from holdfast.storage.retry import RetryingStore
 
@@ -61,7 +63,8 @@ class AgentProcess:
                 env=_environment(),
             )
         self.channel = Channel(ours)
-        self.channel.send(config)
+        with suppress(ChannelClosed):  # it died at once: whoever receives from it learns that
+            self.channel.send(config)
 
     @property
     def pid(self) -> int | None:
@@ -84,15 +87,18 @@ class AgentProcess:
 
 
 class AgentThread:
-    """An agent on a thread of this process: for a store object that cannot be sent elsewhere. It dies with us."""
+    """An agent on a thread of this process: for a store object that cannot be sent elsewhere.
 
-    def __init__(self, buffer: FrameBuffer, config: Configure, store: Store) -> None:
+    It dies with us, and we with it: what would have ended a process (anything but an Exception) is raised by ``wait``.
+    """
+
+    def __init__(self, buffer: FrameBuffer, config: Configure, store: Store, *, runtime: Runtime = SYSTEM) -> None:
         ours, theirs = socket.socketpair()
         self.channel = Channel(ours)
-        self._error = ""
+        self._error: BaseException | None = None
         self._agent_channel = Channel(theirs)
-        retrying = RetryingStore(store, total_s=config.retry_s)
-        agent = Agent(self._agent_channel, retrying, buffer, config)
+        retrying = RetryingStore(store, total_s=config.retry_s, runtime=runtime)
+        agent = Agent(self._agent_channel, retrying, buffer, config, runtime=runtime)
         self._thread = threading.Thread(target=self._serve, args=(agent,), name="holdfast-agent", daemon=True)
         self._thread.start()
 
@@ -102,16 +108,18 @@ class AgentThread:
 
     def wait(self, timeout_s: float | None) -> bool:
         self._thread.join(timeout_s)
+        if self._error is not None and not isinstance(self._error, Exception):
+            raise self._error
         return not self._thread.is_alive()
 
     def last_words(self) -> str:
-        return self._error or "ended"
+        return repr(self._error) if self._error else "ended"
 
     def _serve(self, agent: Agent) -> None:
         try:
             agent.run()
         except BaseException as error:
-            self._error = repr(error)
+            self._error = error
         finally:
             self._agent_channel.close()
 

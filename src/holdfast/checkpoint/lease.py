@@ -30,6 +30,7 @@ class Lease:
     holder: str
     checkpoints: tuple[str, ...]
     ttl_s: float
+    damaged: bool = False  # it could not be read: whatever it protects is unknown
 
     def encode(self) -> bytes:
         """The lease's object."""
@@ -56,7 +57,7 @@ def live_leases(store: Store, kind: str) -> list[Lease]:
         except ObjectNotFound:
             continue
         except DamagedData:
-            lease = Lease(kind=kind, holder="unreadable", checkpoints=(), ttl_s=TTL_S)
+            lease = Lease(kind=kind, holder="unreadable", checkpoints=(), ttl_s=TTL_S, damaged=True)
         if now_s - info.modified_s < lease.ttl_s:
             leases.append(lease)
     return leases
@@ -87,6 +88,7 @@ class HeldLease:
         self._name = f"{PREFIX}{kind}-{runtime.token()}{runtime.token()}"
         self._data = Lease(kind=kind, holder=holder, checkpoints=tuple(checkpoints), ttl_s=ttl_s).encode()
         self._ttl_s = ttl_s
+        self._runtime = runtime
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="holdfast-lease", daemon=True)
 
@@ -104,7 +106,7 @@ class HeldLease:
             self._store.delete([self._name])
 
     def _renew(self) -> None:
-        while not self._done.wait(self._ttl_s / 3):
+        while not self._runtime.wait(self._done, self._ttl_s / 3):
             try:
                 self._store.put(self._name, self._data)
             except StorageError:
