@@ -19,10 +19,11 @@ from holdfast.errors import (
     ModelMismatch,
     NotResumed,
     RunError,
+    StorageFull,
     UnsupportedState,
 )
 from holdfast.storage import MemoryStore, Store
-from holdfast.testing.faults import Fault, FaultyStore
+from holdfast.testing.faults import Fault, FaultyStore, Operation
 from tests.tiny import build, same, snapshot, train_step, uninterrupted
 
 STRATEGIES = [hf.Full(), hf.OneShot(), hf.Consecutive(), hf.Intermittent()]
@@ -365,3 +366,26 @@ def test_a_local_path_object_works_too(tmp_path: Path) -> None:
         guard.resume()
         guard.step(loss=train_step(model, optimizers, 0))
     assert [info.step for info in hf.open_run(tmp_path / "run").checkpoints()] == [1]
+
+
+def test_a_save_that_fails_leaves_no_rows_behind_on_a_full_disk(store: MemoryStore) -> None:
+    full = False
+
+    def refuse_manifests(operation: Operation) -> None:
+        if full and operation.kind == "put" and "/part-" in operation.name:
+            raise StorageFull(operation.name)
+
+    model, optimizers = build()
+    with checkpointer(FaultyStore(store, before=refuse_manifests), model, optimizers, save=hf.Never()) as guard:
+        guard.step(loss=train_step(model, optimizers, 0))
+        guard.save(wait=True)
+        before = {info.name for info in store.list("data/")}
+        full = True
+        guard.step(loss=train_step(model, optimizers, 1))
+        with pytest.raises(hf.SaveFailed, match="StorageFull"):
+            guard.save(wait=True)
+        full = False
+        guard.save(wait=True)
+        rest = {info.name for info in store.list("data/")} - before
+        assert sum(name.endswith(".safetensors") for name in rest) == 1
+    assert same(restored(store), snapshot(model, optimizers))

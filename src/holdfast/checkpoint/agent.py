@@ -52,6 +52,9 @@ from holdfast.storage.retry import RetryingStore
 P = ParamSpec("P")
 
 
+_ORPHANS_EVERY_S = 600.0
+
+
 class _Save:
     """A save under way: its frames' futures, and whether it may still commit."""
 
@@ -96,7 +99,7 @@ class Agent:
         self._finisher = self._frames if alone else ThreadPoolExecutor(1, thread_name_prefix="holdfast-commit")
         self._fatal: BaseException | None = None
         self._save: _Save | None = None
-        self._orphans_due = config.rank == 0
+        self._orphans_due_s = float("-inf")
 
     def run(self, trainer: int | None = None) -> None:
         """Serve until the trainer closes the channel or is gone; ``trainer`` is a pidfd of it."""
@@ -214,6 +217,7 @@ class Agent:
             entry, head = self._committer.commit(save.intent, manifest, part, save.cancelled.is_set)
         except Exception as error:
             self._tell(_failure(save.identifier, error))
+            self._clean_up(save)
         else:
             seconds = self._runtime.monotonic_s() - save.started_s
             self._tell(_commitment(entry, [e.info.id for e in head.entries], seconds))
@@ -228,10 +232,15 @@ class Agent:
         self._submit(self._finisher, self._report_discarded, save)
 
     def _report_discarded(self, save: _Save) -> None:
-        for frame in save.frames:
-            frame.exception()
+        self._clean_up(save)
         save.leases.close()
         self._tell(_failure(save.identifier, SaveFailed(f"checkpoint {save.identifier} was cancelled")))
+
+    def _clean_up(self, save: _Save) -> None:
+        for frame in save.frames:
+            frame.exception()  # none may still be writing
+        with suppress(HoldfastError):  # what stays is an orphan, which a later term collects
+            save.writer.discard()
 
     def _resolve(self, checkpoint: str) -> None:
         try:
@@ -257,8 +266,8 @@ class Agent:
         settings = {"term": self._config.term, "grace_s": self._config.grace_s}
         try:
             collect_dropped(self._store, self._chain, **settings)  # type: ignore[arg-type]
-            if self._orphans_due:
-                self._orphans_due = False
+            if self._runtime.monotonic_s() >= self._orphans_due_s:
+                self._orphans_due_s = self._runtime.monotonic_s() + max(self._config.grace_s, _ORPHANS_EVERY_S)
                 collect_orphans(self._store, self._chain, **settings)  # type: ignore[arg-type]
         except HoldfastError as error:
             self._tell(Notice(message=f"old objects could not be deleted yet: {error}"))

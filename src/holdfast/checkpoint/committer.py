@@ -61,6 +61,8 @@ class Committer:
         parts = {self._rank: (manifest, part)}
         self._await_parts(intent, parts, cancelled)
         if cancelled():
+            if found := self.committed(intent.checkpoint):
+                return found
             raise SaveFailed(f"checkpoint {intent.checkpoint} was cancelled")
         entry = self._entry(intent, parts)
         clocks = Clocks(wall_s=self._runtime.wall_s, store_s=self._store.now_s)

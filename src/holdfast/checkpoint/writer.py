@@ -43,6 +43,8 @@ class PartWriter:
         self._specs = [table_spec_from_json(table.spec) for table in tables]
         self._tensors = [TensorSpec(dtype=dtype, shape=tuple(shape)) for dtype, shape in tensors]
         self._lock = threading.Lock()
+        self._complete = False
+        self._attempted: list[str] = []
         self._bundles: dict[int, BundleRef] = {}
         self._chunks: list[tuple[int, Place, FrameChunk]] = []  # with the number of its bundle
 
@@ -55,6 +57,8 @@ class PartWriter:
             directory += checksums(body[chunk.offset : chunk.offset + chunk.length])
         head = build_head(self._members(chunks), len(body), directory)
         name = object_name(self._intent.checkpoint, f"{self._rank:05d}-{number:06d}.safetensors")
+        with self._lock:
+            self._attempted.append(name)
         self._store.put(name, [head, body])
         size = len(head) + len(body)
         with self._lock:
@@ -77,8 +81,15 @@ class PartWriter:
         )
         data = manifest.encode()
         name = part_name(self._intent.checkpoint, self._rank)
+        self._complete = self._intent.world > 1  # from here on another writer may find it, and commit
         self._store.put(name, data)
+        self._complete = True
         return manifest, Ref(name=name, size_bytes=len(data), digest=digest(data))
+
+    def discard(self) -> None:
+        """Delete what was written of a part that will never be complete; it may be what filled the disk."""
+        if not self._complete:
+            self._store.delete(self._attempted)
 
     def _table(self, index: int) -> TablePart:
         own = [(place, chunk) for _, place, chunk in self._chunks if chunk.table == index]
