@@ -190,7 +190,9 @@ class Run:
 
     def prune(self, retention: Retention, *, grace_s: float = 600.0) -> tuple[list[CheckpointInfo], Collected]:
         """Drop what the policy does not keep, then delete what was dropped longer than ``grace_s`` ago."""
-        before = self.head()
+        before = self._chain.head()  # raises on a damaged one: nothing is dropped while the newest state is unknown
+        if before is None:
+            raise CheckpointNotFound(f"{self._store.url} holds no run yet (no catalog): check the URL")
         clocks = Clocks(wall_s=self._runtime.wall_s, store_s=self._store.now_s)
         after = self._chain.commit(prune(retention, term=None, clocks=clocks))
         term = after.catalog.term

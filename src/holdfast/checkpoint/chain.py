@@ -91,12 +91,18 @@ class Chain:
                 raise DamagedData(catalog_name(numbers[0]), "no catalog of this run can be read; nothing was changed")
             if numbers and self._known is not None:
                 self._known = replace(self._known, damaged=tuple(damaged), newest_number=numbers[0])
+        if self._known is not None and self._known.damaged and not skip_damaged:
+            name = self._known.ref.name
+            raise DamagedData(self._known.damaged[0], f"cannot be read; the newest catalog that can be is {name}")
         return self._known
 
-    def commit(self, change: Change) -> Head:
-        """Commit what ``change`` makes of the current head; plans again after a lost race."""
+    def commit(self, change: Change, *, skip_damaged: bool = False) -> Head:
+        """Commit what ``change`` makes of the current head; plans again after a lost race.
+
+        On top of a damaged catalog only with ``skip_damaged``: what it alone refers to is then lost from view.
+        """
         for _ in range(_ATTEMPTS):
-            head = self.head(skip_damaged=self._known is not None and bool(self._known.damaged))
+            head = self.head(skip_damaged=skip_damaged)
             draft = change(head)
             catalog, pages = self._build(head, draft)
             name, data = catalog_name(catalog.number), catalog.encode()

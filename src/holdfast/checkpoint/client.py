@@ -50,6 +50,7 @@ class AgentClient:
         self._free = list(range(buffer.frames))
         self._held_back: list[FrameFilled] = []
         self._events: list[Event] = []
+        self._lost = False
         self.waited_s = 0.0  # for frames, in the snapshot under way
 
     @property
@@ -58,7 +59,9 @@ class AgentClient:
         return self._agent.pid
 
     def begin(self, intent: Intent, tables: Sequence[TableSlice], tensors: Sequence[tuple[str, Sequence[int]]]) -> None:
-        """Announce a snapshot."""
+        """Announce a snapshot; to a new agent if the last one was lost and not replaced."""
+        if self._lost:
+            self.restart()
         self.waited_s = 0.0
         self._held_back.clear()
         self._send(Begin(intent=intent.to_json(), tables=list(tables), tensors=[(d, list(s)) for d, s in tensors]))
@@ -93,19 +96,26 @@ class AgentClient:
         self.cancel()
 
     def cancel(self) -> None:
-        """Ask the agent to give the save up; how it ended comes as an event."""
-        self._send(Cancel())
+        """Ask the agent to give the save up; how it ended comes as an event, as does the agent's own end."""
+        with suppress(ChannelClosed):
+            self._agent.channel.send(Cancel())
 
     def resolve(self, checkpoint: str) -> None:
-        """Ask whether a checkpoint was committed; the answer comes as an event."""
-        self._send(Resolve(checkpoint=checkpoint))
+        """Ask whether a checkpoint was committed; the answer comes as an event, as does the agent's own end."""
+        with suppress(ChannelClosed):
+            self._agent.channel.send(Resolve(checkpoint=checkpoint))
 
     def annotate(self, checkpoint: str, metrics: dict[str, float]) -> None:
         """Attach late metrics to a committed checkpoint."""
         self._send(Annotate(checkpoint=checkpoint, metrics=metrics))
 
     def poll(self, timeout_s: float | None = 0.0) -> list[Event]:
-        """What happened since the last call; waits up to ``timeout_s`` for a first event (None: without end)."""
+        """What happened since the last call; waits up to ``timeout_s`` for a first event (None: without end).
+
+        That the agent was lost is told once.
+        """
+        if self._lost:
+            return []
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         try:
             while self._receive(_left(deadline) if not self._events else 0.0):
@@ -118,6 +128,7 @@ class AgentClient:
     def restart(self) -> None:
         """Start another agent; every frame is ours again."""
         self._agent.channel.close()
+        self._lost = False
         self._free = list(range(self._buffer.frames))
         self._held_back.clear()
         self._agent = self._start()
@@ -152,6 +163,7 @@ class AgentClient:
         return message is not None
 
     def _died(self) -> AgentDied:
+        self._lost = True
         self._agent.wait(5.0)
         return AgentDied(f"the agent ended unexpectedly ({self._agent.last_words()})")
 

@@ -63,7 +63,7 @@ def claim(chain: Chain) -> Head:
         logger.warning(
             "%s cannot be read; going on from %s, what came after it is lost from view", head.damaged[0], head.ref.name
         )
-    return chain.commit(take_over())
+    return chain.commit(take_over(), skip_damaged=True)
 
 
 def restore_newest(

@@ -33,8 +33,7 @@ logger = logging.getLogger("holdfast")
 
 _FIRST_PAUSE_S = 5.0  # before a save is tried again after a failure; doubles up to:
 _LONGEST_PAUSE_S = 600.0
-_RESOLVE_EVERY_S = 5.0
-_MAX_DEATHS = 3  # agents replaced at once; after that, one per save
+_MAX_DEATHS = 3  # agents that may die in a row before the save they were asked about counts as failed
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,7 +76,7 @@ class Position:
 @dataclass(slots=True, kw_only=True)
 class _InFlight:
     intent: Intent
-    unresolved_at_s: float | None = None  # when its outcome was last asked for
+    asked: bool = False  # the agent was asked what became of it
 
 
 class Saver:
@@ -160,7 +159,6 @@ class Saver:
         if self._client is not None:
             for event in self._client.poll(timeout_s):
                 self._on(event)
-            self._ask_again()
         if self.taken_over:
             raise TakenOver(self.taken_over)
 
@@ -176,7 +174,13 @@ class Saver:
 
     def annotate(self, checkpoint: str, metrics: Mapping[str, float]) -> None:
         """Attach metrics to a committed checkpoint."""
-        if self._client is not None:
+        if self._client is None:
+            return
+        try:
+            self._client.annotate(checkpoint, dict(metrics))
+        except AgentDied as error:
+            logger.warning("%s; another one is started", error)
+            self._client.restart()
             self._client.annotate(checkpoint, dict(metrics))
 
     def close(self) -> None:
@@ -325,18 +329,21 @@ class Saver:
         in_flight = self._in_flight
         if in_flight is None or in_flight.intent.checkpoint != event.checkpoint:
             return
-        if event.unknown:
+        if event.unknown and not in_flight.asked:
             logger.warning(
                 "whether checkpoint %s was committed is unknown (%s); asking", event.checkpoint, event.message
             )
-            in_flight.unresolved_at_s = self._runtime.monotonic_s()
+            self._ask(in_flight)
             return
         if event.error == TakenOver.__name__:
             self.taken_over = event.message
         self._give_up(f"{event.error}: {event.message}")
 
     def _lost(self, message: str) -> None:
-        """The agent died: go on, say so, start another, and let it find out what became of the save."""
+        """The agent died: go on, say so, start another, and let it find out what became of the save.
+
+        When they die one after another, the next one is started with the next save.
+        """
         logger.warning("%s; training goes on and another agent is started%s", message, self._age())
         self.stats.agent_deaths += 1
         self._deaths += 1
@@ -344,23 +351,22 @@ class Saver:
         if self._client is None:
             return
         if self._deaths > _MAX_DEATHS:
-            self._runtime.sleep(0.5)
+            if sealed is not None:
+                self._give_up(f"{self._deaths} agents in a row ended before they could commit; the last: {message}")
+            return
         self._client.restart()
         if sealed is not None:
-            sealed.unresolved_at_s = float("-inf")
-            self._ask_again()
+            self._ask(sealed)
 
-    def _ask_again(self) -> None:
-        """Ask the agent about a save whose outcome is unknown."""
-        in_flight, now_s = self._in_flight, self._runtime.monotonic_s()
-        if in_flight is None or in_flight.unresolved_at_s is None or self._client is None:
-            return
-        if now_s - in_flight.unresolved_at_s >= _RESOLVE_EVERY_S:
-            in_flight.unresolved_at_s = now_s
-            try:
-                self._client.resolve(in_flight.intent.checkpoint)
-            except AgentDied as error:
-                logger.warning("%s", error)
+    def _ask(self, in_flight: _InFlight) -> None:
+        """Ask the agent about a save whose outcome is unknown.
+
+        An answer that is no answer either counts as a failure. That is safe even if the commit turns up later: the
+        next save stands on the same parent and holds the same rows and more.
+        """
+        in_flight.asked = True
+        if self._client is not None:
+            self._client.resolve(in_flight.intent.checkpoint)
 
     def _give_up(self, why: str) -> None:
         """The save under way will not be committed; its rows stay marked and go into the next one."""
