@@ -23,8 +23,10 @@ def open_foreign(path: Path) -> ForeignCheckpoint:
         start = file.read(9)
     if start[8:] == b"{":  # the header, after its length
         return open_safetensors(path)
-    if start.startswith((b"PK\x03\x04", b"\x80")):  # a zip archive, or a pickle as torch wrote them before 1.6
-        return open_torch(path)
+    if start.startswith(b"PK\x03\x04"):
+        return open_torch(path, archive=True)
+    if start.startswith(b"\x80"):  # a pickle, as torch wrote them before 1.6
+        return open_torch(path, archive=False)
     raise ConfigurationError(f"{path} is neither a torch.save file nor a safetensors file, and others cannot be read")
 
 

@@ -147,9 +147,9 @@ def _open_block(
     """Where DCP put it: a ``torch.save`` archive inside a file, whose one tensor can mostly be mapped."""
     if getattr(place, "transform_descriptors", None):
         raise ConfigurationError(f"{name} is stored in an extension's form; save the DCP checkpoint without extensions")
-    mapped = open_file(place.relative_path)
-    archive = memoryview(mapped)[place.offset : place.offset + place.length]
     try:
+        mapped = open_file(place.relative_path)
+        archive = memoryview(mapped)[place.offset : place.offset + place.length]
         form = torch.load(io.BufferedReader(_View(archive)), map_location="meta", weights_only=True)
         offset = getattr(form.untyped_storage(), "_checkpoint_offset", None)
         if tuple(form.shape) != sizes or form.dtype != dtype:

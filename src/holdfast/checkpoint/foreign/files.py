@@ -30,9 +30,9 @@ _INDEX = "*.safetensors.index.json"
 _LENGTH = struct.Struct("<Q")
 
 
-def open_torch(path: Path) -> ForeignCheckpoint:
-    """A ``torch.save`` file of a state_dict, or of a dict that holds one; mapped, not read."""
-    loaded = _load_weights(path)
+def open_torch(path: Path, *, archive: bool) -> ForeignCheckpoint:
+    """A ``torch.save`` file of a state_dict, or of a dict that holds one; an archive is mapped, not read."""
+    loaded = _load_weights(path, archive)
     if not isinstance(loaded, Mapping):
         raise ConfigurationError(f"{path} holds a {type(loaded).__name__}, not a state_dict: save model.state_dict()")
     leaves: dict[tuple[object, ...], object] = {}
@@ -45,9 +45,11 @@ def open_torch(path: Path) -> ForeignCheckpoint:
     return ForeignCheckpoint(kind="torch.save file", tensors=tensors, skipped=skipped)
 
 
-def _load_weights(path: Path) -> Any:
+def _load_weights(path: Path, archive: bool) -> Any:
+    if archive and not zipfile.is_zipfile(path):
+        raise DamagedData(str(path), "is an archive without its end: it was cut short")
     try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=archive)
     except pickle.UnpicklingError as error:
         raise ConfigurationError(
             f"{path} holds more than weights, and unpickling it could run code: load it where you trust it and save "
@@ -110,8 +112,8 @@ def _weight_map(index: Path) -> dict[str, str]:
 
 
 def _safetensors(path: Path) -> dict[str, ForeignTensor]:
-    mapped = file_map(path)
     try:
+        mapped = file_map(path)
         (length,) = _LENGTH.unpack_from(mapped)
         header = json.loads(mapped[_LENGTH.size : _LENGTH.size + length])
         header.pop("__metadata__", None)
