@@ -25,7 +25,7 @@ from holdfast.format.catalog import (
 )
 from holdfast.format.document import digest
 from holdfast.runtime import SYSTEM, Runtime
-from holdfast.storage import Store
+from holdfast.storage import Buffer, Store
 
 _INLINE_ENTRIES = 128  # entries a catalog holds itself; the oldest half moves to a page when it overflows
 _PAGE_ENTRIES = 64
@@ -75,22 +75,17 @@ class Chain:
 
     def head(self, *, skip_damaged: bool = False) -> Head | None:
         """The newest catalog; None for an empty run. Damaged ones raise, or are skipped and listed."""
-        after = catalog_name(self._known.newest_number) if self._known else ""
-        numbers = sorted(_numbers(info.name for info in self._store.list(CATALOG_PREFIX, after=after)), reverse=True)
-        damaged: list[str] = []
-        for number in numbers:
-            try:
-                self._known = self._load(number, damaged=tuple(damaged), newest=numbers[0])
+        tried = 0
+        problem: DamagedData | None = None
+        while (numbers := self._newer_numbers()) and numbers[0] > tried:
+            tried, problem = numbers[0], self._take_in(numbers)
+            if problem is None:
                 break
-            except (DamagedData, ObjectNotFound):
-                if not skip_damaged:
-                    raise
-                damaged.append(catalog_name(number))
-        else:
-            if numbers and self._known is None:
-                raise DamagedData(catalog_name(numbers[0]), "no catalog of this run can be read; nothing was changed")
-            if numbers and self._known is not None:
-                self._known = replace(self._known, damaged=tuple(damaged), newest_number=numbers[0])
+            # Look again: others may have committed meanwhile, and collected what was to be read.
+        if problem is not None and not skip_damaged:
+            raise problem
+        if problem is not None and self._known is None:
+            raise DamagedData(catalog_name(tried), "no catalog of this run can be read; nothing was changed")
         if self._known is not None and self._known.damaged and not skip_damaged:
             name = self._known.ref.name
             raise DamagedData(self._known.damaged[0], f"cannot be read; the newest catalog that can be is {name}")
@@ -115,9 +110,35 @@ class Chain:
             return self._confirm(catalog, ref, draft, pages)
         raise RunError(f"{self._store.url}: lost {_ATTEMPTS} races for the next catalog; too many writers at work")
 
+    def _newer_numbers(self) -> list[int]:
+        """Catalogs that came after what is known, newest first."""
+        after = catalog_name(self._known.newest_number) if self._known else ""
+        return sorted(_numbers(info.name for info in self._store.list(CATALOG_PREFIX, after=after)), reverse=True)
+
+    def _take_in(self, numbers: list[int]) -> DamagedData | None:
+        """Know the newest of these catalogs that can be read; why the newest of all cannot, if so."""
+        problem: DamagedData | None = None
+        damaged: list[str] = []
+        for number in numbers:
+            try:
+                self._known = self._load(number, damaged=tuple(damaged), newest=numbers[0])
+                return problem
+            except DamagedData as error:
+                problem = problem or error
+                damaged.append(catalog_name(number))
+        if self._known is not None:
+            self._known = replace(self._known, damaged=tuple(damaged), newest_number=numbers[0])
+        return problem
+
+    def _get(self, name: str) -> Buffer:
+        try:
+            return self._store.get(name)
+        except ObjectNotFound as error:
+            raise DamagedData(name, "is missing") from error
+
     def _load(self, number: int, *, damaged: tuple[str, ...], newest: int) -> Head:
         name = catalog_name(number)
-        data = self._store.get(name)
+        data = self._get(name)
         catalog = Catalog.decode(data, name=name)
         if catalog.number != number:
             raise DamagedData(name, f"says it is catalog {catalog.number}")
@@ -127,7 +148,7 @@ class Chain:
         return Head(catalog=catalog, ref=ref, entries=entries, pages=pages, damaged=damaged, newest_number=newest)
 
     def _read_page(self, page: Page) -> tuple[Entry, ...]:
-        data = self._store.get(page.ref.name)
+        data = self._get(page.ref.name)
         if digest(data) != page.ref.digest:
             raise DamagedData(page.ref.name, "does not match the digest in its catalog")
         return decode_page(data, name=page.ref.name)

@@ -1,0 +1,383 @@
+"""Catalogs under contention, damage and age."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from holdfast.checkpoint.chain import Chain, Change, Draft, Head
+from holdfast.checkpoint.changes import Clocks, add_checkpoint, annotate, go_back, take_over
+from holdfast.checkpoint.collect import collect_orphans
+from holdfast.errors import DamagedData, RunError, TakenOver
+from holdfast.format.catalog import (
+    CATALOG_PREFIX,
+    HISTORY_PREFIX,
+    Entry,
+    Ref,
+    catalog_name,
+    checkpoint_id,
+    record_name,
+)
+from holdfast.policy import KeepAll
+from holdfast.storage import MemoryStore, Store
+from holdfast.storage.retry import RetryingStore
+from holdfast.testing.faults import Fault, FaultyStore, Operation
+from holdfast.types import CheckpointInfo, Kind
+
+CLOCKS = Clocks(wall_s=lambda: 0.0, store_s=lambda: 0.0)
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+def entry(step: int, term: int = 1) -> Entry:
+    identifier = checkpoint_id(step, term, "00c0ffee")
+    info = CheckpointInfo(
+        id=identifier,
+        step=step,
+        term=term,
+        kind=Kind.FULL,
+        parent=None,
+        base=None,
+        created_s=0.0,
+        size_bytes=1,
+        rows_written=1,
+        full_bytes=1,
+    )
+    return Entry(info=info, record=Ref(name=record_name(identifier), size_bytes=1, digest="0" * 64))
+
+
+def saving(step: int, term: int = 1) -> Change:
+    return add_checkpoint(entry(step, term), term=term, retention=KeepAll(), clocks=CLOCKS)
+
+
+def holding(entries: int) -> Change:
+    """A change that makes the run hold steps 0, 1, ... at once."""
+
+    def change(head: Head | None) -> Draft:
+        assert head is not None
+        items = tuple(entry(step) for step in range(entries))
+        return Draft(reason="fill", term=head.catalog.term, head=items[-1].info.id, entries=items)
+
+    return change
+
+
+def dropping(*steps: int) -> Change:
+    def change(head: Head | None) -> Draft:
+        assert head is not None
+        kept = tuple(item for item in head.entries if item.info.step not in steps)
+        return Draft(reason="drop", term=head.catalog.term, head=head.catalog.head, entries=kept)
+
+    return change
+
+
+def started(store: Store, entries: int = 0) -> Chain:
+    chain = Chain(store)
+    chain.commit(take_over())
+    if entries:
+        chain.commit(holding(entries))
+    return chain
+
+
+def newest(store: Store) -> Head:
+    head = Chain(store).head()
+    assert head is not None
+    return head
+
+
+def steps(head: Head) -> list[int]:
+    return [item.info.step for item in head.entries]
+
+
+def catalogs(store: Store) -> list[str]:
+    return [info.name for info in store.list(CATALOG_PREFIX)]
+
+
+def damage(store: Store, name: str) -> None:
+    data = bytearray(store.get(name))
+    data[len(data) // 2] ^= 1
+    store.put(name, bytes(data))
+
+
+class Meanwhile:
+    """Lets another writer act once, right before a store operation of the first."""
+
+    def __init__(self, store: Store, before: Callable[[Operation], bool], act: Callable[[], object]) -> None:
+        self.store = FaultyStore(store, before=self._look)
+        self.happened = False
+        self._before, self._act = before, act
+
+    def _look(self, operation: Operation) -> None:
+        if not self.happened and self._before(operation):
+            self.happen()
+
+    def happen(self) -> None:
+        self.happened = True
+        self._act()
+
+
+def test_an_empty_run_has_no_head(store: MemoryStore) -> None:
+    assert Chain(store).head() is None
+    assert catalogs(store) == []
+
+
+def test_a_commit_is_the_next_number_and_names_its_parent(store: MemoryStore) -> None:
+    first = Chain(store).commit(take_over())
+    second = Chain(store).commit(saving(1))
+    assert catalogs(store) == [catalog_name(1), catalog_name(2)]
+    assert second.catalog.parent == first.ref
+    assert second.catalog.run == first.catalog.run
+    assert second.catalog.lineage == ((1, first.catalog.commit),)
+    assert newest(store) == second
+
+
+def test_the_loser_of_a_race_commits_on_top_of_the_winner(store: MemoryStore) -> None:
+    started(store)
+    other = Meanwhile(store, lambda operation: operation.kind == "put", lambda: Chain(store).commit(saving(1)))
+    head = Chain(other.store).commit(saving(2))
+    assert other.happened
+    assert steps(head) == steps(newest(store)) == [1, 2]
+    assert head.catalog.number == 3
+
+
+def test_a_put_whose_answer_was_lost_is_one_commit(store: MemoryStore) -> None:
+    started(store)
+    faulty = FaultyStore(store)
+    chain = Chain(RetryingStore(faulty, first_pause_s=0.001))
+    chain.head()
+    faulty.plan = {faulty.operations + 2: Fault.UNKNOWN}  # a list, then the put
+    head = chain.commit(saving(1))
+    assert [operation.kind for operation in faulty.history].count("put") == 2
+    assert newest(store) == head
+    assert catalogs(store) == [catalog_name(1), catalog_name(2)]
+
+
+def operations_of(act: Callable[[Chain], object]) -> int:
+    """How many store operations a fresh writer needs for it."""
+    store = MemoryStore()
+    started(store, entries=3)
+    faulty = FaultyStore(store)
+    act(Chain(faulty))
+    return faulty.operations
+
+
+@pytest.mark.parametrize("number", range(operations_of(lambda chain: chain.commit(saving(5))) + 1))
+def test_a_takeover_fences_a_save_at_every_interleaving(store: MemoryStore, number: int) -> None:
+    started(store, entries=3)
+    taken = Meanwhile(store, lambda _: taken.store.operations == number + 1, lambda: Chain(store).commit(take_over()))
+    chain = Chain(taken.store)
+    try:
+        committed = chain.commit(saving(5))
+    except TakenOver:
+        assert steps(newest(store)) == [0, 1, 2]
+    else:
+        assert committed.catalog.term == 1
+        assert steps(newest(store)) == [0, 1, 2, 5]
+    if not taken.happened:
+        taken.happen()
+    with pytest.raises(TakenOver, match="Nothing was damaged"):
+        chain.commit(saving(6))
+    assert newest(store).catalog.term == 2
+    assert 6 not in steps(newest(store))
+
+
+@pytest.mark.parametrize("number", range(operations_of(lambda chain: chain.commit(take_over()))))
+def test_of_two_takeovers_at_once_only_the_later_may_commit(store: MemoryStore, number: int) -> None:
+    started(store)
+    rival = Chain(store)
+    other = Meanwhile(store, lambda _: other.store.operations == number + 1, lambda: rival.commit(take_over()))
+    chain = Chain(other.store)
+    mine = chain.commit(take_over()).catalog.term
+    theirs = ({2, 3} - {mine}).pop()
+    outcomes = []
+    for writer, term in ((chain, mine), (rival, theirs)):
+        try:
+            writer.commit(saving(term, term))
+            outcomes.append(term)
+        except TakenOver:
+            pass
+    assert outcomes == [3]
+    assert steps(newest(store)) == [3]
+
+
+def test_a_commit_into_a_number_that_was_collected_long_ago_does_not_count(store: MemoryStore) -> None:
+    others = started(store, entries=2)
+
+    def many_commits() -> None:
+        for step in range(10, 60):
+            others.commit(saving(step))
+        collect_orphans(store, others, term=1, grace_s=0.0)
+        assert catalog_name(3) not in catalogs(store)
+
+    late = Meanwhile(store, lambda operation: operation.kind == "put", many_commits)
+    with pytest.raises(RunError, match="does not count"):
+        Chain(late.store).commit(saving(5))
+    assert catalog_name(3) in catalogs(store)
+    assert newest(store).catalog.number == 52
+    assert 5 not in steps(newest(store))
+    others.commit(saving(60))
+    assert 5 not in steps(newest(store))
+    collect_orphans(store, others, term=1, grace_s=0.0)
+    assert catalog_name(3) not in catalogs(store)
+
+
+def test_a_writer_that_slept_through_a_few_commits_still_counts(store: MemoryStore) -> None:
+    others = started(store)
+    late = Meanwhile(store, lambda operation: operation.kind == "put", lambda: [others.commit(saving(1))])
+    chain = Chain(late.store)
+    chain.commit(saving(2))
+    assert steps(newest(store)) == [1, 2]
+
+
+def test_commits_of_others_between_ours_and_its_confirmation_do_not_hide_it(store: MemoryStore) -> None:
+    others = started(store)
+    seen: list[Operation] = []
+
+    def after_the_put(operation: Operation) -> bool:
+        seen.append(operation)
+        return operation.kind == "list" and any(earlier.kind == "put" for earlier in seen)
+
+    late = Meanwhile(store, after_the_put, lambda: [others.commit(saving(step)) for step in range(10, 20)])
+    assert steps(Chain(late.store).commit(saving(1))) == [1]
+    assert steps(newest(store)) == [1, *range(10, 20)]
+
+
+def test_a_reader_whose_catalog_is_collected_under_its_eyes_reads_the_newer_one(store: MemoryStore) -> None:
+    others = started(store, entries=200)
+
+    def many_commits() -> None:
+        for step in range(300, 340):
+            others.commit(saving(step))
+        others.commit(dropping(0))
+        collect_orphans(store, others, term=1, grace_s=0.0)
+
+    for skip_damaged in (False, True):
+        late = Meanwhile(store, lambda operation: operation.kind == "get", many_commits)
+        head = Chain(late.store).head(skip_damaged=skip_damaged)
+        assert late.happened
+        assert head == newest(store)
+        assert head is not None and head.damaged == ()
+
+
+def test_a_damaged_head_stops_everyone_but_a_takeover(store: MemoryStore) -> None:
+    chain = started(store)
+    chain.commit(saving(1))
+    bystander = Chain(store)
+    bystander.head()
+    chain.commit(saving(2))
+    damage(store, catalog_name(3))
+    for reader in (Chain(store), bystander):
+        with pytest.raises(DamagedData, match=catalog_name(3)):
+            reader.head()
+        with pytest.raises(DamagedData, match=catalog_name(3)):
+            reader.commit(saving(3))
+        head = reader.head(skip_damaged=True)
+        assert head is not None
+        assert steps(head) == [1]
+        assert head.damaged == (catalog_name(3),)
+        with pytest.raises(DamagedData, match=catalog_name(3)):
+            reader.commit(annotate(entry(1).info.id, {"auc": 1.0}, term=None))
+    assert catalogs(store) == [catalog_name(number) for number in (1, 2, 3)]
+    assert bystander.commit(take_over(), skip_damaged=True).catalog.number == 4
+    assert steps(newest(store)) == [1]
+    assert newest(store).catalog.term == 2
+    with pytest.raises(TakenOver):
+        chain.commit(saving(3))
+
+
+def test_a_run_without_a_readable_catalog_is_left_alone(store: MemoryStore) -> None:
+    started(store)
+    damage(store, catalog_name(1))
+    for _ in range(2):
+        with pytest.raises(DamagedData, match="nothing was changed"):
+            Chain(store).head(skip_damaged=True)
+    assert catalogs(store) == [catalog_name(1)]
+
+
+def test_a_catalog_under_a_wrong_number_is_damaged(store: MemoryStore) -> None:
+    started(store)
+    store.put(catalog_name(2), store.get(catalog_name(1)))
+    with pytest.raises(DamagedData, match="says it is catalog 1"):
+        Chain(store).head()
+
+
+def test_going_back_abandons_what_was_ahead_also_inside_pages(store: MemoryStore) -> None:
+    chain = started(store, entries=200)
+    head = chain.commit(go_back(entry(30).info.id, term=1))
+    assert [item.info.step for item in head.entries if not item.info.abandoned] == list(range(31))
+    assert newest(store) == head
+
+
+def test_older_entries_move_to_pages_and_the_catalog_stays_small(store: MemoryStore) -> None:
+    chain = started(store)
+    sizes = []
+    for step in range(400):
+        head = chain.commit(saving(step))
+        sizes.append(head.ref.size_bytes)
+        assert len(head.catalog.entries) <= 128
+    assert steps(newest(store)) == list(range(400))
+    assert newest(store) == head
+    assert [page.entries for page in head.catalog.pages] == [64] * 5
+    assert max(sizes[200:]) < 1.05 * max(sizes[:200])
+
+
+def test_pages_that_do_not_change_are_written_once(store: MemoryStore) -> None:
+    chain = started(store)
+    for step in range(400):
+        chain.commit(saving(step))
+    assert len(list(store.list(HISTORY_PREFIX))) == 5
+    before = newest(store).catalog.pages
+    assert Chain(store).commit(saving(400)).catalog.pages == before
+
+
+def test_an_entry_that_leaves_a_page_rewrites_that_page_only(store: MemoryStore) -> None:
+    chain = started(store, entries=300)
+    before = chain.commit(saving(300)).catalog.pages
+    after = chain.commit(dropping(70)).catalog.pages
+    assert [page.entries for page in before] == [64, 64, 64]
+    assert [page.entries for page in after] == [64, 63, 64]
+    assert (after[0], after[2]) == (before[0], before[2])
+    assert steps(newest(store)) == [step for step in range(301) if step != 70]
+
+
+def test_late_metrics_rewrite_the_page_of_their_checkpoint_only(store: MemoryStore) -> None:
+    chain = started(store, entries=300)
+    before = newest(store).catalog.pages
+    after = chain.commit(annotate(entry(130).info.id, {"auc": 0.8}, term=1)).catalog.pages
+    assert [old == new for old, new in zip(before, after, strict=True)] == [True, True, False]
+    assert newest(store).by_id[entry(130).info.id].info.metrics == {"auc": 0.8}
+
+
+def test_a_page_that_loses_all_its_entries_is_no_longer_named(store: MemoryStore) -> None:
+    chain = started(store, entries=300)
+    before = newest(store).catalog.pages
+    assert chain.commit(dropping(*range(64, 128))).catalog.pages == (before[0], before[2])
+    collect_orphans(store, chain, term=1, grace_s=0.0)
+    assert {info.name for info in store.list(HISTORY_PREFIX)} == {before[0].ref.name, before[2].ref.name}
+    assert steps(newest(store)) == [*range(64), *range(128, 300)]
+
+
+@pytest.mark.parametrize("how", ["flipped", "missing", "exchanged"])
+def test_a_damaged_page_damages_its_catalog(store: MemoryStore, how: str) -> None:
+    started(store, entries=300)
+    names = [page.ref.name for page in newest(store).catalog.pages]
+    if how == "flipped":
+        damage(store, names[1])
+    elif how == "missing":
+        store.delete([names[1]])
+    else:
+        store.put(names[1], store.get(names[0]))
+    with pytest.raises(DamagedData, match=names[1]):
+        Chain(store).head()
+
+
+def test_head_is_read_from_its_pages_and_catalog_alike(store: MemoryStore) -> None:
+    chain = started(store, entries=300)
+    known = chain.head()
+    assert known is not None
+    assert replace(known, pages=()) == replace(newest(store), pages=())
+    assert known.pages == newest(store).pages
