@@ -37,13 +37,16 @@ _NUMBERS = {
     "share",
     "largest",
 }
+_WORDS = {"kind", "created", "dtype"}
 
 
 def table(*columns: str, title: str | None = None) -> Table:
-    """An empty table; columns of numbers are aligned to the right."""
-    drawn = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    """An empty table; numbers are aligned to the right, and where it is narrow only free text is folded."""
+    drawn = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in columns:
-        drawn.add_column(column, justify="right" if column in _NUMBERS else "left", overflow="fold")
+        numbers = column in _NUMBERS
+        short = numbers or column in _WORDS
+        drawn.add_column(column, justify="right" if numbers else "left", no_wrap=short, overflow="fold")
     return drawn
 
 
@@ -64,12 +67,12 @@ def share(part: int, whole: int) -> str:
 
 def when(seconds: float) -> str:
     """A moment, in the reader's time zone."""
-    return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M")
 
 
 def measured(metrics: Mapping[str, float]) -> str:
     """Metrics in one cell."""
-    return " ".join(f"{name}={value:.5g}" for name, value in metrics.items())
+    return " ".join(f"{name}={value:.4g}" for name, value in metrics.items())
 
 
 def label(info: CheckpointInfo) -> str:

@@ -54,7 +54,7 @@ def diff(
 
 
 def _checkpoints(checkpoints: list[CheckpointInfo]) -> Table:
-    drawn = table("step", "term", "kind", "rows", "size", "of full", "created", "tag", "metrics", "")
+    drawn = table("step", "term", "kind", "rows", "size", "of full", "created", "tag and metrics")
     for info in checkpoints:
         drawn.add_row(
             str(info.step),
@@ -64,9 +64,7 @@ def _checkpoints(checkpoints: list[CheckpointInfo]) -> Table:
             size(info.size_bytes),
             share(info.size_bytes, info.full_bytes),
             when(info.created_s),
-            info.tag or "",
-            measured(info.metrics),
-            "abandoned" if info.abandoned else "",
+            " ".join(filter(None, ["(abandoned)" if info.abandoned else "", info.tag, measured(info.metrics)])),
             style="dim" if info.abandoned else None,
         )
     return drawn
