@@ -50,9 +50,9 @@ def table(*columns: str, title: str | None = None) -> Table:
     return drawn
 
 
-def size(count: int) -> str:
+def size(size_bytes: int) -> str:
     """Bytes for people."""
-    return decimal(count)
+    return decimal(size_bytes)
 
 
 def count(number: int) -> str:
