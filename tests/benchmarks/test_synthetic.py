@@ -164,6 +164,8 @@ class LogisticRegression(nn.Module):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("one_thread")
 def test_trained_dlrm_finds_what_a_logistic_regression_cannot() -> None:
     stream = ClickStream(seed=0, scale=0.01)
     dlrm, optimizers = build_dlrm(stream.cardinalities, bottom=(64,), top=(128, 64))

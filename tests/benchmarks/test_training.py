@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
@@ -12,15 +10,7 @@ from benchmarks.data.schema import Batch
 from benchmarks.data.synthetic import ClickStream
 from benchmarks.training import OptimizerName, auc, build_dlrm, evaluate, train_step
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Steps this small only wait for each other on several threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 STREAM = ClickStream(seed=0, scale=1e-4)
 
