@@ -8,8 +8,9 @@ result, bit for bit.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -18,7 +19,21 @@ from torch import Tensor
 
 from holdfast.errors import ConfigurationError
 
-__all__ = ["clear", "count", "list_ids", "mark", "mark_nonzero_rows", "merge", "new_set", "set_bytes", "warm_up"]
+__all__ = [
+    "clear",
+    "count",
+    "list_ids",
+    "mark",
+    "mark_nonzero_rows",
+    "marker",
+    "merge",
+    "new_set",
+    "set_bytes",
+    "warm_up",
+]
+
+_HostMark: TypeAlias = Callable[[NDArray[np.uint8], NDArray[Any], int], int]
+_DeviceMark: TypeAlias = Callable[[Tensor, Tensor, int], None]
 
 
 def set_bytes(rows: int) -> int:
@@ -36,15 +51,14 @@ def mark(bits: Tensor, ids: Tensor, rows: int) -> None:
 
     On a CPU an id outside ``[0, rows)`` raises ConfigurationError; elsewhere that check would wait for the device.
     """
-    if ids.dtype is not torch.int64 and ids.dtype is not torch.int32:
-        ids = ids.to(torch.int64)
+    marker(bits, rows)(ids)
+
+
+def marker(bits: Tensor, rows: int) -> Callable[[Tensor], None]:
+    """``mark`` for one set, with all that stays the same looked up once: it runs for every table in every step."""
     if not bits.is_cpu:
-        _device_kernels(bits.device.type).mark(bits, ids.reshape(-1).contiguous(), rows)
-        return
-    array = np.ascontiguousarray(ids.numpy()).reshape(-1)
-    outside = _host_kernels().mark(bits.numpy(), array, rows)
-    if outside >= 0:
-        raise ConfigurationError(f"row {array[outside]} is outside a table of {rows} rows")
+        return _device_marker(_device_kernels(bits.device.type).mark, bits, rows)
+    return _host_marker(_host_kernels().mark, bits.numpy(), rows)
 
 
 def mark_nonzero_rows(bits: Tensor, values: Tensor) -> None:
@@ -92,6 +106,27 @@ def warm_up(device: torch.device | str = "cpu") -> None:
     for dtype in (torch.uint8, torch.int16, torch.int32, torch.int64):
         mark_nonzero_rows(bits, torch.zeros(64, 1, dtype=dtype, device=device))
     list_ids(bits, 0, 64)
+
+
+def _host_marker(kernel: _HostMark, bits: NDArray[np.uint8], rows: int) -> Callable[[Tensor], None]:
+    def add(ids: Tensor) -> None:
+        array = _index(ids).numpy().ravel()  # contiguous
+        outside = kernel(bits, array, rows)
+        if outside >= 0:
+            raise ConfigurationError(f"row {array[outside]} is outside a table of {rows} rows")
+
+    return add
+
+
+def _device_marker(kernel: _DeviceMark, bits: Tensor, rows: int) -> Callable[[Tensor], None]:
+    def add(ids: Tensor) -> None:
+        kernel(bits, _index(ids).reshape(-1).contiguous(), rows)
+
+    return add
+
+
+def _index(ids: Tensor) -> Tensor:
+    return ids if ids.dtype is torch.int64 or ids.dtype is torch.int32 else ids.to(torch.int64)
 
 
 class _HostKernels(Protocol):

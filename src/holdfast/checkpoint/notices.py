@@ -1,0 +1,38 @@
+"""Warnings about tables that must be saved whole."""
+
+from __future__ import annotations
+
+import warnings
+
+from holdfast.errors import HoldfastWarning
+
+_NAMED = 3
+
+
+class Notices:
+    """Each table and reason is warned about once; tables that share a reason share a warning."""
+
+    def __init__(self) -> None:
+        self._given: set[tuple[str, str]] = set()
+        self._new: dict[str, list[str]] = {}
+
+    def add(self, table: str, reason: str) -> None:
+        """Remember a reason for which a table is saved whole."""
+        if (table, reason) not in self._given:
+            self._given.add((table, reason))
+            self._new.setdefault(reason, []).append(table)
+
+    def publish(self) -> None:
+        """Warn about what is new."""
+        if not self._new:
+            return
+        new, self._new = self._new, {}
+        for reason, tables in new.items():
+            warnings.warn(f"{_list(tables)} saved whole: {reason}", HoldfastWarning, stacklevel=5)
+
+
+def _list(tables: list[str]) -> str:
+    if len(tables) == 1:
+        return f"table {tables[0]!r} is"
+    named = ", ".join(map(repr, tables[:_NAMED]))
+    return f"tables {named} are" if len(tables) <= _NAMED else f"tables {named} and {len(tables) - _NAMED} more are"

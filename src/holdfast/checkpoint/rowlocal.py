@@ -1,0 +1,71 @@
+"""Which optimizers move only the rows that their gradient names.
+
+An allow-list: what is not known to leave every other row and slot as it was, bit for bit, is not row-local.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import SGD, Adagrad, Optimizer, SparseAdam
+
+_DELTAS_COME_WITH = "SparseAdam, or Adagrad or SGD without momentum and weight decay, would give deltas"
+
+
+def why_not_row_local(
+    optimizer: Optimizer, group: Mapping[str, Any], *, sparse_gradient: bool, dtype: torch.dtype = torch.float32
+) -> str | None:
+    """None if a step moves only rows with a gradient; else the reason, and what would give deltas.
+
+    A sparse gradient names its rows. A dense one is also applied to the rows where it is +0.0, so there the
+    arithmetic itself must give every possible weight back, -0.0 included. ``dtype`` is the weights'.
+    """
+    kind = type(optimizer)  # a subclass may do anything in its step
+    if kind is SparseAdam and sparse_gradient:
+        return None
+    if kind is SparseAdam:
+        return "SparseAdam takes sparse gradients only; embeddings with sparse=True would give deltas"
+    if kind is not SGD and kind is not Adagrad:
+        return f"{kind.__name__} is not known to leave rows without a gradient alone; {_DELTAS_COME_WITH}"
+    if not _is_zero(group["weight_decay"]):
+        return f"{kind.__name__} with weight decay moves every row in every step; weight_decay=0 would give deltas"
+    if kind is SGD and not _is_zero(group["momentum"]):
+        return "SGD with momentum goes on moving rows of earlier batches; momentum=0 would give deltas"
+    return None if sparse_gradient else _why_zeros_move(kind, group, dtype)
+
+
+def _why_zeros_move(kind: type[Optimizer], group: Mapping[str, Any], dtype: torch.dtype) -> str | None:
+    """Why ``w - lr * 0`` or ``w - lr * 0 / (sqrt(sum) + eps)`` may differ from ``w``; None if it cannot."""
+    advice = "embeddings with sparse=True would give deltas"
+    if group["maximize"]:
+        return f"with maximize=True a zero gradient turns weights of -0.0 into +0.0; {advice}"
+    if not _gives_minus_zero(group["lr"]):
+        return f"the learning rate is not a finite, non-negative float on the CPU; {advice}"
+    if kind is Adagrad:
+        if not group["eps"] >= torch.finfo(dtype).tiny:  # 1e-10 is zero in float16, whose slots are float16 too
+            return f"with eps={group['eps']} in {dtype} a zero gradient may be divided by zero; {advice}"
+        if not (_is_plus(group["lr_decay"]) and _is_plus(group["initial_accumulator_value"])):
+            return f"lr_decay and initial_accumulator_value are not finite and non-negative; {advice}"
+    return None
+
+
+def _is_zero(value: object) -> bool:
+    """Whether it is zero for certain; asking a device would wait for it."""
+    if isinstance(value, Tensor):
+        return value.is_cpu and not value.any()
+    return value == 0
+
+
+def _gives_minus_zero(rate: object) -> bool:
+    """Whether ``-rate * +0.0`` is -0.0 for certain: added to any weight it gives that weight back."""
+    if isinstance(rate, Tensor):
+        rate = rate.item() if rate.is_cpu else math.nan
+    return _is_plus(rate) and not (rate == 0 and isinstance(rate, int))  # -0 is 0
+
+
+def _is_plus(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value) and math.copysign(1.0, value) > 0

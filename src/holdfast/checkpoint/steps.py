@@ -1,0 +1,164 @@
+"""What ``optimizer.step`` does to the tables: read off the gradients that it uses, checked when it is over."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
+
+from holdfast.checkpoint.notices import Notices
+from holdfast.checkpoint.rowlocal import why_not_row_local
+from holdfast.checkpoint.tables import holders
+from holdfast.checkpoint.watch import Watch
+from holdfast.errors import ConfigurationError, ModelMismatch
+
+_EDITED = (
+    "it was changed outside of optimizer.step() (in place, by load_state_dict, or by max_norm in a functional call); "
+    "edits through .data whose rows are named with mark() would give deltas"
+)
+_HOOKED = (
+    "a hook changed it or its gradient during optimizer.step(); "
+    "changing gradients before the step, and nothing after it, would give deltas"
+)
+_CAPTURED = "its step was captured in a CUDA graph, whose replay runs no hook; a step without graphs would give deltas"
+
+
+class Steps:
+    """Hooks into the steps of all optimizers of the process. They wait for no device."""
+
+    def __init__(self, watches: Sequence[Watch], optimizers: Sequence[Optimizer], notices: Notices) -> None:
+        self.count = 0  # of the optimizers given
+        self.ignored = False  # while set, nobody looks
+        self._watches = tuple(watches)
+        self._optimizers = tuple(optimizers)
+        self._notices = notices
+        self._by_parameter = {id(watch.parameter): watch for watch in watches}
+        self._by_optimizer = self._group_by_optimizer()
+
+    def install(self) -> list[RemovableHandle]:
+        """Begin to look. The hooks do not keep this object alive."""
+        # Hooks on all optimizers run first before a step and last after it, and see those that nobody told us about.
+        handles = [
+            register_optimizer_step_pre_hook(_weak(self._before_step)),
+            register_optimizer_step_post_hook(_weak(self._after_step)),
+        ]
+        for optimizer in self._optimizers:
+            handles.append(optimizer.register_load_state_dict_post_hook(_weak(self._after_load)))
+        return handles
+
+    def follow_moved_parameters(self) -> None:
+        """A table may have joined an optimizer since; one that left its optimizer lost its slots: ModelMismatch."""
+        held = holders(self._optimizers)
+        for watch in self._watches:
+            table = watch.table
+            now = held.get(id(table.parameter), ())
+            if len(now) > 1:
+                raise ConfigurationError(f"table {table.name!r} is in two optimizers; leave it in one")
+            if table.optimizer is not None and not now:
+                raise ModelMismatch(f"table {table.name!r} is no longer in the optimizer that it started with")
+            if now and table.optimizer is not now[0]:
+                table.optimizer = now[0]
+                watch.marks.live.add_all()
+        self._by_optimizer = self._group_by_optimizer()
+
+    def notice_edit(self, watch: Watch) -> None:
+        """Remember to warn about an edit, unless training has yet to start: until then loading weights is no news."""
+        if self.count:
+            self._notices.add(watch.table.name, _EDITED)
+
+    def _before_step(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        if self.ignored:
+            return None
+        for watch in self._by_optimizer.get(id(optimizer), ()):
+            watch.check_same()
+            if watch.notice_edits():
+                self.notice_edit(watch)
+        if len(args) > 1 and callable(args[1]):
+            return (args[0], self._watch_closure(optimizer, args[1]), *args[2:]), kwargs
+        if callable(kwargs.get("closure")):
+            return args, {**kwargs, "closure": self._watch_closure(optimizer, kwargs["closure"])}
+        self._see_gradients(optimizer)
+        return None
+
+    def _watch_closure(self, optimizer: Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]:
+        def watched() -> Any:
+            loss = closure()
+            self._see_gradients(optimizer)
+            return loss
+
+        return watched
+
+    def _see_gradients(self, optimizer: Optimizer) -> None:
+        by_parameter = self._by_parameter
+        for group in optimizer.param_groups:
+            why_sparse = why_not_row_local(optimizer, group, sparse_gradient=True)
+            for parameter in group["params"]:
+                watch = by_parameter.get(id(parameter))
+                if watch is None:
+                    continue
+                if watch.table.optimizer is not optimizer:
+                    self._see_other_optimizer(watch, optimizer)
+                elif (gradient := parameter.grad) is not None:
+                    why = why_sparse if gradient.is_sparse else _why_dense(optimizer, group, gradient)
+                    self._see_gradient(watch, gradient, why, changes=0 if group.get("fused") else 1)
+
+    def _see_gradient(self, watch: Watch, gradient: Tensor, why_whole: str | None, *, changes: int) -> None:
+        if gradient.is_cuda and torch.cuda.is_current_stream_capturing():
+            watch.never_tracked = True
+            why_whole = _CAPTURED
+        if why_whole is not None:
+            watch.marks.live.add_all()
+            self._notices.add(watch.table.name, why_whole)
+        watch.see_gradient(gradient, changes=changes)
+
+    def _see_other_optimizer(self, watch: Watch, optimizer: Optimizer) -> None:
+        watch.marks.live.add_all()
+        if id(optimizer) not in self._by_optimizer:  # else the parameter moved: begin() looks where it is
+            kind = type(optimizer).__name__
+            why = f"{kind}, whose state is not saved, moves it; give that optimizer to the Checkpointer as well"
+            self._notices.add(watch.table.name, why)
+
+    def _after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.ignored:
+            return
+        for watch in self._by_optimizer.get(id(optimizer), ()):
+            if not watch.stepped():
+                self._notices.add(watch.table.name, _HOOKED)
+        self.count += id(optimizer) in self._by_optimizer
+        self._notices.publish()
+
+    def _after_load(self, optimizer: Optimizer) -> None:
+        if not self.ignored:
+            for watch in self._by_optimizer[id(optimizer)]:
+                watch.marks.live.add_all()
+
+    def _group_by_optimizer(self) -> dict[int, list[Watch]]:
+        return {
+            id(optimizer): [watch for watch in self._watches if watch.table.optimizer is optimizer]
+            for optimizer in self._optimizers
+        }
+
+
+def _why_dense(optimizer: Optimizer, group: Mapping[str, Any], gradient: Tensor) -> str | None:
+    if gradient.layout is not torch.strided:
+        return f"rows cannot be told from a gradient of layout {gradient.layout}; sparse=True would give deltas"
+    return why_not_row_local(optimizer, group, sparse_gradient=False, dtype=gradient.dtype)
+
+
+def _weak(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The method as a hook that does not keep its object alive and runs as it is in a compiled step."""
+    reference = weakref.WeakMethod(method)
+
+    def hook(*args: Any) -> Any:
+        alive = reference()
+        return alive(*args) if alive is not None else None
+
+    return cast(Callable[..., Any], torch.compiler.disable(hook))

@@ -1,0 +1,152 @@
+"""Decides which rows changed, without ever missing one (Check-N-Run, section 4.1.2).
+
+A missed row is silent corruption, an extra one a few bytes. So the truth is the gradient that ``optimizer.step`` uses:
+it holds other ranks' rows, functional lookups and accumulated batches, which hooks on the forward pass would miss. It
+is read where the step begins, or after each call of a closure; whatever changes a table in another way shows in the
+version counters of its tensors, and the table is then saved whole.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from holdfast import kernels
+from holdfast.checkpoint.marks import Touched
+from holdfast.checkpoint.notices import Notices
+from holdfast.checkpoint.steps import Steps
+from holdfast.checkpoint.tables import Table
+from holdfast.checkpoint.watch import Watch, rewrites_looked_up_rows
+from holdfast.errors import ConfigurationError
+from holdfast.types import Since, TableSpec
+
+
+class Tracker:
+    """Follows every change of the tables until ``close``. For the training thread; its hooks wait for no device.
+
+    A save is ``begin``, then ``touched`` for each table, then ``committed`` or ``failed``.
+    """
+
+    def __init__(self, tables: Sequence[Table], optimizers: Sequence[Optimizer]) -> None:
+        self._watches = {table.name: Watch(table) for table in tables}
+        self._notices = Notices()
+        self._steps = Steps(tuple(self._watches.values()), optimizers, self._notices)
+        self._full = False
+        for device in {table.parameter.device for table in tables}:
+            kernels.warm_up(device)
+        self._remove_hooks = weakref.finalize(self, _remove, self._install_hooks())
+
+    @property
+    def optimizer_steps(self) -> int:
+        """How often ``step`` of any of the optimizers was called."""
+        return self._steps.count
+
+    def begin(self, full: bool) -> None:
+        """Take a snapshot now: ``touched`` answers for this moment until its outcome is known."""
+        self._steps.follow_moved_parameters()
+        for watch in self._watches.values():
+            watch.check_same()
+            watch.check_same_memory()
+        specs = [watch.table.spec() for watch in self._watches.values()]
+        for watch, spec in zip(self._watches.values(), specs, strict=True):
+            if watch.begin(spec):
+                self._steps.notice_edit(watch)
+        self._full = full
+        self._notices.publish()
+
+    def touched(self, table: Table | str, since: Since) -> Touched:
+        """The rows that a snapshot of this table must hold."""
+        watch = self._watch(table if isinstance(table, str) else table.name)
+        return watch.marks.touched(since, whole=self._full)
+
+    def committed(self, full: bool) -> None:
+        """The snapshot's commit is confirmed: its rows are forgotten, or counted as changed since the baseline."""
+        for watch in self._watches.values():
+            watch.committed(full=full)
+        self._full = False
+
+    def failed(self) -> None:
+        """The snapshot was not committed, or nobody knows: its rows stay marked and go into the next one."""
+        self._full = False
+
+    def mark(self, name: str, ids: Tensor | Sequence[int] | None) -> None:
+        """Rows (None: all) that were changed in a way that torch does not count, such as through ``.data``."""
+        watch = self._watch(name)
+        if ids is None:
+            watch.marks.live.add_all()
+        else:
+            watch.marks.live.add(_checked(ids, watch.table))
+
+    def forget_all(self) -> None:
+        """Nothing changed since anything: the tables are about to be restored."""
+        for watch in self._watches.values():
+            watch.marks.forget()
+            watch.stored = None
+        self._full = False
+
+    def restored(self, specs: Iterable[TableSpec]) -> None:
+        """The tables are now those of a checkpoint that stored these columns."""
+        stored = {spec.name: spec for spec in specs}
+        for name, watch in self._watches.items():
+            watch.restored(stored.get(name))
+        self._full = False
+
+    def rebuild(self, name: str, ids: Tensor | Sequence[int] | None) -> None:
+        """Rows (None: all) that the restored checkpoint holds beyond its baseline."""
+        watch = self._watch(name)
+        if ids is None:
+            watch.marks.base.add_all()
+        else:
+            watch.marks.base.add(_checked(ids, watch.table))
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """What is written meanwhile is our own restore, not an edit."""
+        self._steps.ignored = True
+        try:
+            yield
+        finally:
+            self._steps.ignored = False
+            for watch in self._watches.values():
+                watch.account()
+
+    def close(self) -> None:
+        """Remove every hook."""
+        self._remove_hooks()
+
+    def _install_hooks(self) -> list[RemovableHandle]:
+        handles = self._steps.install()
+        for watch in self._watches.values():
+            for module in filter(rewrites_looked_up_rows, watch.table.modules):
+                handles.append(module.register_forward_pre_hook(watch.before_lookup, with_kwargs=True))
+                handles.append(module.register_forward_hook(watch.after_lookup, with_kwargs=True))
+        return handles
+
+    def _watch(self, name: str) -> Watch:
+        watch = self._watches.get(name)
+        if watch is None:
+            near = ", ".join(get_close_matches(name, self._watches) or list(self._watches)[:5])
+            raise ConfigurationError(f"there is no table {name!r}; did you mean one of: {near}?")
+        return watch
+
+
+def _checked(ids: Tensor | Sequence[int], table: Table) -> Tensor:
+    rows = torch.as_tensor(ids, device=table.parameter.device)
+    if rows.numel() and (rows.is_floating_point() or rows.is_complex() or rows.dtype is torch.bool):
+        raise ConfigurationError(f"rows of table {table.name!r} are named by integers, not {rows.dtype}")
+    rows = rows.to(torch.int64)
+    if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < table.rows:
+        raise ConfigurationError(f"table {table.name!r} has rows 0 to {table.rows - 1}; one that was named is outside")
+    return rows
+
+
+def _remove(handles: Iterable[RemovableHandle]) -> None:
+    for handle in handles:
+        handle.remove()

@@ -1,0 +1,136 @@
+"""One table under watch: its marks, and every way in which its rows can change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.checkpoint.fingerprint import Fingerprint, version_of
+from holdfast.checkpoint.marks import Marks
+from holdfast.checkpoint.tables import WEIGHT, Table
+from holdfast.errors import ModelMismatch
+from holdfast.types import TableSpec
+
+_FORWARDS = (nn.Embedding.forward, nn.EmbeddingBag.forward)
+
+
+class Watch:
+    """What a table went through since the last snapshot, the last commit and the baseline."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.parameter = table.parameter
+        self._shape = table.parameter.shape
+        self._dtype = table.parameter.dtype
+        self._device = table.parameter.device
+        self.marks = Marks(table.rows, self._device)
+        self.stored: TableSpec | None = None  # its columns in the last committed or restored checkpoint
+        self.never_tracked = False  # changes where no hook runs: to be saved whole, always
+        self._pending_spec: TableSpec | None = None
+        self._fingerprint = Fingerprint(table)
+        self._seen: tuple[Tensor, int | None, int] | None = None  # a gradient, its version, the changes it will make
+
+    def check_same(self) -> None:
+        """Raise ModelMismatch if the parameter is not the one that the table was found with, or has another shape."""
+        parameter = self.parameter
+        for module in self.table.modules:
+            if module._parameters.get(WEIGHT) is not parameter:
+                raise self._mismatch("its module has another Parameter now (assigned, or loaded with assign=True)")
+        if parameter.shape != self._shape:
+            raise self._mismatch(f"its shape changed from {tuple(self._shape)} to {tuple(parameter.shape)}")
+
+    def check_same_memory(self) -> None:
+        """Raise ModelMismatch if the parameter was moved or cast; until then its changed address makes it whole."""
+        parameter = self.parameter
+        if parameter.dtype is not self._dtype or parameter.device != self._device:
+            now = f"{parameter.dtype} on {parameter.device}"
+            raise self._mismatch(f"it was {self._dtype} on {self._device} and is {now}")
+
+    def notice_edits(self) -> bool:
+        """Add every row if something that was not accounted for changed the table in place; whether that is news."""
+        if self.marks.live.whole or self._fingerprint.is_unchanged():
+            return False
+        self.marks.live.add_all()
+        return True
+
+    def account(self) -> None:
+        """Take everything up to now as known."""
+        self._fingerprint.take()
+
+    def see_gradient(self, gradient: Tensor, *, changes: int) -> None:
+        """The optimizer is about to use this gradient, with so many in-place changes of each tensor: add its rows."""
+        live = self.marks.live
+        if live.whole:
+            return
+        if gradient.is_sparse:
+            ids = gradient._indices()
+            live.add(ids if ids.shape[0] == 1 else ids[0])
+        else:
+            live.add_nonzero_rows(gradient)
+        self._seen = (gradient, version_of(gradient), changes)
+
+    def stepped(self) -> bool:
+        """The optimizer's step is over; whether all it did to the table was to use the gradient that was seen."""
+        seen, self._seen = self._seen, None
+        live = self.marks.live
+        if live.whole:
+            return True
+        gradient, version, changes = seen or (None, None, 0)
+        same = self.parameter.grad is gradient and (gradient is None or version_of(gradient) == version)
+        if same and self._fingerprint.advance(changes):
+            return True
+        live.add_all()
+        return False
+
+    def before_lookup(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Forward pre-hook of an embedding with ``max_norm``."""
+        if not torch.compiler.is_compiling():
+            self.notice_edits()
+
+    def after_lookup(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: object) -> None:
+        """Forward hook of an embedding with ``max_norm``, which rewrites the rows it looks up, in eval mode too."""
+        if not torch.compiler.is_compiling():  # in a compiled model no hook is left, and the edit shows in the version
+            live = self.marks.live
+            live.add(args[0] if args else kwargs["input"])
+            if not live.whole and not self._fingerprint.advance(1):
+                live.add_all()
+
+    def begin(self, spec: TableSpec) -> bool:
+        """A snapshot with these columns is taken now; whether it shows an edit that was not noticed before."""
+        live = self.marks.live
+        edited = not (live.whole or self._fingerprint.advance(0))
+        has_new_columns = spec != self.stored  # many slots appear with the first step: what was stored lacks them
+        if edited or has_new_columns or self.never_tracked:
+            live.add_all()
+        self._pending_spec = spec
+        self.marks.begin()
+        self._fingerprint.take()
+        return edited
+
+    def committed(self, *, full: bool) -> None:
+        """The snapshot's commit is confirmed."""
+        self.stored = self._pending_spec
+        self.marks.committed(full=full)
+
+    def restored(self, stored: TableSpec | None) -> None:
+        """The table is now that of a checkpoint which stored these columns (None: it was not in it)."""
+        self.stored = stored
+        self.marks.live.clear()
+        self.marks.pending.clear()
+        self.account()
+
+    def _mismatch(self, what: str) -> ModelMismatch:
+        return ModelMismatch(
+            f"table {self.table.name!r} is not the one that training started with: {what}. "
+            "Change the model before the Checkpointer is created, or create a new one"
+        )
+
+
+def rewrites_looked_up_rows(module: nn.Module) -> bool:
+    """Whether a call of the module renormalizes just the rows in its input: not so if a subclass maps ids first."""
+    if getattr(module, "max_norm", None) is None:
+        return False
+    return type(module).forward in _FORWARDS and "forward" not in vars(module)
