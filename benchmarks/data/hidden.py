@@ -15,7 +15,7 @@ TASTE_DIM = 4
 BUCKETS = 1024  # values of a field that are equal modulo this share their effect, so no table grows with the field
 
 # Standard deviations of the three parts of the logit. They bound any model's AUC by 0.80 to 0.82, depending on the
-# seed. A logistic regression, which cannot express the tastes, was seen to stop at about 0.75.
+# seed. A logistic regression, which cannot express the tastes, reached 0.754 to 0.757, a DLRM 0.776 to 0.790.
 VALUE_STRENGTH = 1.0
 TASTE_STRENGTH = 1.0
 DENSE_STRENGTH = 0.5
