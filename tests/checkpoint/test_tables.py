@@ -135,7 +135,7 @@ def test_extra_parameters_that_make_no_sense_are_refused() -> None:
     model = nn.Sequential(nn.Embedding(3, 2))
     with pytest.raises(ConfigurationError, match="'mine' is already known as '0'"):
         find_tables({"": model}, [], {"mine": model[0].weight})
-    with pytest.raises(ConfigurationError, match="'scalar' must be an nn.Parameter"):
+    with pytest.raises(ConfigurationError, match=r"'scalar' must be an nn\.Parameter"):
         find_tables({"": model}, [], {"scalar": nn.Parameter(torch.tensor(1.0))})
 
 

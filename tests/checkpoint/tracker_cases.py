@@ -352,7 +352,10 @@ SITUATIONS = (
     Situation(name="bag", depth="middle", step=plain, options={"bag": True}),
     Situation(name="padding", step=plain, options={"padding_idx": 5}),
     Situation(name="minus_zeros", depth="shallow", step=plain, arrange=minus_zeros),
-    Situation(name="bfloat16", step=plain, options={"dtype": torch.bfloat16}),
+    Situation(name="bfloat16", step=plain, options={"dtype": torch.bfloat16}, gradients=SPARSE),
+    Situation(
+        name="bfloat16_dense", step=plain, options={"dtype": torch.bfloat16}, gradients=DENSE, gives_deltas=False
+    ),
     Situation(name="float64", step=plain, options={"dtype": torch.float64}),
     Situation(name="accumulated", depth="shallow", step=accumulated),
     Situation(name="evaluated", depth="middle", step=evaluated),

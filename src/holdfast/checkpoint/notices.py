@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 
 from holdfast.errors import HoldfastWarning
@@ -28,7 +29,15 @@ class Notices:
             return
         new, self._new = self._new, {}
         for reason, tables in new.items():
-            warnings.warn(f"{_list(tables)} saved whole: {reason}", HoldfastWarning, stacklevel=5)
+            warnings.warn(f"{_list(tables)} saved whole: {reason}", HoldfastWarning, stacklevel=_users_level())
+
+
+def _users_level() -> int:
+    """How far up the stack, seen from the caller, the user's own code is: a warning is about a line they can change."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("holdfast", "torch"):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def _list(tables: list[str]) -> str:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.optim import SGD, Adagrad, Optimizer, SparseAdam
 
+_EXACT = (torch.float32, torch.float64)  # narrower types go through float32 and back, which gives NaN another pattern
 _DELTAS_COME_WITH = "SparseAdam, or Adagrad or SGD without momentum and weight decay, would give deltas"
 
 
@@ -41,13 +42,15 @@ def why_not_row_local(
 def _why_zeros_move(kind: type[Optimizer], group: Mapping[str, Any], dtype: torch.dtype) -> str | None:
     """Why ``w - lr * 0`` or ``w - lr * 0 / (sqrt(sum) + eps)`` may differ from ``w``; None if it cannot."""
     advice = "embeddings with sparse=True would give deltas"
+    if dtype not in _EXACT:
+        return f"dense arithmetic in {dtype} rewrites NaN; {advice}"
     if group["maximize"]:
         return f"with maximize=True a zero gradient turns weights of -0.0 into +0.0; {advice}"
-    if not _gives_minus_zero(group["lr"]):
+    if not _gives_minus_zero(group["lr"], dtype):
         return f"the learning rate is not a finite, non-negative float on the CPU; {advice}"
     if kind is Adagrad:
-        if not group["eps"] >= torch.finfo(dtype).tiny:  # 1e-10 is zero in float16, whose slots are float16 too
-            return f"with eps={group['eps']} in {dtype} a zero gradient may be divided by zero; {advice}"
+        if not group["eps"] >= torch.finfo(dtype).tiny:
+            return f"with eps={group['eps']} a zero gradient may be divided by zero; {advice}"
         if not (_is_plus(group["lr_decay"]) and _is_plus(group["initial_accumulator_value"])):
             return f"lr_decay and initial_accumulator_value are not finite and non-negative; {advice}"
     return None
@@ -60,11 +63,13 @@ def _is_zero(value: object) -> bool:
     return value == 0
 
 
-def _gives_minus_zero(rate: object) -> bool:
+def _gives_minus_zero(rate: object, dtype: torch.dtype) -> bool:
     """Whether ``-rate * +0.0`` is -0.0 for certain: added to any weight it gives that weight back."""
     if isinstance(rate, Tensor):
         rate = rate.item() if rate.is_cpu else math.nan
-    return _is_plus(rate) and not (rate == 0 and isinstance(rate, int))  # -0 is 0
+    if isinstance(rate, int) and rate == 0:  # -0 is 0
+        return False
+    return _is_plus(rate) and cast(float, rate) <= torch.finfo(dtype).max
 
 
 def _is_plus(value: object) -> bool:
