@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from holdfast.checkpoint.chain import Chain, Change, Draft, Head
-from holdfast.checkpoint.changes import Clocks, add_checkpoint, annotate, go_back, take_over
+from holdfast.checkpoint.changes import Clocks, add_checkpoint, annotate, go_back, prune, take_over
 from holdfast.checkpoint.collect import collect_orphans
-from holdfast.errors import DamagedData, RunError, TakenOver
+from holdfast.errors import DamagedData, RunError, SaveFailed, TakenOver
 from holdfast.format.catalog import (
     CATALOG_PREFIX,
     HISTORY_PREFIX,
@@ -20,7 +20,7 @@ from holdfast.format.catalog import (
     checkpoint_id,
     record_name,
 )
-from holdfast.policy import KeepAll
+from holdfast.policy import KeepAll, KeepLast
 from holdfast.storage import MemoryStore, Store
 from holdfast.storage.retry import RetryingStore
 from holdfast.testing.faults import Fault, FaultyStore, Operation
@@ -144,6 +144,23 @@ def test_the_loser_of_a_race_commits_on_top_of_the_winner(store: MemoryStore) ->
     assert head.catalog.number == 3
 
 
+def test_a_change_that_finds_nothing_to_change_commits_nothing(store: MemoryStore) -> None:
+    chain = started(store)
+    head = chain.commit(saving(1))
+    assert Chain(store).commit(saving(1)) == head
+    assert catalogs(store) == [catalog_name(1), catalog_name(2)]
+
+
+def test_a_checkpoint_that_was_dropped_does_not_come_back(store: MemoryStore) -> None:
+    chain = started(store)
+    chain.commit(saving(1))
+    chain.commit(saving(2))
+    chain.commit(prune(KeepLast(1), term=1, clocks=CLOCKS))
+    with pytest.raises(SaveFailed, match="dropped"):
+        chain.commit(saving(1))
+    assert steps(newest(store)) == [2]
+
+
 def test_a_put_whose_answer_was_lost_is_one_commit(store: MemoryStore) -> None:
     started(store)
     faulty = FaultyStore(store)
@@ -246,7 +263,10 @@ def test_commits_of_others_between_ours_and_its_confirmation_do_not_hide_it(stor
     assert steps(newest(store)) == [1, *range(10, 20)]
 
 
-def test_a_reader_whose_catalog_is_collected_under_its_eyes_reads_the_newer_one(store: MemoryStore) -> None:
+@pytest.mark.parametrize("skip_damaged", [False, True])
+def test_a_reader_whose_catalog_is_collected_under_its_eyes_reads_the_newer_one(
+    store: MemoryStore, skip_damaged: bool
+) -> None:
     others = started(store, entries=200)
 
     def many_commits() -> None:
@@ -255,12 +275,11 @@ def test_a_reader_whose_catalog_is_collected_under_its_eyes_reads_the_newer_one(
         others.commit(dropping(0))
         collect_orphans(store, others, term=1, grace_s=0.0)
 
-    for skip_damaged in (False, True):
-        late = Meanwhile(store, lambda operation: operation.kind == "get", many_commits)
-        head = Chain(late.store).head(skip_damaged=skip_damaged)
-        assert late.happened
-        assert head == newest(store)
-        assert head is not None and head.damaged == ()
+    late = Meanwhile(store, lambda operation: operation.kind == "get", many_commits)
+    head = Chain(late.store).head(skip_damaged=skip_damaged)
+    assert late.happened
+    assert head == newest(store)
+    assert head is not None and head.damaged == ()
 
 
 def test_a_damaged_head_stops_everyone_but_a_takeover(store: MemoryStore) -> None:

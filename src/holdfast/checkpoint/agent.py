@@ -240,11 +240,13 @@ class Agent:
         for frame in save.frames:
             frame.exception()  # none may still be writing
         with suppress(HoldfastError):  # what stays is an orphan, which a later term collects
+            if save.intent.world > 1:
+                self._committer.call_off(save.identifier)  # the others need not wait for our part
             save.writer.discard()
 
     def _resolve(self, checkpoint: str) -> None:
         try:
-            found = self._committer.committed(checkpoint)
+            found = self._committer.resolve(checkpoint)
         except Exception as error:
             self._tell(_failure(checkpoint, error, unknown=True))
             return

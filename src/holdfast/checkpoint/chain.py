@@ -61,7 +61,7 @@ class Draft:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-Change = Callable[[Head | None], Draft]
+Change = Callable[[Head | None], Draft | None]  # None: the head is already as it should be
 
 
 class Chain:
@@ -99,6 +99,9 @@ class Chain:
         for _ in range(_ATTEMPTS):
             head = self.head(skip_damaged=skip_damaged)
             draft = change(head)
+            if draft is None:
+                assert head is not None  # no change leaves an empty run as it is
+                return head
             catalog, pages = self._build(head, draft)
             name, data = catalog_name(catalog.number), catalog.encode()
             try:

@@ -33,10 +33,12 @@ def take_over() -> Change:
 def add_checkpoint(entry: Entry, *, term: int, retention: Retention, clocks: Clocks) -> Change:
     """Append a checkpoint and drop what the retention policy lets go."""
 
-    def change(head: Head | None) -> Draft:
+    def change(head: Head | None) -> Draft | None:
         head = own(head, term)
-        if entry.info.id in head.by_id:
-            return _same(head, "save again")
+        if entry.info.id in head.by_id:  # another writer of this save was first
+            return None
+        if any(item.checkpoint == entry.info.id for item in head.catalog.garbage):
+            raise SaveFailed(f"checkpoint {entry.info.id} was committed and dropped again")
         if entry.info.base is not None and entry.info.base not in head.by_id:
             raise SaveFailed(f"checkpoint {entry.info.id} stands on {entry.info.base}, which the run no longer holds")
         draft = replace(_same(head, "save"), head=entry.info.id, entries=(*head.entries, entry))

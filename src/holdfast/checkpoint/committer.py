@@ -2,7 +2,7 @@
 
 Every writer publishes nothing but its own part; whoever finds all parts of the intent there commits. The catalogs
 decide the race, and losing it to the same save's commit is success. A writer that died leaves its part missing, and so
-no commit.
+no commit. One that gives up calls the save off for all: a save ends in the same way for everybody.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from holdfast.checkpoint.chain import Chain, Head
 from holdfast.checkpoint.changes import Clocks, add_checkpoint, own
 from holdfast.errors import ObjectExists, SaveFailed
-from holdfast.format.catalog import Entry, Intent, Record, Ref, intent_name, part_name, record_name
+from holdfast.format.catalog import Entry, Intent, Record, Ref, intent_name, object_name, part_name, record_name
 from holdfast.format.document import digest
 from holdfast.format.manifest import Manifest
 from holdfast.policy import Retention
@@ -59,15 +59,29 @@ class Committer:
     ) -> tuple[Entry, Head]:
         """Wait for all parts, then commit; returns the entry, whoever committed it, and the head that holds it."""
         parts = {self._rank: (manifest, part)}
-        self._await_parts(intent, parts, cancelled)
-        if cancelled():
-            if found := self.committed(intent.checkpoint):
-                return found
-            raise SaveFailed(f"checkpoint {intent.checkpoint} was cancelled")
-        entry = self._entry(intent, parts)
-        clocks = Clocks(wall_s=self._runtime.wall_s, store_s=self._store.now_s)
-        head = self._chain.commit(add_checkpoint(entry, term=intent.term, retention=self._retention, clocks=clocks))
-        return head.by_id.get(intent.checkpoint, entry), head
+        problem = self._await_parts(intent, parts, cancelled)
+        if problem is not None and self.call_off(intent.checkpoint):
+            raise SaveFailed(f"checkpoint {intent.checkpoint} {problem}")
+        return self._commit(intent, parts)
+
+    def call_off(self, checkpoint: str) -> bool:
+        """Make sure that nobody commits a save any more; False if somebody has begun to.
+
+        Whoever commits creates the record first. An empty record takes its place: only one of the two can be created.
+        """
+        name = record_name(checkpoint)
+        try:
+            self._store.put(name, Record(checkpoint=checkpoint, parts=()).encode(), create=True)
+        except ObjectExists:
+            return not Record.decode(self._store.get(name), name=name).parts
+        return True
+
+    def resolve(self, checkpoint: str) -> tuple[Entry, Head] | None:
+        """How a save ended that nobody answers for: one whose commit was begun is committed, any other called off."""
+        if (found := self.committed(checkpoint)) or self.call_off(checkpoint):
+            return found
+        name = intent_name(checkpoint)
+        return self._commit(Intent.decode(self._store.get(name), name=name), {})
 
     def committed(self, checkpoint: str) -> tuple[Entry, Head] | None:
         """The entry of a checkpoint if the run holds it."""
@@ -75,41 +89,59 @@ class Committer:
         entry = head.by_id.get(checkpoint) if head else None
         return (entry, head) if entry and head else None
 
+    def _commit(self, intent: Intent, parts: dict[int, tuple[Manifest, Ref]]) -> tuple[Entry, Head]:
+        self._read_new_parts(intent, parts)
+        entry = self._entry(intent, parts)
+        clocks = Clocks(wall_s=self._runtime.wall_s, store_s=self._store.now_s)
+        head = self._chain.commit(add_checkpoint(entry, term=intent.term, retention=self._retention, clocks=clocks))
+        return head.by_id.get(intent.checkpoint, entry), head
+
     def _await_parts(
         self, intent: Intent, parts: dict[int, tuple[Manifest, Ref]], cancelled: Callable[[], bool]
-    ) -> None:
+    ) -> str | None:
+        """Wait until all parts are there; if that is not worth waiting for any longer, why."""
         started_s = self._runtime.monotonic_s()
         pause_s = _POLL_S
-        while len(parts) < intent.world and not cancelled():
+        while not cancelled():
             self._read_new_parts(intent, parts)
             if len(parts) == intent.world:
-                return
+                return None
             if self._runtime.monotonic_s() - started_s > self._part_timeout_s:
                 missing = sorted(set(range(intent.world)) - set(parts))
-                raise SaveFailed(
-                    f"checkpoint {intent.checkpoint}: the parts of ranks {missing} did not arrive within "
-                    f"{self._part_timeout_s:.0f} s; a writer has died or is stuck, and nothing was committed"
+                return (
+                    f"was given up: the parts of ranks {missing} did not arrive within {self._part_timeout_s:.0f} s; "
+                    "a writer has died or is stuck"
                 )
             own(self._chain.head(), intent.term)
             self._runtime.sleep(pause_s)
             pause_s = min(pause_s * 1.5, _MAX_POLL_S)
+        return "was cancelled"
 
     def _read_new_parts(self, intent: Intent, parts: dict[int, tuple[Manifest, Ref]]) -> None:
-        present = {info.name for info in self._store.list(part_name(intent.checkpoint, 0)[:-5])}
+        """Read what has arrived; raises SaveFailed if another writer called the save off."""
+        if len(parts) == intent.world:
+            return
+        bundles = object_name(intent.checkpoint, "9")  # there may be many; their names begin with digits
+        present = {info.name for info in self._store.list(object_name(intent.checkpoint, ""), after=bundles)}
         for rank in range(intent.world):
             name = part_name(intent.checkpoint, rank)
             if rank not in parts and name in present:
                 data = self._store.get(name)
                 ref = Ref(name=name, size_bytes=len(data), digest=digest(data))
                 parts[rank] = (Manifest.decode(data, name=name), ref)
+        if record_name(intent.checkpoint) in present and len(parts) < intent.world:
+            raise _called_off(intent)
 
     def _entry(self, intent: Intent, parts: dict[int, tuple[Manifest, Ref]]) -> Entry:
         manifests = [parts[rank][0] for rank in range(intent.world)]
         refs = tuple(parts[rank][1] for rank in range(intent.world))
         record = Record(checkpoint=intent.checkpoint, parts=refs).encode()
         name = record_name(intent.checkpoint)
-        with contextlib.suppress(ObjectExists):  # another writer of this save was first, with the same bytes
+        try:
             self._store.put(name, record, create=True)
+        except ObjectExists:  # another writer of this save was first: with the same bytes, or to call it off
+            if bytes(self._store.get(name)) != record:
+                raise _called_off(intent) from None
         info = CheckpointInfo(
             id=intent.checkpoint,
             step=intent.step,
@@ -125,3 +157,9 @@ class Committer:
             metrics=intent.metrics,
         )
         return Entry(info=info, record=Ref(name=name, size_bytes=len(record), digest=digest(record)))
+
+
+def _called_off(intent: Intent) -> SaveFailed:
+    return SaveFailed(
+        f"checkpoint {intent.checkpoint} was called off: another of its {intent.world} writers gave it up"
+    )
