@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import warnings
 import weakref
 
@@ -453,6 +455,30 @@ def test_ids_given_by_keyword_are_seen_by_max_norm() -> None:
     tracker.begin(False)
     assert touched(tracker, table, Since.LAST) == {5, 6}
     tracker.close()
+
+
+def test_copies_of_a_model_are_left_alone() -> None:
+    module = nn.Embedding(100, 4, max_norm=0.1)
+    (table,) = find_tables({"": module})
+    tracker = Tracker([table], [])
+    tracker.begin(True)
+    tracker.committed(True)
+    for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        other(torch.tensor([5]))
+    tracker.begin(False)
+    assert touched(tracker, table, Since.LAST) == set()
+    tracker.close()
+
+
+def test_an_empty_gradient_hides_no_edit_made_in_the_step() -> None:
+    setting = Setting(torch.optim.SparseAdam)
+    setting.train(1)
+    setting.save()
+    setting.optimizer.register_step_post_hook(lambda *_: setting.module.weight.detach().mul_(0.5))
+    setting.module.weight.grad = torch.zeros(100, 4).to_sparse(1)
+    with pytest.warns(HoldfastWarning, match="a hook changed it"):
+        setting.optimizer.step()
+    assert setting.save() == ALL
 
 
 @quiet

@@ -66,10 +66,14 @@ class Training:
         """The model without its wrappers."""
         return self.model.module if isinstance(self.model, nn.parallel.DistributedDataParallel) else self.model
 
+    @property
+    def device_type(self) -> str:
+        return self.net.emb.weight.device.type
+
     def ids(self, number: int) -> Tensor:
         """A batch of row ids; each number and rank has its own."""
         generator = torch.Generator().manual_seed(1000 * self.rank + number)
-        ids = torch.randint(1, ROWS, (BATCH,), generator=generator)
+        ids = torch.randint(1, ROWS, (BATCH,), generator=generator).to(self.net.emb.weight.device)
         return ids.view(1, -1).repeat(2, 1) if isinstance(self.net.emb, nn.EmbeddingBag) else ids
 
     def backward(self, number: int) -> Tensor:
@@ -139,10 +143,10 @@ class Case:
     def gives_deltas(self) -> bool:
         return self.situation.gives_deltas and self.gradient in self.rule.row_local
 
-    def build(self, rank: int = 0) -> Training:
+    def build(self, rank: int = 0, device: str = "cpu") -> Training:
         """The same model, whoever builds it."""
         torch.manual_seed(7)
-        net = Net(sparse=self.gradient == "sparse", **self.situation.options)
+        net = Net(sparse=self.gradient == "sparse", **self.situation.options).to(device)
         training = Training(model=net, optimizers=[], step=self.situation.step, rank=rank)
         self.situation.arrange(training)
         own = [*net.head.parameters(), *(p for p in net.out.parameters() if p is not net.emb.weight)]
@@ -252,7 +256,7 @@ def clipped(training: Training, number: int, mark: Mark) -> None:
 
 
 def scaled(training: Training, number: int, mark: Mark) -> None:
-    scaler = training.memory.setdefault("scaler", torch.amp.GradScaler("cpu", init_scale=8.0))
+    scaler = training.memory.setdefault("scaler", torch.amp.GradScaler(training.device_type, init_scale=8.0))
     training.zero_grad()
     scaler.scale(training.model(training.ids(number))).backward()
     for optimizer in training.optimizers:
@@ -287,7 +291,7 @@ def shrunk_after_step(training: Training, number: int, mark: Mark) -> None:
 
 def edited_through_data(training: Training, number: int, mark: Mark) -> None:
     plain(training, number, mark)
-    rows = torch.tensor([(11 * number) % ROWS, 3])
+    rows = torch.tensor([(11 * number) % ROWS, 3], device=training.device_type)
     training.net.emb.weight.data[rows] += 1.0
     mark("emb", rows)
 
@@ -330,7 +334,7 @@ def slots_replaced(training: Training, number: int, mark: Mark) -> None:
 
 
 def share(training: Training) -> None:
-    other = nn.Embedding(ROWS, DIM, sparse=training.net.emb.sparse)
+    other = nn.Embedding(ROWS, DIM, sparse=training.net.emb.sparse, device=training.device_type)
     other.weight = training.net.emb.weight
     training.net.other = other
 

@@ -24,7 +24,7 @@ class Copy:
         before, now = self.columns[table.name], columns_of(table)
         if before.keys() != now.keys():
             return set(range(table.rows))
-        differs = torch.zeros(table.rows, dtype=torch.bool)
+        differs = torch.zeros(table.rows, dtype=torch.bool, device=table.parameter.device)
         for name, column in now.items():
             differs |= (as_bytes(column) != as_bytes(before[name])).any(dim=1)
         return set(differs.nonzero().flatten().tolist())
@@ -101,5 +101,3 @@ def prove_no_row_is_missed(run: Run) -> None:
     run.save_delta(commit=True)
     run.save_delta(commit=True)
     run.tracker.close()
-
-

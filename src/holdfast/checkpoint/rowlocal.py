@@ -1,4 +1,4 @@
-"""Which optimizers move only the rows that their gradient names.
+"""Which optimizers move only the rows that their gradient names, and how.
 
 An allow-list: what is not known to leave every other row and slot as it was, bit for bit, is not row-local.
 """
@@ -37,6 +37,13 @@ def why_not_row_local(
     if kind is SGD and not _is_zero(group["momentum"]):
         return "SGD with momentum goes on moving rows of earlier batches; momentum=0 would give deltas"
     return None if sparse_gradient else _why_zeros_move(kind, group, dtype)
+
+
+def in_place_changes(optimizer: Optimizer, group: Mapping[str, Any], gradient: Tensor) -> int:
+    """How often at most a row-local step changes the weights, and each slot, in place, as torch counts it."""
+    if group.get("fused"):  # not counted at all
+        return 0
+    return 0 if type(optimizer) is SparseAdam and gradient._nnz() == 0 else 1
 
 
 def _why_zeros_move(kind: type[Optimizer], group: Mapping[str, Any], dtype: torch.dtype) -> str | None:

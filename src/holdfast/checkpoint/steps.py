@@ -13,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.hooks import RemovableHandle
 
 from holdfast.checkpoint.notices import Notices
-from holdfast.checkpoint.rowlocal import why_not_row_local
+from holdfast.checkpoint.rowlocal import in_place_changes, why_not_row_local
 from holdfast.checkpoint.tables import holders
 from holdfast.checkpoint.watch import Watch
 from holdfast.errors import ConfigurationError, ModelMismatch
@@ -108,16 +108,14 @@ class Steps:
                     self._see_other_optimizer(watch, optimizer)
                 elif (gradient := parameter.grad) is not None:
                     why = why_sparse if gradient.is_sparse else _why_dense(optimizer, group, gradient)
-                    self._see_gradient(watch, gradient, why, changes=0 if group.get("fused") else 1)
-
-    def _see_gradient(self, watch: Watch, gradient: Tensor, why_whole: str | None, *, changes: int) -> None:
-        if gradient.is_cuda and torch.cuda.is_current_stream_capturing():
-            watch.never_tracked = True
-            why_whole = _CAPTURED
-        if why_whole is not None:
-            watch.marks.live.add_all()
-            self._notices.add(watch.table.name, why_whole)
-        watch.see_gradient(gradient, changes=changes)
+                    if gradient.is_cuda and torch.cuda.is_current_stream_capturing():
+                        watch.never_tracked = True
+                        why = _CAPTURED
+                    if why is None:
+                        watch.see_gradient(gradient, changes=in_place_changes(optimizer, group, gradient))
+                    else:
+                        watch.marks.live.add_all()
+                        self._notices.add(watch.table.name, why)
 
     def _see_other_optimizer(self, watch: Watch, optimizer: Optimizer) -> None:
         watch.marks.live.add_all()

@@ -19,11 +19,12 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from holdfast import kernels
+from holdfast.checkpoint.lookups import watch_lookups
 from holdfast.checkpoint.marks import Touched
 from holdfast.checkpoint.notices import Notices
 from holdfast.checkpoint.steps import Steps
 from holdfast.checkpoint.tables import Table
-from holdfast.checkpoint.watch import Watch, rewrites_looked_up_rows
+from holdfast.checkpoint.watch import Watch
 from holdfast.errors import ConfigurationError
 from holdfast.types import Since, TableSpec
 
@@ -41,7 +42,10 @@ class Tracker:
         self._full = False
         for device in {table.parameter.device for table in tables}:
             kernels.warm_up(device)
-        self._remove_hooks = weakref.finalize(self, _remove, self._install_hooks())
+        handles = self._steps.install()
+        for watch in self._watches.values():
+            handles += watch_lookups(watch)
+        self._remove_hooks = weakref.finalize(self, _remove, handles)
 
     @property
     def optimizer_steps(self) -> int:
@@ -120,14 +124,6 @@ class Tracker:
     def close(self) -> None:
         """Remove every hook."""
         self._remove_hooks()
-
-    def _install_hooks(self) -> list[RemovableHandle]:
-        handles = self._steps.install()
-        for watch in self._watches.values():
-            for module in filter(rewrites_looked_up_rows, watch.table.modules):
-                handles.append(module.register_forward_pre_hook(watch.before_lookup, with_kwargs=True))
-                handles.append(module.register_forward_hook(watch.after_lookup, with_kwargs=True))
-        return handles
 
     def _watch(self, name: str) -> Watch:
         watch = self._watches.get(name)

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from holdfast.checkpoint.fingerprint import Fingerprint, version_of
 from holdfast.checkpoint.marks import Marks
 from holdfast.checkpoint.tables import WEIGHT, Table
 from holdfast.errors import ModelMismatch
 from holdfast.types import TableSpec
-
-_FORWARDS = (nn.Embedding.forward, nn.EmbeddingBag.forward)
 
 
 class Watch:
@@ -85,18 +79,16 @@ class Watch:
         live.add_all()
         return False
 
-    def before_lookup(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Forward pre-hook of an embedding with ``max_norm``."""
-        if not torch.compiler.is_compiling():
-            self.notice_edits()
+    def before_lookup(self) -> None:
+        """A module with ``max_norm`` is about to be called."""
+        self.notice_edits()
 
-    def after_lookup(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: object) -> None:
-        """Forward hook of an embedding with ``max_norm``, which rewrites the rows it looks up, in eval mode too."""
-        if not torch.compiler.is_compiling():  # in a compiled model no hook is left, and the edit shows in the version
-            live = self.marks.live
-            live.add(args[0] if args else kwargs["input"])
-            if not live.whole and not self._fingerprint.advance(1):
-                live.add_all()
+    def after_lookup(self, ids: Tensor) -> None:
+        """A module with ``max_norm`` was called: it rewrote the rows that it looked up, in eval mode too."""
+        live = self.marks.live
+        live.add(ids)
+        if not live.whole and not self._fingerprint.advance(1):
+            live.add_all()
 
     def begin(self, spec: TableSpec) -> bool:
         """A snapshot with these columns is taken now; whether it shows an edit that was not noticed before."""
@@ -127,10 +119,3 @@ class Watch:
             f"table {self.table.name!r} is not the one that training started with: {what}. "
             "Change the model before the Checkpointer is created, or create a new one"
         )
-
-
-def rewrites_looked_up_rows(module: nn.Module) -> bool:
-    """Whether a call of the module renormalizes just the rows in its input: not so if a subclass maps ids first."""
-    if getattr(module, "max_norm", None) is None:
-        return False
-    return type(module).forward in _FORWARDS and "forward" not in vars(module)

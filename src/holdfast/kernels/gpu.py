@@ -34,12 +34,13 @@ def mark_nonzero_rows(bits: Tensor, patterns: Tensor) -> None:
     rows, columns = patterns.shape
     with _on_device_of(bits):
         _mark_nonzero_rows[(triton.cdiv(rows, _WORD_BITS),)](
-            bits.view(torch.int32), patterns, rows, columns=columns, word_bits=_WORD_BITS, columns_per_load=_COLUMNS
+            bits.view(torch.int32), patterns, rows, columns, word_bits=_WORD_BITS, columns_per_load=_COLUMNS
         )
 
 
 # Triton reads annotations as code of the kernel: only its own may stand there.
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+# Sizes are not specialized on: a new batch length must not compile anything in the middle of training.
+@triton.jit(do_not_specialize=["length", "rows"])  # type: ignore[untyped-decorator, unused-ignore]
 def _mark(words, ids, length, rows, ids_per_program: tl.constexpr):  # type: ignore[no-untyped-def]
     position = tl.program_id(0).to(tl.int64) * ids_per_program + tl.arange(0, ids_per_program)
     row = tl.load(ids + position, mask=position < length, other=-1).to(tl.int64)
@@ -60,11 +61,13 @@ def _mark_nonzero_rows(  # type: ignore[no-untyped-def]
     lane = tl.arange(0, word_bits)
     row = index * word_bits + lane
     touched = tl.zeros([word_bits], dtype=tl.int32)
-    for first in range(0, columns, columns_per_load):
+    first = 0
+    while first < columns:
         column = first + tl.arange(0, columns_per_load)
         mask = (row[:, None] < rows) & (column[None, :] < columns)
         pattern = tl.load(patterns + row[:, None] * columns + column[None, :], mask=mask, other=0)
         touched = touched | tl.max((pattern != 0).to(tl.int32), axis=1)
+        first += columns_per_load
     word = tl.sum(touched << lane, axis=0)
     tl.store(words + index, tl.load(words + index) | word)
 

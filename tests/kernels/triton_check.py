@@ -1,0 +1,59 @@
+"""Compares the Triton kernels with the reference, without Numba and without pytest, which a GPU machine may lack.
+
+On a GPU: PYTHONPATH=src python tests/kernels/triton_check.py cuda
+Without:  PYTHONPATH=src TRITON_INTERPRET=1 python tests/kernels/triton_check.py cpu
+"""
+
+import sys
+
+import numpy as np
+import torch
+
+from holdfast import kernels
+from holdfast.kernels import gpu, reference
+
+ROWS = (1, 31, 32, 33, 64, 65, 700)
+
+
+def check_marks(rows: int, dtype: type, draw: np.random.Generator, device: str) -> None:
+    for length in (0, 1, 40, 600):
+        ids = draw.integers(0, rows, length).astype(dtype)
+        bits, wanted = kernels.new_set(rows, device), kernels.new_set(rows)
+        gpu.mark(bits, torch.from_numpy(ids).to(device), rows)
+        reference.mark(wanted.numpy(), ids, rows)
+        assert torch.equal(bits.cpu(), wanted), ("mark", rows, length, dtype)
+        assert gpu.list_ids(bits, 0, rows).tolist() == sorted(set(ids.tolist()))
+        assert gpu.count(bits, rows // 3, rows) == reference.count(wanted.numpy(), rows // 3, rows)
+
+
+def check_nonzero_rows(rows: int, dtype: type, draw: np.random.Generator, device: str) -> None:
+    for columns in (1, 5, 64, 70):
+        chosen = draw.random((rows, columns)) < 0.5 / columns
+        patterns = (chosen * draw.integers(-100, 100, (rows, columns))).astype(dtype)
+        bits, wanted = kernels.new_set(rows, device), kernels.new_set(rows)
+        gpu.mark_nonzero_rows(bits, torch.from_numpy(patterns).to(device))
+        reference.mark_nonzero_rows(wanted.numpy(), patterns)
+        assert torch.equal(bits.cpu(), wanted), ("nonzero", rows, columns, dtype)
+
+
+def check_many_rows(device: str) -> None:
+    rows = 2**31 + 64
+    bits = kernels.new_set(rows, device)
+    gpu.mark(bits, torch.tensor([2**31 - 1, 2**31, 2**31 + 63, -1, rows], device=device), rows)
+    assert gpu.list_ids(bits, 2**31 - 64, rows).tolist() == [2**31 - 1, 2**31, 2**31 + 63]
+
+
+def main(device: str) -> None:
+    sys.modules["numba"] = None  # type: ignore[assignment]
+    draw = np.random.default_rng(7)
+    for rows in ROWS:
+        for dtype in (np.int64, np.int32):
+            check_marks(rows, dtype, draw, device)
+        for dtype in (np.uint8, np.int16, np.int32, np.int64):
+            check_nonzero_rows(rows, dtype, draw, device)
+    check_many_rows(device)
+    print(f"the Triton kernels equal the reference on {device}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
