@@ -215,7 +215,8 @@ class Run:
         entry = find_checkpoint(self.head(), step, where=self.url)
         needed = [part.info.id for part in lineage(self.head(), entry.info.id)]
         try:
-            lease = HeldLease(self._store, "reader", f"{socket.gethostname()}:{os.getpid()}", needed).__enter__()
+            holder = f"{socket.gethostname()}:{os.getpid()}"
+            lease = HeldLease(self._store, "reader", holder, needed, runtime=self._runtime).__enter__()
         except AccessDenied:
             logger.warning("%s cannot be written: reading without a lease, so a prune may interfere", self.url)
             lease = None

@@ -11,7 +11,7 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -26,7 +26,7 @@ from holdfast.checkpoint.launch import AgentProcess, AgentThread, Handle
 from holdfast.checkpoint.lease import TTL_S
 from holdfast.checkpoint.reader import Reader
 from holdfast.checkpoint.restore import Progress
-from holdfast.checkpoint.resume import ModelRestorer, await_writers, claim, position_of, restore_newest
+from holdfast.checkpoint.resume import ModelRestorer, await_writers, claim, position_of, protected, restore_newest
 from holdfast.checkpoint.rng import restore_rng
 from holdfast.checkpoint.saver import Position, Saver, SaveRequest, SaveStats
 from holdfast.checkpoint.sizing import frames_for
@@ -180,7 +180,7 @@ class Checkpointer:
             raise RunError(f"{self._store.url}: the run vanished while it was taken over")
         restorer = ModelRestorer(self._store, self._tables, self._state, self._tracker)
         rank = self._agreement.rank
-        with self._tracker.suspended():
+        with protected(self._store, self._chain, head, runtime=self._runtime) as head, self._tracker.suspended():
             restored = restore_newest(
                 self._chain,
                 head,
@@ -333,14 +333,27 @@ class Checkpointer:
         return SaveContext(step=self._step, now_s=self._runtime.monotonic_s(), last_save_step=step, last_save_s=at_s)
 
     def _due(self) -> bool:
-        if not self._saver.may_retry() or (self._reader is not None and not self._reader.at_boundary):
+        if self._reader is not None and not self._reader.at_boundary:
             return False
-        context = self._context()
+        wanted = self._saver.may_retry() and (self._saver.failed or self._save_policy.due(self._context()))
         if self._agreement.world == 1:
-            return self._save_policy.due(context)
-        if self._save_policy.steps_until_due(context) is not None:
-            return self._save_policy.due(context)  # counted in steps: every rank knows by itself
-        return self._step % _AGREE_EVERY == 0 and bool(self._agreement.broadcast(self._save_policy.due(context)))
+            return wanted
+        if self._steps_until_due() == 0:
+            return True  # counted in steps: every rank knows by itself
+        return self._ranks_meet() and bool(self._agreement.broadcast(wanted))
+
+    def _steps_until_due(self) -> int | None:
+        """As the policy says; with several ranks as if no time had passed, because their clocks differ."""
+        context = self._context()
+        if self._agreement.world > 1:
+            context = replace(context, now_s=context.last_save_s)
+        return self._save_policy.steps_until_due(context)
+
+    def _ranks_meet(self) -> bool:
+        """Whether ranks compare clocks and signals at this step; all of them must know that by themselves."""
+        if self._reader is not None and self._reader.reads_ahead:
+            return self._reader.at_boundary
+        return self._step % _AGREE_EVERY == 0
 
     def _save(self, *, tag: str | None, force: bool) -> bool:
         if self._reader is not None and not self._reader.at_boundary:
@@ -356,7 +369,7 @@ class Checkpointer:
     def _grant(self) -> None:
         """Tell a reader that reads ahead how far it may go: to the next save, none in flight across it."""
         if self._reader is not None and self._reader.reads_ahead and self._reader.at_boundary:
-            steps = self._save_policy.steps_until_due(self._context())
+            steps = self._steps_until_due()
             self._reader.grant(max(1, min(_AGREE_EVERY if steps is None else steps, 2**31)))
 
     def _restore_reader(self, local: Mapping[str, Any]) -> None:
@@ -373,19 +386,27 @@ class Checkpointer:
             restore_rng(self._pending_rng)
 
     def _drain_with_retry(self) -> None:
-        """Drain; if the last save failed, try it once more before giving up."""
+        """Drain; if the last save failed, on any rank, try it once more before giving up."""
+        if not self._started:
+            return
+        failure: Exception | None = None
         try:
             self._saver.drain()
-        except Exception:
-            if self._saver.taken_over or not self._started:
-                raise
-            self._save(tag=None, force=True)
-            self._saver.drain()
+        except Exception as error:
+            failure = error
+        if not self._agreement.any(failure is not None):
+            return
+        if self._agreement.any(self._saver.taken_over is not None):
+            raise failure or RunError("another rank was told that the run was taken over")
+        self._save(tag=None, force=True)
+        self._saver.drain()
 
     def _agreed_termination(self) -> bool:
+        if self._reader is not None and not self._reader.at_boundary:
+            return False  # nothing can be saved before the granted batches are used
         if self._agreement.world == 1:
             return self._terminated
-        return self._step % _AGREE_EVERY == 0 and self._agreement.any(self._terminated)
+        return self._ranks_meet() and self._agreement.any(self._terminated)
 
     def _terminate(self) -> None:
         if self._saved_step != self._step:

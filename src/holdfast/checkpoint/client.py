@@ -128,10 +128,10 @@ class AgentClient:
     def restart(self) -> None:
         """Start another agent; every frame is ours again."""
         self._agent.channel.close()
-        self._lost = False
         self._free = list(range(self._buffer.frames))
         self._held_back.clear()
         self._agent = self._start()
+        self._lost = False
 
     def close(self, timeout_s: float | None = None) -> bool:
         """Let the agent finish and end; whether it did in time."""
@@ -163,8 +163,8 @@ class AgentClient:
         return message is not None
 
     def _died(self) -> AgentDied:
-        self._lost = True
         self._agent.wait(5.0)
+        self._lost = True
         return AgentDied(f"the agent ended unexpectedly ({self._agent.last_words()})")
 
 

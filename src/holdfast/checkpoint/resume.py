@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +16,7 @@ from torch import Tensor
 from holdfast.checkpoint.agreement import Agreement
 from holdfast.checkpoint.chain import Chain, Head
 from holdfast.checkpoint.changes import go_back, take_over
-from holdfast.checkpoint.lease import live_leases
+from holdfast.checkpoint.lease import HeldLease, live_leases
 from holdfast.checkpoint.read import Parts, VerifiedReader, find_checkpoint, lineage
 from holdfast.checkpoint.restore import Progress, TablePlan, Targets, plan_tables, read_state, restore_rows
 from holdfast.checkpoint.saver import Position
@@ -64,6 +67,17 @@ def claim(chain: Chain) -> Head:
             "%s cannot be read; going on from %s, what came after it is lost from view", head.damaged[0], head.ref.name
         )
     return chain.commit(take_over(), skip_damaged=True)
+
+
+@contextmanager
+def protected(store: Store, chain: Chain, head: Head, *, runtime: Runtime = SYSTEM) -> Iterator[Head]:
+    """Keep what the head lists from being deleted by others; gives the head anew, as of the lease."""
+    checkpoints = [entry.info.id for entry in head.entries]
+    if not checkpoints:
+        yield head
+        return
+    with HeldLease(store, "reader", f"{socket.gethostname()}:{os.getpid()}", checkpoints, runtime=runtime):
+        yield chain.head(skip_damaged=True) or head
 
 
 def restore_newest(

@@ -129,12 +129,17 @@ class Saver:
         """Whether a save is under way."""
         return self._in_flight is not None
 
+    @property
+    def failed(self) -> bool:
+        """Whether the last save failed and no other is under way."""
+        return self._failure is not None and not self.busy
+
     def may_retry(self) -> bool:
         """Whether the pause after a failed save is over."""
         return self._runtime.monotonic_s() >= self._not_before_s
 
     def save(self, request: SaveRequest, *, force: bool = False) -> bool:
-        """Snapshot now. False if it was skipped because the last one is still being written.
+        """Snapshot now. False if it was skipped because the last one is still being written, or an agent died.
 
         ``force`` waits instead of skipping. All ranks of a job call this at the same step.
         """
@@ -145,14 +150,20 @@ class Saver:
             return False
         self._await_predecessor()
         intent = Intent.from_json(decision)
+        if intent.parent != self.position.checkpoint:
+            self._distrust_marks()
         started_s = self._runtime.monotonic_s()
+        taken = False
         try:
             self._snapshot(intent, request)
+            taken = True
         except AgentDied as error:
             self._lost(str(error))
-            return False
-        self._count(self._runtime.monotonic_s() - started_s)
-        return True
+        finally:
+            taken_by_all = not self._agreement.any(not taken)
+        if taken:
+            self._count(self._runtime.monotonic_s() - started_s)
+        return taken_by_all
 
     def poll(self, timeout_s: float | None = 0.0) -> None:
         """Take in what the agent reports. Raises TakenOver once another trainer owns the run."""
@@ -194,6 +205,8 @@ class Saver:
         if self.busy and not force and self._overlap is Overlap.SKIP:
             logger.info("step %d: skipped a save, the last one is still being written%s", request.step, self._age())
             return None
+        if not force and not self.may_retry():
+            return None
         if self.busy and not force and self._overlap is Overlap.CANCEL and self._client is not None:
             self._client.cancel()
         self._settle()
@@ -220,6 +233,11 @@ class Saver:
         if self._in_flight is not None and self._client is not None:
             self._client.cancel()
             self._settle()
+
+    def _distrust_marks(self) -> None:
+        """Rank 0 saw another outcome of the last save: rows that were forgotten here may be missing in its parent."""
+        for table in self._tables:
+            self._tracker.mark(table.name, None)
 
     def _settle(self) -> None:
         """Learn how the save under way ended: the next one's parent depends on it."""
@@ -350,13 +368,19 @@ class Saver:
         sealed = self._in_flight
         if self._client is None:
             return
-        if self._deaths > _MAX_DEATHS:
+        if self._deaths <= _MAX_DEATHS and self._restarted(self._client):
             if sealed is not None:
-                self._give_up(f"{self._deaths} agents in a row ended before they could commit; the last: {message}")
-            return
-        self._client.restart()
-        if sealed is not None:
-            self._ask(sealed)
+                self._ask(sealed)
+        elif sealed is not None:
+            self._give_up(f"{self._deaths} agents in a row ended before they could commit; the last: {message}")
+
+    def _restarted(self, client: AgentClient) -> bool:
+        try:
+            client.restart()
+            return True
+        except OSError as error:
+            logger.warning("another agent could not be started: %s", error)
+            return False
 
     def _ask(self, in_flight: _InFlight) -> None:
         """Ask the agent about a save whose outcome is unknown.

@@ -26,6 +26,12 @@ class _File:
             self.content = self.durable
         self.durable = self.content
 
+    def twin(self, twins: _Twins) -> _File:
+        """A copy, the same one for every name and handle that lead here."""
+        if id(self) not in twins.files:
+            twins.files[id(self)] = _File(content=self.content, durable=self.durable, modified_s=self.modified_s)
+        return twins.files[id(self)]
+
 
 @dataclass(slots=True, eq=False)
 class _Directory:
@@ -44,6 +50,20 @@ class _Directory:
         self.durable = dict(self.names)
         for _, node in sorted(self.names.items()):
             node.settle(survives)
+
+    def twin(self, twins: _Twins) -> _Directory:
+        """A copy, the same one whether it is found in memory or on the disk."""
+        if id(self) not in twins.directories:
+            copy = twins.directories[id(self)] = _Directory()
+            copy.names = {name: node.twin(twins) for name, node in self.names.items()}
+            copy.durable = {name: node.twin(twins) for name, node in self.durable.items()}
+        return twins.directories[id(self)]
+
+
+@dataclass(slots=True)
+class _Twins:
+    files: dict[int, _File] = field(default_factory=dict)
+    directories: dict[int, _Directory] = field(default_factory=dict)
 
 
 _Node: TypeAlias = _File | _Directory
@@ -81,6 +101,21 @@ class SimulatedDisk:
         self._root.settle((lambda: chance.random() < 0.5) if chance else (lambda: not lose_unsynced))
         self._open.clear()
         self._cut_at, self._is_off = 0, False
+
+    def copy(self) -> SimulatedDisk:
+        """Another disk in the same state, with the same files open; from here they go separate ways."""
+        with self._lock:
+            twins = _Twins()
+            other = SimulatedDisk()
+            other.now_s, other._handles, other._is_off = self.now_s, self._handles, self._is_off
+            other._root = self._root.twin(twins)
+            other._open = {handle: file.twin(twins) for handle, file in self._open.items()}
+            return other
+
+    def contents(self) -> dict[str, bytes | None]:
+        """What a reader finds now: every file's bytes by path, None for a directory. Not an operation."""
+        with self._lock:
+            return dict(_walk("", self._root))
 
     def create(self, path: str) -> int:
         with self._operation("create", path):
@@ -206,6 +241,15 @@ class SimulatedDisk:
     def _remove(self, path: str) -> None:
         directory, name = self._parent(path)
         del directory.names[name]
+
+
+def _walk(path: str, directory: _Directory) -> Iterator[tuple[str, bytes | None]]:
+    for name, node in sorted(directory.names.items()):
+        if isinstance(node, _File):
+            yield f"{path}/{name}", node.content
+        else:
+            yield f"{path}/{name}", None
+            yield from _walk(f"{path}/{name}", node)
 
 
 def _error(number: int, path: str) -> OSError:

@@ -1,0 +1,162 @@
+"""The power is cut before every single operation of the disk, and in the middle of every write and sync.
+
+A script of six checkpoints with a change of mind runs on a simulated disk. Whatever a cut leaves: the run opens, every
+checkpoint whose commit had returned is there and exact, nothing else is seen but the one in flight, complete, and a
+new trainer brings the script to the same end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import pytest
+import torch
+
+from holdfast.checkpoint.chain import Chain, Head
+from holdfast.checkpoint.resume import ModelRestorer
+from holdfast.checkpoint.state import TrainingState
+from holdfast.checkpoint.tables import find_tables
+from holdfast.format.catalog import Catalog
+from holdfast.run import Run
+from holdfast.storage import LocalStore
+from holdfast.testing.disk import SimulatedDisk
+from holdfast.testing.power import PowerCut
+from tests.crash.recording import REBOOTS, ROOT, Aftermath, Cut, Recorder, WitnessedStore, everything, objects
+from tests.crash.scripted import RETENTION, STRATEGIES, State, Training, play, runtime
+from tests.tiny import same
+
+SAMPLED = 29  # odd: lost and kept take turns
+LOST_OR_KEPT = ("unsynced lost", "unsynced kept")
+FIRST_LIFE, SECOND_LIFE, READER = 1, 2, 3
+Listed = list[tuple[str, bool]]  # ids of checkpoints, and whether they are abandoned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """A whole life of the script, and what a power cut would have left at each of its moments."""
+
+    states: dict[str, State]  # by tag: what a checkpoint must hold
+    end: State
+    listed: dict[int, Listed]  # by catalog number: what the run shows
+    operations: int
+    aftermaths: tuple[Aftermath, ...]
+    left_by: dict[Cut, int]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@cache
+def record(name: str, reboots: Sequence[str], likeness: Callable[[SimulatedDisk], int]) -> Recording:
+    disk = SimulatedDisk()
+    recorder = Recorder(disk, reboots, likeness)
+    states: dict[str, State] = {}
+    world = runtime(FIRST_LIFE)
+    end = play(WitnessedStore(recorder, world), STRATEGIES[name], world, states.__setitem__)
+    recorder.finish()
+    return Recording(
+        states=states,
+        end=end,
+        listed={0: [], **_catalogs(disk)},
+        operations=disk.operations,
+        aftermaths=tuple(recorder.aftermaths.values()),
+        left_by=recorder.left_by,
+    )
+
+
+def _catalogs(disk: SimulatedDisk) -> dict[int, Listed]:
+    prefix = f"{ROOT}/catalog/"
+    found = {path: data for path, data in disk.contents().items() if path.startswith(prefix) and data is not None}
+    catalogs = [Catalog.decode(data, name=path) for path, data in found.items()]
+    return {catalog.number: [(e.info.id, e.info.abandoned) for e in catalog.entries] for catalog in catalogs}
+
+
+def check(name: str, recording: Recording, left: Aftermath) -> None:
+    """Everything that must hold after a power cut."""
+    store = LocalStore(ROOT, left.disk, runtime(READER))
+    run = Run(store, runtime=runtime(READER))
+    head = Chain(store).head()
+    number = head.catalog.number if head else 0
+    assert number >= left.committed
+    assert [(info.id, info.abandoned) for info in run.checkpoints()] == recording.listed[number]
+    assert run.verify() == []
+    check_exact(store, head, recording.states)
+    assert same(play(store, STRATEGIES[name], runtime(SECOND_LIFE)), recording.end)
+    run.prune(RETENTION, grace_s=0.0)  # where nothing was left to save, nobody has tidied up yet
+    check_exact(store, run.head(), recording.states)
+    assert run.verify() == []
+    assert _stored_checkpoints(left.disk) == {entry.info.id for entry in run.head().entries}
+
+
+def check_exact(store: LocalStore, head: Head | None, states: dict[str, State]) -> None:
+    """Every checkpoint that is visible, abandoned or not, holds what the script had at that point, to the bit."""
+    training = Training()
+    tables = find_tables({"": training.model}, training.optimizers, {})
+    state = TrainingState({"": training.model}, training.optimizers, training.extra, tables)
+    for entry in head.entries if head else ():
+        ModelRestorer(store, tables, state, None).restore(head, entry)
+        assert same(training.state(), states[entry.info.tag]), entry.info.tag
+
+
+def _stored_checkpoints(disk: SimulatedDisk) -> set[str]:
+    """Whose objects are in the store, referred to or not."""
+    prefix = f"{ROOT}/data/"
+    files = [path for path, data in disk.contents().items() if path.startswith(prefix) and data is not None]
+    return {path.removeprefix(prefix).partition("/")[0] for path in files}
+
+
+def check_all(name: str, recording: Recording) -> None:
+    for left in recording.aftermaths:
+        try:
+            check(name, recording, left)
+        except BaseException as error:
+            error.add_note(f"after a power cut at {left.cut}: {left.what}")
+            raise
+
+
+def check_live(name: str, recording: Recording, cut: Cut) -> None:
+    """Really cut there: trainer and agent die at once and leave what was recorded."""
+    disk = SimulatedDisk()
+    disk.crash_at(cut.operation, tear=cut.torn)
+    world = runtime(FIRST_LIFE)
+    with pytest.raises(PowerCut):
+        play(LocalStore(ROOT, disk, world), STRATEGIES[name], world)
+    assert disk.operations == cut.operation
+    REBOOTS[cut.reboot](disk, cut.operation)
+    assert everything(disk) == recording.left_by[cut]
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_commit_survives_a_power_cut_at_any_operation(name: str) -> None:
+    check_all(name, record(name, LOST_OR_KEPT, objects))
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_trainer_and_agent_die_with_the_power_and_leave_what_was_recorded(name: str) -> None:
+    recording = record(name, LOST_OR_KEPT, objects)
+    first = list(STRATEGIES).index(name)  # others than the other strategies' tests take
+    for cut in list(recording.left_by)[first:-2:SAMPLED]:
+        check_live(name, recording, cut)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_commit_survives_whatever_a_power_cut_leaves_by_chance(name: str) -> None:
+    check_all(name, record(name, tuple(REBOOTS), everything))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_trainer_and_agent_die_with_the_power_at_any_operation(name: str) -> None:
+    recording = record(name, LOST_OR_KEPT, objects)
+    for cut in list(recording.left_by)[:-2]:  # the last ones are after the last operation
+        check_live(name, recording, cut)
