@@ -7,18 +7,26 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from holdfast.checkpoint.chain import Chain
+from holdfast.checkpoint.chain import Chain, Head
 from holdfast.checkpoint.read import VerifiedReader
 from holdfast.checkpoint.restore import WORKERS, Progress, read_state
-from holdfast.errors import DamagedData, StorageError
-from holdfast.format.catalog import Entry, Intent, intent_name
-from holdfast.format.manifest import Manifest, Place
+from holdfast.errors import DamagedData, ObjectNotFound
+from holdfast.format.catalog import (
+    CATALOG_PREFIX,
+    HISTORY_PREFIX,
+    Catalog,
+    Entry,
+    Intent,
+    decode_page,
+    intent_name,
+)
+from holdfast.format.manifest import Manifest
 from holdfast.storage import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A damaged object and the checkpoint it was found in (None: a catalog)."""
+    """A damaged or missing object and the checkpoint it belongs to (None: a catalog or a history page)."""
 
     checkpoint: str | None
     object_name: str
@@ -26,70 +34,83 @@ class Problem:
 
 
 def verify_run(store: Store, chain: Chain, *, progress: Progress | None = None) -> list[Problem]:
-    """Every problem in every kept checkpoint and in the catalogs."""
-    try:
-        head = chain.head(skip_damaged=True)
-    except DamagedData as error:  # no catalog at all can be read
-        return [Problem(checkpoint=None, object_name=error.object_name, what=error.what)]
-    if head is None:
-        return []
-    problems = [Problem(checkpoint=None, object_name=name, what="cannot be read") for name in head.damaged]
-    problems += _reread_catalog(store, head.ref.name)
+    """Every problem in every kept checkpoint and in the catalogs, older ones too: they are what a run falls back on."""
+    problems = {problem.object_name: problem for problem in _verify_chain(store)}
     reader = VerifiedReader(store)
-    for entry in head.entries:
-        problems += _verify_checkpoint(store, reader, entry, progress)
-    return problems
+    for entry in _entries(chain):
+        for problem in _verify_checkpoint(store, reader, entry, progress):
+            problems.setdefault(problem.object_name, problem)
+    return list(problems.values())
 
 
-def _reread_catalog(store: Store, name: str) -> list[Problem]:
+def _entries(chain: Chain) -> tuple[Entry, ...]:
     try:
-        Chain(store).head()
-        return []
-    except (DamagedData, StorageError) as error:
-        return [Problem(checkpoint=None, object_name=getattr(error, "object_name", name), what=str(error))]
+        head: Head | None = chain.head(skip_damaged=True)
+    except DamagedData:  # no catalog at all can be read: told already, each by its name
+        return ()
+    return head.entries if head else ()
+
+
+def _verify_chain(store: Store) -> Iterator[Problem]:
+    """Each catalog and history page by itself, then the newest catalog with the pages it names."""
+    for info in store.list(CATALOG_PREFIX):
+        yield from _check(None, info.name, partial(_decode, store, Catalog.decode, info.name), optional=True)
+    for info in store.list(HISTORY_PREFIX):
+        yield from _check(None, info.name, partial(_decode, store, decode_page, info.name), optional=True)
+    yield from _check(None, CATALOG_PREFIX, Chain(store).head)
 
 
 def _verify_checkpoint(
     store: Store, reader: VerifiedReader, entry: Entry, progress: Progress | None
 ) -> Iterator[Problem]:
-    try:
-        name = intent_name(entry.info.id)
-        Intent.decode(store.get(name), name=name)
-        parts = reader.parts(entry)
-    except (DamagedData, StorageError) as error:
-        yield _problem(entry, error, entry.record.name)
-        return
+    checkpoint, intent = entry.info.id, intent_name(entry.info.id)
+    yield from _check(checkpoint, intent, partial(_decode, store, Intent.decode, intent))
+    parts: list[Manifest] = []
+    yield from _check(checkpoint, entry.record.name, lambda: parts.extend(reader.parts(entry)))
     with ThreadPoolExecutor(WORKERS, thread_name_prefix="holdfast-verify") as pool:
         for manifest in parts:
-            checks = _checks(reader, manifest)
-            for (object_name, _), result in zip(checks, pool.map(_attempt, (c for _, c in checks)), strict=True):
-                if isinstance(result, Exception):
-                    yield _problem(entry, result, object_name)
-                elif progress and isinstance(result, int):
-                    progress(result)
+            reads = _reads(reader, manifest)
+            checks = pool.map(lambda read: list(_check(checkpoint, read.object_name, read.act)), reads)
+            for read, problems in zip(reads, checks, strict=True):
+                yield from problems
+                if progress and not problems:
+                    progress(read.size_bytes)
 
 
-def _checks(reader: VerifiedReader, manifest: Manifest) -> list[tuple[str, Callable[[], object]]]:
-    """What to read of a part, each with the object it lies in: heads, chunks, and the state tree as a whole."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    """Something to read, and the object it lies in."""
+
+    object_name: str
+    size_bytes: int
+    act: Callable[[], object]
+
+
+def _reads(reader: VerifiedReader, manifest: Manifest) -> list[_Read]:
+    """What to read of a part: the bundles' heads, the chunks, and the state tree as a whole."""
     places = [chunk.place for table in manifest.tables for chunk in table.chunks]
     places += [chunk.place for chunk in manifest.state]
-    checks: list[tuple[str, Callable[[], object]]] = []
-    checks += [(bundle.name, partial(reader.directory, bundle)) for bundle in manifest.bundles]
-    checks += [(manifest.bundles[place.bundle].name, partial(_read, reader, manifest, place)) for place in places]
-    return [*checks, (manifest.checkpoint, partial(read_state, reader, manifest))]
+    reads = [_Read(object_name=b.name, size_bytes=0, act=partial(reader.directory, b)) for b in manifest.bundles]
+    for place in places:
+        bundle = manifest.bundles[place.bundle]
+        act = partial(reader.chunk, bundle, place)
+        reads.append(_Read(object_name=bundle.name, size_bytes=place.length, act=act))
+    state = partial(read_state, reader, manifest)
+    return [*reads, _Read(object_name=manifest.checkpoint, size_bytes=0, act=state)]
 
 
-def _read(reader: VerifiedReader, manifest: Manifest, place: Place) -> int:
-    return len(reader.chunk(manifest.bundles[place.bundle], place))
+def _decode(store: Store, decode: Callable[..., object], name: str) -> object:
+    return decode(store.get(name), name=name)
 
 
-def _attempt(check: Callable[[], object]) -> object:
+def _check(
+    checkpoint: str | None, name: str, read: Callable[[], object], *, optional: bool = False
+) -> Iterator[Problem]:
+    """The problem with an object, if reading it shows one; an ``optional`` one may be collected meanwhile."""
     try:
-        return check()
-    except (DamagedData, StorageError) as error:
-        return error
-
-
-def _problem(entry: Entry, error: Exception, name: str) -> Problem:
-    damaged = error.object_name if isinstance(error, DamagedData) else name
-    return Problem(checkpoint=entry.info.id, object_name=damaged, what=str(error))
+        read()
+    except DamagedData as error:
+        yield Problem(checkpoint=checkpoint, object_name=error.object_name, what=error.what)
+    except ObjectNotFound:
+        if not optional:
+            yield Problem(checkpoint=checkpoint, object_name=name, what="is missing")
