@@ -260,6 +260,25 @@ def test_an_edit_is_warned_about_once_training_has_started() -> None:
     assert "mark()" in text
 
 
+def test_an_edit_between_steps_is_not_taken_for_a_hooks() -> None:
+    setting = Setting()
+    setting.train(1)
+    with torch.no_grad():
+        setting.module.weight.add_(1.0)
+    (text,) = warnings_of(lambda: setting.train(2))
+    assert "outside of optimizer.step()" in text
+    assert setting.save() == ALL
+
+
+def test_loading_the_optimizers_state_is_no_reason_to_warn() -> None:
+    setting = Setting(torch.optim.Adagrad)
+    setting.train(1)
+    setting.save()
+    setting.optimizer.load_state_dict(setting.optimizer.state_dict())
+    assert warnings_of(lambda: setting.train(2)) == []
+    assert setting.save() == ALL
+
+
 def test_a_warning_points_at_the_line_that_made_the_step() -> None:
     setting = Setting(torch.optim.Adam)
     with pytest.warns(HoldfastWarning) as caught:
@@ -276,6 +295,15 @@ def test_a_warning_points_at_the_line_that_made_the_step() -> None:
 def test_a_gradient_that_a_hook_clears_after_the_step_hides_nothing(fused: bool, set_to_none: bool) -> None:
     setting = Setting(fused=fused)
     setting.optimizer.register_step_post_hook(lambda o, *_: o.zero_grad(set_to_none=set_to_none))
+    setting.train(3)
+    assert setting.save() == ALL
+
+
+@quiet
+@pytest.mark.parametrize("fused", [False, True])
+def test_an_edit_that_a_hook_makes_after_the_step_is_seen(fused: bool) -> None:
+    setting = Setting(fused=fused)
+    setting.optimizer.register_step_post_hook(lambda *_: setting.module.weight.detach().mul_(0.5))
     setting.train(3)
     assert setting.save() == ALL
 
@@ -361,6 +389,25 @@ def test_a_table_that_joins_an_optimizer_later_is_followed_with_its_slots() -> N
         optimizer.step()
         tracker.begin(False)
         assert list(table.slots()) == ["sum"]
+        assert touched(tracker, table, Since.LAST) == wanted
+        tracker.committed(False)
+    tracker.close()
+
+
+def test_a_table_that_moves_to_another_optimizer_is_whole_once() -> None:
+    module = nn.Embedding(100, 4)
+    spare = [nn.Parameter(torch.zeros(1)) for _ in range(2)]
+    first, second = torch.optim.Adagrad([module.weight, spare[0]], lr=0.1), torch.optim.Adagrad([spare[1]], lr=0.1)
+    (table,) = find_tables({"": module}, [first, second])
+    tracker = Tracker([table], [first, second])
+    tracker.begin(True)
+    tracker.committed(True)
+    first.param_groups[0]["params"] = [spare[0]]
+    second.add_param_group({"params": module.weight})
+    second.state[module.weight] = {"step": torch.tensor(0.0), "sum": torch.full((100, 4), 0.5)}
+    for wanted in (ALL, set()):
+        tracker.begin(False)
+        assert table.optimizer is second
         assert touched(tracker, table, Since.LAST) == wanted
         tracker.committed(False)
     tracker.close()

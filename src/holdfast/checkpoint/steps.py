@@ -62,9 +62,7 @@ class Steps:
                 raise ConfigurationError(f"table {table.name!r} is in two optimizers; leave it in one")
             if table.optimizer is not None and not now:
                 raise ModelMismatch(f"table {table.name!r} is no longer in the optimizer that it started with")
-            if now and table.optimizer is not now[0]:
-                table.optimizer = now[0]
-                watch.marks.live.add_all()
+            table.optimizer = now[0] if now else None  # other slots show in the table's columns or fingerprint
         self._by_optimizer = self._group_by_optimizer()
 
     def notice_edit(self, watch: Watch) -> None:
