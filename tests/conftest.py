@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import torch
+
+torch.set_num_threads(1)  # tiny models: threads that wait for each other would cost more than they bring
 
 pytest.register_assert_rewrite("holdfast.testing.store_suite")
 

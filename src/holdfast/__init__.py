@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from holdfast.checkpoint.settings import Settings as Settings
     from holdfast.errors import HoldfastError as HoldfastError
     from holdfast.errors import SaveFailed as SaveFailed
     from holdfast.errors import TakenOver as TakenOver
@@ -31,12 +32,12 @@ if TYPE_CHECKING:
     from holdfast.run import import_checkpoint as import_checkpoint
     from holdfast.run import open_run as open_run
     from holdfast.session import Checkpointer as Checkpointer
-    from holdfast.session import Settings as Settings
     from holdfast.types import CheckpointInfo as CheckpointInfo
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "holdfast.checkpoint.settings": ("Settings",),
     "holdfast.errors": ("HoldfastError", "SaveFailed", "TakenOver", "Terminated"),
     "holdfast.policy": (
         "Consecutive",
@@ -55,7 +56,7 @@ _HOMES = {
         "TimeToLive",
     ),
     "holdfast.run": ("Run", "import_checkpoint", "open_run"),
-    "holdfast.session": ("Checkpointer", "Settings"),
+    "holdfast.session": ("Checkpointer",),
     "holdfast.types": ("CheckpointInfo",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -17,7 +17,8 @@ HoldfastError
 │   ├── NotResumed                    a non-empty run was not resumed first
 │   └── TakenOver                     another trainer owns the run now: stop
 └── SaveFailed                        a checkpoint was not committed; training may go on
-    └── AgentDied
+    ├── AgentDied
+    └── BaseDropped                   the run no longer holds what it would stand on; the next one is a baseline
 
 ``HoldfastWarning`` is what Holdfast warns with: training goes on, at a price that its text states.
 ``Terminated`` is not an error: it is the ``SystemExit`` that ends a trainer which received SIGTERM and saved.
@@ -101,6 +102,10 @@ class SaveFailed(HoldfastError):
 
 class AgentDied(SaveFailed):
     """The agent process ended before it confirmed the checkpoint."""
+
+
+class BaseDropped(SaveFailed):
+    """The run no longer holds the checkpoint that a delta would stand on; the next save is a baseline."""
 
 
 class Terminated(SystemExit):

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from types import FrameType, TracebackType
+from dataclasses import replace
+from types import TracebackType
 from typing import Any
 
 from torch import Tensor, nn
@@ -20,19 +18,22 @@ from torch.optim import Optimizer
 
 from holdfast.checkpoint.agreement import Agreement, find_agreement
 from holdfast.checkpoint.buffer import FrameBuffer
+from holdfast.checkpoint.capture import Capture
 from holdfast.checkpoint.chain import Chain
 from holdfast.checkpoint.channel import Configure
-from holdfast.checkpoint.launch import AgentProcess, AgentThread, Handle
-from holdfast.checkpoint.lease import TTL_S
+from holdfast.checkpoint.launch import Launcher
+from holdfast.checkpoint.position import Position, SaveStats
 from holdfast.checkpoint.reader import Reader
 from holdfast.checkpoint.restore import Progress
 from holdfast.checkpoint.resume import ModelRestorer, await_writers, claim, position_of, protected, restore_newest
 from holdfast.checkpoint.rng import restore_rng
-from holdfast.checkpoint.saver import Position, Saver, SaveRequest, SaveStats
+from holdfast.checkpoint.saver import Saver, SaveRequest
+from holdfast.checkpoint.settings import Settings
 from holdfast.checkpoint.sizing import frames_for
 from holdfast.checkpoint.snapshot import pin, unpin
 from holdfast.checkpoint.state import TrainingState
 from holdfast.checkpoint.tables import find_tables
+from holdfast.checkpoint.termination import TerminationFlag
 from holdfast.checkpoint.tracker import Tracker
 from holdfast.errors import ConfigurationError, NotResumed, RunError, Terminated
 from holdfast.policy import (
@@ -52,22 +53,6 @@ from holdfast.storage.retry import RetryingStore
 logger = logging.getLogger("holdfast")
 
 _AGREE_EVERY = 16  # steps between the points at which ranks compare clocks and signals
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What rarely needs changing. Times in seconds, sizes in bytes."""
-
-    buffer_bytes: int | None = None  # snapshot memory; None: one full snapshot, at most a quarter of what is available
-    frame_bytes: int = 32 * 2**20  # the unit of the buffer and about the size of a bundle
-    grace_s: float = 600.0  # how long a dropped checkpoint's objects stay
-    retry_s: float = 120.0  # how long an unreachable store is tried before a save fails
-    takeover_s: float = 300.0  # how long resume() waits for a predecessor's agent
-    lease_s: float = TTL_S  # how long after its last sign of life an agent counts as at work
-    part_timeout_s: float = 1800.0  # how long a rank's part waits for the others'
-    uploads: int = 2  # frames written at the same time
-    niceness: int = 10  # of the agent: training comes first
-    handle_sigterm: bool = True
 
 
 class Checkpointer:
@@ -92,14 +77,13 @@ class Checkpointer:
     ) -> None:
         models = {"": model} if isinstance(model, nn.Module) else dict(model)
         optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
-        self._where = url
-        self._options = dict(options) if options else None
         self._settings = settings
         self._runtime = runtime
-        self._save_policy, self._retention = save, retention
+        self._save_policy = save
         self._agreement: Agreement = find_agreement()
-        self._store = RetryingStore(_open(url, self._options), total_s=settings.retry_s, runtime=runtime)
-        self._chain = Chain(self._store, writer=f"rank {self._agreement.rank} of pid {os.getpid()}", runtime=runtime)
+        rank, world = self._agreement.rank, self._agreement.world
+        self._store = RetryingStore(_open(url, options), total_s=settings.retry_s, runtime=runtime)
+        self._chain = Chain(self._store, writer=f"rank {rank} of pid {os.getpid()}", runtime=runtime)
         self._tables = find_tables(models, optimizers, tables or {})
         self._state = TrainingState(models, optimizers, extra or {}, self._tables)
         self._reader = Reader(loader) if loader is not None else None
@@ -110,21 +94,20 @@ class Checkpointer:
             self._state.check(),
             settings.buffer_bytes,
             settings.frame_bytes,
-            world=self._agreement.world,
+            world=world,
         )
         self._buffer = FrameBuffer.reserve(frames=frames, frame_bytes=frame_bytes)
         self._pinned = any(table.parameter.is_cuda for table in self._tables)
         if self._pinned:
             pin(self._buffer)
         self._saver = Saver(
-            tables=self._tables,
+            capture=Capture(self._tables, self._tracker, self._state, rank=rank, world=world),
             tracker=self._tracker,
-            state=self._state,
             agreement=self._agreement,
             strategy=strategy,
             overlap=overlap,
             buffer=self._buffer,
-            launch=self._launch,
+            launch=self._launcher(url, options, retention),
             runtime=runtime,
         )
         self._counts_optimizer_steps = bool(optimizers)
@@ -136,9 +119,7 @@ class Checkpointer:
         self._last_save = (0, runtime.monotonic_s())
         self._metrics: dict[str, Any] = {}
         self._pending_rng: Mapping[str, Any] | None = None
-        self._terminated = False
-        self._previous_handler: Any = None
-        self._install_handler()
+        self._termination = TerminationFlag(install=settings.handle_sigterm)
 
     # ---- the loop ------------------------------------------------------------------------------------------------
 
@@ -277,15 +258,17 @@ class Checkpointer:
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
-    def _launch(self, term: int) -> Handle:
+    def _launcher(
+        self, url: str | os.PathLike[str] | Store, options: Mapping[str, str] | None, retention: Retention
+    ) -> Launcher:
         settings = self._settings
         config = Configure(
             url=self._store.url,
-            options=self._options,
+            options=dict(options) if options else None,
             rank=self._agreement.rank,
             world=self._agreement.world,
-            term=term,
-            retention=self._retention.to_dict(),
+            term=0,
+            retention=retention.to_dict(),
             grace_s=settings.grace_s,
             uploads=settings.uploads,
             retry_s=settings.retry_s,
@@ -293,9 +276,8 @@ class Checkpointer:
             lease_s=settings.lease_s,
             niceness=settings.niceness,
         )
-        if isinstance(self._where, str | os.PathLike):
-            return AgentProcess(self._buffer, config)
-        return AgentThread(self._buffer, config, self._where, runtime=self._runtime)
+        store = None if isinstance(url, str | os.PathLike) else url
+        return Launcher(self._buffer, config, store, runtime=self._runtime)
 
     def _claim(self) -> int:
         claimed = claim(self._chain).catalog if self._agreement.rank == 0 else None
@@ -405,8 +387,8 @@ class Checkpointer:
         if self._reader is not None and not self._reader.at_boundary:
             return False  # nothing can be saved before the granted batches are used
         if self._agreement.world == 1:
-            return self._terminated
-        return self._ranks_meet() and self._agreement.any(self._terminated)
+            return self._termination.raised
+        return self._ranks_meet() and self._agreement.any(self._termination.raised)
 
     def _terminate(self) -> None:
         if self._saved_step != self._step:
@@ -414,32 +396,16 @@ class Checkpointer:
         self._drain_with_retry()
         raise Terminated(f"SIGTERM: saved and committed at step {self._step}")
 
-    def _install_handler(self) -> None:
-        if self._settings.handle_sigterm and threading.current_thread() is threading.main_thread():
-            self._previous_handler = signal.signal(signal.SIGTERM, self._on_sigterm)
-
-    def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
-        """Raise a flag; the next step() saves and ends. A second SIGTERM acts as it did before us."""
-        if self._terminated:
-            signal.signal(signal.SIGTERM, self._previous_handler or signal.SIG_DFL)
-            signal.raise_signal(signal.SIGTERM)
-        self._terminated = True
-
     def _release(self) -> None:
         """Give everything back, last the handler, first the agent; each even if one before it raises."""
         self._closed = True
         with ExitStack() as stack:
-            stack.callback(self._restore_handler)
+            stack.callback(self._termination.restore)
             stack.callback(self._buffer.close)
             if self._pinned:
                 stack.callback(unpin, self._buffer)
             stack.callback(self._tracker.close)
             stack.callback(self._saver.close)
-
-    def _restore_handler(self) -> None:
-        if self._previous_handler is not None:
-            signal.signal(signal.SIGTERM, self._previous_handler)
-            self._previous_handler = None
 
 
 def _open(url: str | os.PathLike[str] | Store, options: Mapping[str, str] | None) -> Store:

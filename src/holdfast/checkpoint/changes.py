@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from holdfast.checkpoint.chain import Change, Draft, Head
-from holdfast.errors import CheckpointNotFound, SaveFailed, TakenOver
+from holdfast.errors import BaseDropped, CheckpointNotFound, SaveFailed, TakenOver
 from holdfast.format.catalog import Entry, Garbage
 from holdfast.policy import Retention, closure
 
@@ -40,7 +40,7 @@ def add_checkpoint(entry: Entry, *, term: int, retention: Retention, clocks: Clo
         if any(item.checkpoint == entry.info.id for item in head.catalog.garbage):
             raise SaveFailed(f"checkpoint {entry.info.id} was committed and dropped again")
         if entry.info.base is not None and entry.info.base not in head.by_id:
-            raise SaveFailed(f"checkpoint {entry.info.id} stands on {entry.info.base}, which the run no longer holds")
+            raise BaseDropped(f"checkpoint {entry.info.id} stands on {entry.info.base}, which the run no longer holds")
         draft = replace(_same(head, "save"), head=entry.info.id, entries=(*head.entries, entry))
         return retain(draft, retention, clocks)
 

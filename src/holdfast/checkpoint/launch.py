@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -39,6 +40,23 @@ class Handle(Protocol):
     def last_words(self) -> str:
         """What it wrote before it ended, for the user."""
         ...
+
+
+class Launcher:
+    """Starts the agents of one trainer, each with the same configuration but for the term."""
+
+    def __init__(self, buffer: FrameBuffer, config: Configure, store: Store | None, *, runtime: Runtime) -> None:
+        self._buffer = buffer
+        self._config = config
+        self._store = store  # an object of this process; None: the configuration's URL
+        self._runtime = runtime
+
+    def __call__(self, term: int) -> Handle:
+        """Another agent."""
+        config = replace(self._config, term=term)
+        if self._store is None:
+            return AgentProcess(self._buffer, config)
+        return AgentThread(self._buffer, config, self._store, runtime=self._runtime)
 
 
 class AgentProcess:

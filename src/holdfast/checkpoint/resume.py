@@ -17,9 +17,9 @@ from holdfast.checkpoint.agreement import Agreement
 from holdfast.checkpoint.chain import Chain, Head
 from holdfast.checkpoint.changes import go_back, take_over
 from holdfast.checkpoint.lease import HeldLease, live_leases
+from holdfast.checkpoint.position import Position
 from holdfast.checkpoint.read import Parts, VerifiedReader, find_checkpoint, lineage
 from holdfast.checkpoint.restore import Progress, TablePlan, Targets, plan_tables, read_state, restore_rows
-from holdfast.checkpoint.saver import Position
 from holdfast.checkpoint.state import TrainingState
 from holdfast.checkpoint.tables import Table
 from holdfast.checkpoint.tracker import Tracker

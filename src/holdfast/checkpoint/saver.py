@@ -3,53 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
-
-import torch
 
 from holdfast.checkpoint.agreement import Agreement
 from holdfast.checkpoint.buffer import FrameBuffer
-from holdfast.checkpoint.channel import Committed, Failed, Notice, TableSlice
+from holdfast.checkpoint.capture import Capture
+from holdfast.checkpoint.channel import Committed, Failed, Notice
 from holdfast.checkpoint.client import AgentClient, Lost
 from holdfast.checkpoint.launch import Handle
-from holdfast.checkpoint.rng import capture_rng
-from holdfast.checkpoint.snapshot import FrameFiller, TableCopy, row_range
-from holdfast.checkpoint.state import TrainingState
-from holdfast.checkpoint.tables import Table
+from holdfast.checkpoint.position import Pause, Position, SaveStats
+from holdfast.checkpoint.snapshot import FrameFiller
 from holdfast.checkpoint.tracker import Tracker
-from holdfast.errors import AgentDied, SaveFailed, TakenOver
+from holdfast.errors import AgentDied, BaseDropped, SaveFailed, TakenOver
 from holdfast.format.catalog import Entry, Intent, checkpoint_id
-from holdfast.format.dtypes import code_of
-from holdfast.format.layout import row_bytes
-from holdfast.format.manifest import table_spec_to_json
-from holdfast.format.tree import EncodedTree, encode_tree
 from holdfast.policy import Overlap, Strategy, StrategyContext
 from holdfast.runtime import SYSTEM, Runtime
-from holdfast.types import CheckpointInfo, Kind, Since
+from holdfast.types import CheckpointInfo, Kind
 
 logger = logging.getLogger("holdfast")
 
-_FIRST_PAUSE_S = 5.0  # before a save is tried again after a failure; doubles up to:
-_LONGEST_PAUSE_S = 600.0
 _MAX_DEATHS = 3  # agents that may die in a row before the save they were asked about counts as failed
-
-
-@dataclass(slots=True, kw_only=True)
-class SaveStats:
-    """What saving has cost so far; times in seconds."""
-
-    snapshots: int = 0
-    committed: int = 0
-    failed: int = 0
-    skipped: int = 0
-    agent_deaths: int = 0
-    last_stall_s: float = 0.0  # how long the loop waited for the last snapshot
-    total_stall_s: float = 0.0
-    buffer_waits: int = 0  # snapshots that were larger than the buffer
-    last_commit_step: int | None = None
-    last_commit_s: float | None = None  # monotonic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,17 +35,6 @@ class SaveRequest:
     tag: str | None
     metrics: Mapping[str, float]
     reader: Mapping[str, Any] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
-    """Where a trainer stands in its run: what it took over, restored and may build on."""
-
-    term: int
-    checkpoint: str | None = None  # the last one committed or restored
-    baseline: str | None = None
-    baseline_bytes: int = 0
-    fractions: tuple[float, ...] = ()  # sizes of the deltas since the baseline
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,9 +49,8 @@ class Saver:
     def __init__(
         self,
         *,
-        tables: Sequence[Table],
+        capture: Capture,
         tracker: Tracker,
-        state: TrainingState,
         agreement: Agreement,
         strategy: Strategy,
         overlap: Overlap,
@@ -95,9 +58,8 @@ class Saver:
         launch: Callable[[int], Handle],
         runtime: Runtime = SYSTEM,
     ) -> None:
-        self._tables = tables
+        self._capture = capture
         self._tracker = tracker
-        self._state = state
         self._agreement = agreement
         self._strategy = strategy
         self._overlap = overlap
@@ -107,8 +69,7 @@ class Saver:
         self._client: AgentClient | None = None
         self._in_flight: _InFlight | None = None
         self._failure: str | None = None
-        self._pause_s = _FIRST_PAUSE_S
-        self._not_before_s = float("-inf")
+        self._pause = Pause()
         self._deaths = 0
         self.position = Position(term=0)
         self.taken_over: str | None = None
@@ -136,7 +97,7 @@ class Saver:
 
     def may_retry(self) -> bool:
         """Whether the pause after a failed save is over."""
-        return self._runtime.monotonic_s() >= self._not_before_s
+        return self._pause.is_over(self._runtime.monotonic_s())
 
     def save(self, request: SaveRequest, *, force: bool = False) -> bool:
         """Snapshot now. False if it was skipped because the last one is still being written, or an agent died.
@@ -162,7 +123,7 @@ class Saver:
         finally:
             taken_by_all = not self._agreement.any(not taken)
         if taken:
-            self._count(self._runtime.monotonic_s() - started_s)
+            self.stats.count_snapshot(self._runtime.monotonic_s() - started_s)
         return taken_by_all
 
     def poll(self, timeout_s: float | None = 0.0) -> None:
@@ -203,7 +164,7 @@ class Saver:
     def _decide(self, request: SaveRequest, force: bool) -> dict[str, Any] | None:
         """The intent of this save, or None to skip it."""
         if self.busy and not force and self._overlap is Overlap.SKIP:
-            logger.info("step %d: skipped a save, the last one is still being written%s", request.step, self._age())
+            logger.info("step %d: skipped a save, the last one is still being written; %s", request.step, self._age())
             return None
         if not force and not self.may_retry():
             return None
@@ -236,8 +197,7 @@ class Saver:
 
     def _distrust_marks(self) -> None:
         """Rank 0 saw another outcome of the last save: rows that were forgotten here may be missing in its parent."""
-        for table in self._tables:
-            self._tracker.mark(table.name, None)
+        self._tracker.mark_all()
 
     def _settle(self) -> None:
         """Learn how the save under way ended: the next one's parent depends on it."""
@@ -251,18 +211,13 @@ class Saver:
         self._in_flight = _InFlight(intent=intent)
         begun = False
         try:
-            copies, slices = self._table_copies(intent.kind)
-            tree = self._encode_state(request)
-            tensors = [torch.frombuffer(bytearray(tree.skeleton), dtype=torch.uint8), *tree.tensors]
-            self._client.begin(intent, slices, [(code_of(t.dtype), tuple(t.shape)) for t in tensors])
+            local = {"step": request.step, "reader": request.reader, "fractions": list(self.position.fractions)}
+            captured = self._capture.take(intent.kind, local)
+            self._client.begin(intent, captured.slices, captured.tensor_specs)
             begun = True
             filler = FrameFiller(self._client, self._buffer)
-            for index, tensor in enumerate(tensors):
-                filler.add_state(index, tensor)
-            for copy in copies:
-                filler.add_table(copy)
-            filler.flush()
-            self._client.seal(self._full_bytes(copies, tensors))
+            captured.copy_into(filler)
+            self._client.seal(captured.full_bytes)
         except AgentDied:
             raise
         except BaseException as error:
@@ -273,44 +228,6 @@ class Saver:
                 self._give_up(repr(error))
             raise
         self._warn_small_buffer(filler.copied_bytes)
-
-    def _table_copies(self, kind: Kind) -> tuple[list[TableCopy], list[TableSlice]]:
-        since = Since.BASELINE if kind is Kind.DIFFERENTIAL else Since.LAST
-        copies, slices = [], []
-        for index, table in enumerate(self._tables):
-            start, stop = row_range(table.rows, self._agreement.rank, self._agreement.world)
-            touched = self._tracker.touched(table, since)
-            whole = kind is Kind.FULL or touched.whole
-            spec = table.spec()
-            slots = table.slots()
-            copies.append(
-                TableCopy(
-                    index=index,
-                    columns=spec.columns,
-                    tensors=(table.parameter.detach(), *(slots[column.name] for column in spec.slots)),
-                    start=start,
-                    stop=stop,
-                    ids=None if whole else touched.ids(start, stop),
-                )
-            )
-            slices.append(TableSlice(spec=table_spec_to_json(spec), start=start, stop=stop, whole=whole))
-        return copies, slices
-
-    def _encode_state(self, request: SaveRequest) -> EncodedTree:
-        """Everything but rows: what all ranks share from rank 0, what is each rank's own from each."""
-        tree: dict[str, Any] = {
-            "step": request.step,
-            "rng": capture_rng(),
-            "reader": request.reader,
-            "fractions": list(self.position.fractions),
-        }
-        if self._agreement.rank == 0:
-            tree["training"] = self._state.capture()
-        return encode_tree(tree)
-
-    def _full_bytes(self, copies: Sequence[TableCopy], tensors: Sequence[torch.Tensor]) -> int:
-        rows = sum(row_bytes(copy.columns) * (copy.stop - copy.start) for copy in copies)
-        return rows + sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
     def _on(self, event: object) -> None:
         match event:
@@ -327,21 +244,12 @@ class Saver:
         if self._in_flight is None or self._in_flight.intent.checkpoint != info.id:
             return
         self._in_flight = None
-        full = info.kind is Kind.FULL
-        self._tracker.committed(full=full)
-        if full:
-            self.position = Position(
-                term=self.position.term, checkpoint=info.id, baseline=info.id, baseline_bytes=info.size_bytes
-            )
-        else:
-            fraction = info.size_bytes / max(1, self.position.baseline_bytes)
-            fractions = (*self.position.fractions, fraction)
-            self.position = replace(self.position, checkpoint=info.id, fractions=fractions)
+        self._tracker.committed(full=info.kind is Kind.FULL)
+        self.position = self.position.after(info)
         self._failure = None
-        self._pause_s, self._not_before_s, self._deaths = _FIRST_PAUSE_S, float("-inf"), 0
-        self.stats.committed += 1
-        self.stats.last_commit_step = info.step
-        self.stats.last_commit_s = self._runtime.monotonic_s()
+        self._pause.end()
+        self._deaths = 0
+        self.stats.count_commit(info.step, self._runtime.monotonic_s())
 
     def _failed(self, event: Failed) -> None:
         in_flight = self._in_flight
@@ -355,6 +263,8 @@ class Saver:
             return
         if event.error == TakenOver.__name__:
             self.taken_over = event.message
+        if event.error == BaseDropped.__name__:
+            self.position = self.position.without_baseline()
         self._give_up(f"{event.error}: {event.message}")
 
     def _lost(self, message: str) -> None:
@@ -362,7 +272,7 @@ class Saver:
 
         When they die one after another, the next one is started with the next save.
         """
-        logger.warning("%s; training goes on and another agent is started%s", message, self._age())
+        logger.warning("%s; training goes on and another agent is started; %s", message, self._age())
         self.stats.agent_deaths += 1
         self._deaths += 1
         sealed = self._in_flight
@@ -399,16 +309,13 @@ class Saver:
         self._tracker.failed()
         self.stats.failed += 1
         self._failure = f"the checkpoint of step {intent.step} was not committed: {why}"
-        self._not_before_s = self._runtime.monotonic_s() + self._pause_s
+        now_s = self._runtime.monotonic_s()
         logger.warning(
-            "%s; the next save holds its rows, in %.0f s at the earliest%s", self._failure, self._pause_s, self._age()
+            "%s; the next save holds its rows, in %.0f s at the earliest; %s",
+            self._failure,
+            self._pause.begin(now_s),
+            self.stats.age(now_s),
         )
-        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
-
-    def _count(self, stall_s: float) -> None:
-        self.stats.snapshots += 1
-        self.stats.last_stall_s = stall_s
-        self.stats.total_stall_s += stall_s
 
     def _warn_small_buffer(self, needed: int) -> None:
         waited_s = self._client.waited_s if self._client else 0.0
@@ -425,6 +332,4 @@ class Saver:
             )
 
     def _age(self) -> str:
-        if self.stats.last_commit_s is None:
-            return "; nothing has been committed by this trainer yet"
-        return f"; the last commit is {self._runtime.monotonic_s() - self.stats.last_commit_s:.0f} s old"
+        return self.stats.age(self._runtime.monotonic_s())

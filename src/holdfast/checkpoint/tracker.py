@@ -88,6 +88,11 @@ class Tracker:
         else:
             watch.marks.live.add(_checked(ids, watch.table))
 
+    def mark_all(self) -> None:
+        """Every row of every table."""
+        for name in self._watches:
+            self.mark(name, None)
+
     def forget_all(self) -> None:
         """Nothing changed since anything: the tables are about to be restored."""
         for watch in self._watches.values():

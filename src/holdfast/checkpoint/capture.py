@@ -1,0 +1,96 @@
+"""Decides what a snapshot of this rank holds: its share of each table's rows, and its share of everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.checkpoint.channel import TableSlice
+from holdfast.checkpoint.rng import capture_rng
+from holdfast.checkpoint.snapshot import FrameFiller, TableCopy, row_range
+from holdfast.checkpoint.state import TrainingState
+from holdfast.checkpoint.tables import Table
+from holdfast.checkpoint.tracker import Tracker
+from holdfast.format.dtypes import code_of
+from holdfast.format.layout import row_bytes
+from holdfast.format.manifest import table_spec_to_json
+from holdfast.format.tree import encode_tree
+from holdfast.types import Kind, Since
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Captured:
+    """A snapshot before it is copied: live tensors and the rows of them that count."""
+
+    copies: tuple[TableCopy, ...]
+    slices: tuple[TableSlice, ...]
+    tensors: tuple[Tensor, ...]  # of the state tree; the first is its skeleton
+
+    @property
+    def tensor_specs(self) -> list[tuple[str, tuple[int, ...]]]:
+        """Types and shapes of the state tensors."""
+        return [(code_of(tensor.dtype), tuple(tensor.shape)) for tensor in self.tensors]
+
+    @property
+    def full_bytes(self) -> int:
+        """What it would take with every row."""
+        rows = sum(row_bytes(copy.columns) * (copy.stop - copy.start) for copy in self.copies)
+        return rows + sum(tensor.numel() * tensor.element_size() for tensor in self.tensors)
+
+    def copy_into(self, filler: FrameFiller) -> None:
+        """Copy it: the part the training loop waits for."""
+        for index, tensor in enumerate(self.tensors):
+            filler.add_state(index, tensor)
+        for copy in self.copies:
+            filler.add_table(copy)
+        filler.flush()
+
+
+class Capture:
+    """Knows the tables, what moved in them, and the rest of the training state."""
+
+    def __init__(
+        self, tables: Sequence[Table], tracker: Tracker, state: TrainingState, *, rank: int, world: int
+    ) -> None:
+        self._tables = tables
+        self._tracker = tracker
+        self._state = state
+        self._rank = rank
+        self._world = world
+
+    def take(self, kind: Kind, local: Mapping[str, Any]) -> Captured:
+        """The snapshot of this moment; ``local`` is this rank's own part of the state tree."""
+        since = Since.BASELINE if kind is Kind.DIFFERENTIAL else Since.LAST
+        taken = [self._table(index, table, kind, since) for index, table in enumerate(self._tables)]
+        return Captured(
+            copies=tuple(copy for copy, _ in taken),
+            slices=tuple(part for _, part in taken),
+            tensors=self._state_tensors(local),
+        )
+
+    def _table(self, index: int, table: Table, kind: Kind, since: Since) -> tuple[TableCopy, TableSlice]:
+        start, stop = row_range(table.rows, self._rank, self._world)
+        touched = self._tracker.touched(table, since)
+        whole = kind is Kind.FULL or touched.whole
+        spec, slots = table.spec(), table.slots()
+        copy = TableCopy(
+            index=index,
+            columns=spec.columns,
+            tensors=(table.parameter.detach(), *(slots[column.name] for column in spec.slots)),
+            start=start,
+            stop=stop,
+            ids=None if whole else touched.ids(start, stop),
+        )
+        return copy, TableSlice(spec=table_spec_to_json(spec), start=start, stop=stop, whole=whole)
+
+    def _state_tensors(self, local: Mapping[str, Any]) -> tuple[Tensor, ...]:
+        """What all ranks share from rank 0, what is each rank's own from each."""
+        tree = {**local, "rng": capture_rng()}
+        if self._rank == 0:
+            tree["training"] = self._state.capture()
+        encoded = encode_tree(tree)
+        return (torch.frombuffer(bytearray(encoded.skeleton), dtype=torch.uint8), *encoded.tensors)

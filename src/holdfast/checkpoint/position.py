@@ -1,0 +1,95 @@
+"""Where a trainer stands in its run, and what its saves have cost so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.types import CheckpointInfo, Kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """What a trainer took over, restored or committed last, and may build on."""
+
+    term: int
+    checkpoint: str | None = None  # the last one committed or restored
+    baseline: str | None = None
+    baseline_bytes: int = 0
+    fractions: tuple[float, ...] = ()  # sizes of the deltas since the baseline, as shares of it
+
+    def after(self, info: CheckpointInfo) -> Position:
+        """The position once this checkpoint is committed."""
+        if info.kind is Kind.FULL:
+            return Position(term=self.term, checkpoint=info.id, baseline=info.id, baseline_bytes=info.size_bytes)
+        return Position(
+            term=self.term,
+            checkpoint=info.id,
+            baseline=self.baseline,
+            baseline_bytes=self.baseline_bytes,
+            fractions=(*self.fractions, info.size_bytes / max(1, self.baseline_bytes)),
+        )
+
+    def without_baseline(self) -> Position:
+        """The position once the run has dropped what it stood on: the next checkpoint is a baseline."""
+        return Position(term=self.term, checkpoint=self.checkpoint)
+
+
+@dataclass(slots=True, kw_only=True)
+class SaveStats:
+    """What saving has cost so far; times in seconds."""
+
+    snapshots: int = 0
+    committed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    agent_deaths: int = 0
+    last_stall_s: float = 0.0  # how long the loop waited for the last snapshot
+    total_stall_s: float = 0.0
+    buffer_waits: int = 0  # snapshots that were larger than the buffer
+    last_commit_step: int | None = None
+    last_commit_s: float | None = None  # monotonic
+
+    def count_snapshot(self, stall_s: float) -> None:
+        """A snapshot was sealed after the loop waited for so long."""
+        self.snapshots += 1
+        self.last_stall_s = stall_s
+        self.total_stall_s += stall_s
+
+    def count_commit(self, step: int, now_s: float) -> None:
+        """A checkpoint was committed."""
+        self.committed += 1
+        self.last_commit_step = step
+        self.last_commit_s = now_s
+
+    def age(self, now_s: float) -> str:
+        """How old the last commit is, for messages."""
+        if self.last_commit_s is None:
+            return "nothing has been committed by this trainer yet"
+        return f"the last commit is {now_s - self.last_commit_s:.0f} s old"
+
+
+class Pause:
+    """Waits longer after each failure: a snapshot at every step of an outage would cost more than the outage."""
+
+    _FIRST_S = 5.0
+    _LONGEST_S = 600.0
+
+    def __init__(self) -> None:
+        self._next_s = self._FIRST_S
+        self._until_s = float("-inf")
+
+    def begin(self, now_s: float) -> float:
+        """Start to wait after a failure; for how long."""
+        wait_s = self._next_s
+        self._until_s = now_s + wait_s
+        self._next_s = min(2 * wait_s, self._LONGEST_S)
+        return wait_s
+
+    def is_over(self, now_s: float) -> bool:
+        """Whether it is time to try again."""
+        return now_s >= self._until_s
+
+    def end(self) -> None:
+        """All is well again."""
+        self._next_s = self._FIRST_S
+        self._until_s = float("-inf")

@@ -1,0 +1,29 @@
+"""SIGTERM as a flag: the training loop looks at it when a step is over and the state is whole."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+
+class TerminationFlag:
+    """Raised by the first SIGTERM; a second one acts as it did before us. Works in the main thread only."""
+
+    def __init__(self, *, install: bool) -> None:
+        self.raised = False
+        self._installed = install and threading.current_thread() is threading.main_thread()
+        self._previous: Any = signal.signal(signal.SIGTERM, self._on_signal) if self._installed else None
+
+    def restore(self) -> None:
+        """Give the signal back to whoever handled it before."""
+        if self._installed:
+            self._installed = False
+            signal.signal(signal.SIGTERM, self._previous or signal.SIG_DFL)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.raised:
+            self.restore()
+            signal.raise_signal(signal.SIGTERM)
+        self.raised = True
