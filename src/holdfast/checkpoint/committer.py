@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from holdfast.checkpoint.chain import Chain, Head
 from holdfast.checkpoint.changes import Clocks, add_checkpoint, own
+from holdfast.checkpoint.lease import TTL_S, live_leases
 from holdfast.errors import ObjectExists, SaveFailed
 from holdfast.format.catalog import Entry, Intent, Record, Ref, intent_name, object_name, part_name, record_name
 from holdfast.format.document import digest
@@ -101,21 +102,29 @@ class Committer:
     ) -> str | None:
         """Wait until all parts are there; if that is not worth waiting for any longer, why."""
         started_s = self._runtime.monotonic_s()
+        look_s = started_s + 2 * TTL_S  # by then every writer at work has its lease
         pause_s = _POLL_S
         while not cancelled():
             self._read_new_parts(intent, parts)
             if len(parts) == intent.world:
                 return None
-            if self._runtime.monotonic_s() - started_s > self._part_timeout_s:
-                missing = sorted(set(range(intent.world)) - set(parts))
-                return (
-                    f"was given up: the parts of ranks {missing} did not arrive within {self._part_timeout_s:.0f} s; "
-                    "a writer has died or is stuck"
-                )
+            now_s = self._runtime.monotonic_s()
+            missing = sorted(set(range(intent.world)) - set(parts))
+            if now_s - started_s > self._part_timeout_s:
+                return f"was given up: the parts of ranks {missing} did not arrive within {self._part_timeout_s:.0f} s"
+            if now_s > look_s:
+                look_s = now_s + TTL_S
+                if not self._may_arrive(intent.checkpoint, len(missing)):
+                    return f"was given up: of the ranks {missing}, whose parts are missing, an agent has died"
             own(self._chain.head(), intent.term)
             self._runtime.sleep(pause_s)
             pause_s = min(pause_s * 1.5, _MAX_POLL_S)
         return "was cancelled"
+
+    def _may_arrive(self, checkpoint: str, missing: int) -> bool:
+        """Whether enough agents are at work on the save: ours, and one for each missing part."""
+        at_work = [lease for lease in live_leases(self._store, "writer") if checkpoint in lease.checkpoints]
+        return len(at_work) > missing
 
     def _read_new_parts(self, intent: Intent, parts: dict[int, tuple[Manifest, Ref]]) -> None:
         """Read what has arrived; raises SaveFailed if another writer called the save off."""
@@ -130,7 +139,7 @@ class Committer:
                 ref = Ref(name=name, size_bytes=len(data), digest=digest(data))
                 parts[rank] = (Manifest.decode(data, name=name), ref)
         if record_name(intent.checkpoint) in present and len(parts) < intent.world:
-            raise _called_off(intent)
+            raise self._called_off(intent)
 
     def _entry(self, intent: Intent, parts: dict[int, tuple[Manifest, Ref]]) -> Entry:
         manifests = [parts[rank][0] for rank in range(intent.world)]
@@ -141,7 +150,7 @@ class Committer:
             self._store.put(name, record, create=True)
         except ObjectExists:  # another writer of this save was first: with the same bytes, or to call it off
             if bytes(self._store.get(name)) != record:
-                raise _called_off(intent) from None
+                raise self._called_off(intent) from None
         info = CheckpointInfo(
             id=intent.checkpoint,
             step=intent.step,
@@ -158,8 +167,6 @@ class Committer:
         )
         return Entry(info=info, record=Ref(name=name, size_bytes=len(record), digest=digest(record)))
 
-
-def _called_off(intent: Intent) -> SaveFailed:
-    return SaveFailed(
-        f"checkpoint {intent.checkpoint} was called off: another of its {intent.world} writers gave it up"
-    )
+    def _called_off(self, intent: Intent) -> SaveFailed:
+        own(self._chain.head(), intent.term)  # if that is why, say so
+        return SaveFailed(f"checkpoint {intent.checkpoint} was called off by another of its {intent.world} writers")
