@@ -9,7 +9,6 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -28,6 +27,7 @@ from holdfast.checkpoint.restore import Progress
 from holdfast.checkpoint.resume import ModelRestorer, await_writers, claim, position_of, protected, restore_newest
 from holdfast.checkpoint.rng import restore_rng
 from holdfast.checkpoint.saver import Saver, SaveRequest
+from holdfast.checkpoint.schedule import Schedule
 from holdfast.checkpoint.settings import Settings
 from holdfast.checkpoint.sizing import frames_for
 from holdfast.checkpoint.snapshot import pin, unpin
@@ -42,7 +42,6 @@ from holdfast.policy import (
     KeepLast,
     Overlap,
     Retention,
-    SaveContext,
     SavePolicy,
     Strategy,
 )
@@ -51,8 +50,6 @@ from holdfast.storage import Store, open_store
 from holdfast.storage.retry import RetryingStore
 
 logger = logging.getLogger("holdfast")
-
-_AGREE_EVERY = 16  # steps between the points at which ranks compare clocks and signals
 
 
 class Checkpointer:
@@ -79,7 +76,6 @@ class Checkpointer:
         optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
         self._settings = settings
         self._runtime = runtime
-        self._save_policy = save
         self._agreement: Agreement = find_agreement()
         rank, world = self._agreement.rank, self._agreement.world
         self._store = RetryingStore(_open(url, options), total_s=settings.retry_s, runtime=runtime)
@@ -114,9 +110,7 @@ class Checkpointer:
         self._optimizer_steps = 0
         self._started = False
         self._closed = False
-        self._step = 0
-        self._saved_step: int | None = None
-        self._last_save = (0, runtime.monotonic_s())
+        self._schedule = Schedule(save, self._agreement, self._reader, runtime)
         self._metrics: dict[str, Any] = {}
         self._pending_rng: Mapping[str, Any] | None = None
         self._termination = TerminationFlag(install=settings.handle_sigterm)
@@ -126,7 +120,7 @@ class Checkpointer:
     @property
     def steps(self) -> int:
         """Optimizer steps taken, over all restarts."""
-        return self._step
+        return self._schedule.step
 
     @property
     def stats(self) -> SaveStats:
@@ -177,7 +171,7 @@ class Checkpointer:
         if reader:
             self._restore_reader(restored.local)
         self._start(position_of(restored, term), step=restored.info.step)
-        return self._step
+        return self.steps
 
     def batches(self, epochs: int | None = 1) -> Iterator[Any]:
         """The loader's batches, continuing where the checkpoint stopped; ``epochs`` counts from the very start."""
@@ -197,13 +191,13 @@ class Checkpointer:
         self._metrics.update({k: v.detach() if isinstance(v, Tensor) else v for k, v in metrics.items()})
         if not self._stepped():
             return
-        self._step += 1
+        self._schedule.step += 1
         self._saver.poll()
-        if self._agreed_termination():
+        if self._schedule.agree_on(self._termination.raised):
             self._terminate()
-        if self._due():
+        if self._schedule.is_due(may_save=self._saver.may_retry(), retry=self._saver.failed):
             self._save(tag=None, force=False)
-        self._grant()
+        self._schedule.grant()
 
     def save(self, tag: str | None = None, *, wait: bool = False) -> bool:
         """Save now; ``wait`` returns only when it is committed (and raises SaveFailed if it is not)."""
@@ -233,7 +227,7 @@ class Checkpointer:
         if self._closed:
             return
         try:
-            if self._started and self._saved_step != self._step:
+            if self._started and self._schedule.has_news:
                 self._save(tag=None, force=True)
             self._drain_with_retry()
         finally:
@@ -284,12 +278,9 @@ class Checkpointer:
         return int(self._agreement.broadcast(claimed.term if claimed else None))
 
     def _start(self, position: Position, *, step: int = 0) -> None:
-        self._step = step
-        self._saved_step = step if position.checkpoint else None
-        self._last_save = (step, self._runtime.monotonic_s())
         self._saver.start(position)
+        self._schedule.start(step, restored=position.checkpoint is not None)
         self._started = True
-        self._grant()
 
     def _ensure_started(self) -> None:
         if self._closed:
@@ -310,49 +301,15 @@ class Checkpointer:
         before, self._optimizer_steps = self._optimizer_steps, self._tracker.optimizer_steps
         return self._optimizer_steps > before
 
-    def _context(self) -> SaveContext:
-        step, at_s = self._last_save
-        return SaveContext(step=self._step, now_s=self._runtime.monotonic_s(), last_save_step=step, last_save_s=at_s)
-
-    def _due(self) -> bool:
-        if self._reader is not None and not self._reader.at_boundary:
-            return False
-        wanted = self._saver.may_retry() and (self._saver.failed or self._save_policy.due(self._context()))
-        if self._agreement.world == 1:
-            return wanted
-        if self._steps_until_due() == 0:
-            return True  # counted in steps: every rank knows by itself
-        return self._ranks_meet() and bool(self._agreement.broadcast(wanted))
-
-    def _steps_until_due(self) -> int | None:
-        """As the policy says; with several ranks as if no time had passed, because their clocks differ."""
-        context = self._context()
-        if self._agreement.world > 1:
-            context = replace(context, now_s=context.last_save_s)
-        return self._save_policy.steps_until_due(context)
-
-    def _ranks_meet(self) -> bool:
-        """Whether ranks compare clocks and signals at this step; all of them must know that by themselves."""
-        if self._reader is not None and self._reader.reads_ahead:
-            return self._reader.at_boundary
-        return self._step % _AGREE_EVERY == 0
-
     def _save(self, *, tag: str | None, force: bool) -> bool:
-        if self._reader is not None and not self._reader.at_boundary:
+        if not self._schedule.at_boundary:
             raise RunError("the reader has batches in flight that no step has used; save at a step() instead")
         metrics = {name: float(value) for name, value in self._metrics.items()}
         state = self._reader.state() if self._reader is not None else None
-        taken = self._saver.save(SaveRequest(step=self._step, tag=tag, metrics=metrics, reader=state), force=force)
+        taken = self._saver.save(SaveRequest(step=self.steps, tag=tag, metrics=metrics, reader=state), force=force)
         if taken:
-            self._last_save = (self._step, self._runtime.monotonic_s())
-            self._saved_step = self._step
+            self._schedule.saved()
         return taken
-
-    def _grant(self) -> None:
-        """Tell a reader that reads ahead how far it may go: to the next save, none in flight across it."""
-        if self._reader is not None and self._reader.reads_ahead and self._reader.at_boundary:
-            steps = self._steps_until_due()
-            self._reader.grant(max(1, min(_AGREE_EVERY if steps is None else steps, 2**31)))
 
     def _restore_reader(self, local: Mapping[str, Any]) -> None:
         if self._reader is not None and local.get("reader") is not None:
@@ -383,18 +340,11 @@ class Checkpointer:
         self._save(tag=None, force=True)
         self._saver.drain()
 
-    def _agreed_termination(self) -> bool:
-        if self._reader is not None and not self._reader.at_boundary:
-            return False  # nothing can be saved before the granted batches are used
-        if self._agreement.world == 1:
-            return self._termination.raised
-        return self._ranks_meet() and self._agreement.any(self._termination.raised)
-
     def _terminate(self) -> None:
-        if self._saved_step != self._step:
+        if self._schedule.has_news:
             self._save(tag=None, force=True)
         self._drain_with_retry()
-        raise Terminated(f"SIGTERM: saved and committed at step {self._step}")
+        raise Terminated(f"SIGTERM: saved and committed at step {self.steps}")
 
     def _release(self) -> None:
         """Give everything back, last the handler, first the agent; each even if one before it raises."""
