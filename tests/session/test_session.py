@@ -252,13 +252,16 @@ def test_several_models_and_extras_come_back(store: MemoryStore) -> None:
     assert names == ["user.emb.0", "user.emb.1", "item.emb.0", "item.emb.1"]
 
 
-def test_transfer_learning_restores_what_fits(store: MemoryStore) -> None:
+def test_transfer_learning_restores_what_fits_and_tells_the_rest(
+    store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
     states = train(store, 10)
     model, optimizers = build(seed=5, rows=(300, 77))
     with checkpointer(store, model, optimizers) as guard, pytest.raises(ModelMismatch, match=r"emb\.1"):
         guard.resume()
     with checkpointer(store, model, optimizers) as guard:
         assert guard.resume(reader=False, strict=False) == 10
+    assert "different: emb.1" in caplog.text
     assert torch.equal(model.emb[0].weight, states[10]["emb.0.weight"])
     assert model.emb[1].weight.shape[0] == 77
 

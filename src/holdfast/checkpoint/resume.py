@@ -20,7 +20,7 @@ from holdfast.checkpoint.lease import HeldLease, live_leases
 from holdfast.checkpoint.position import Position
 from holdfast.checkpoint.read import Parts, VerifiedReader, find_checkpoint, lineage
 from holdfast.checkpoint.restore import Progress, TablePlan, Targets, plan_tables, read_state, restore_rows
-from holdfast.checkpoint.state import TrainingState
+from holdfast.checkpoint.state import RestoreReport, TrainingState
 from holdfast.checkpoint.tables import Table
 from holdfast.checkpoint.tracker import Tracker
 from holdfast.errors import CheckpointNotFound, DamagedData, ModelMismatch
@@ -136,7 +136,7 @@ class ModelRestorer:
         plans = plan_tables(history)
         shared, local = self._states(history[-1], rank)
         self._check_tables(plans, strict)
-        self._state.restore(shared, strict=strict)
+        self._tell(self._state.restore(shared, strict=strict), plans)
         targets = [(plan, self._targets(plan)) for name, plan in plans.items() if name in self._fitting(plans)]
         if self._tracker is not None:
             self._tracker.forget_all()
@@ -146,6 +146,18 @@ class ModelRestorer:
         return Restored(
             info=entry.info, local=local, position_bytes=chain[0].info.size_bytes, baseline=chain[0].info.id
         )
+
+    def _tell(self, report: RestoreReport, plans: Mapping[str, TablePlan]) -> None:
+        """What a restore that was not strict leaves as it is."""
+        fitting = self._fitting(plans)
+        left = {
+            "in the model only": [*report.missing, *(name for name in self._tables if name not in plans)],
+            "in the checkpoint only": [*report.unexpected, *(name for name in plans if name not in self._tables)],
+            "different": [*report.changed, *(name for name in plans if name in self._tables and name not in fitting)],
+        }
+        for what, names in left.items():
+            if names:
+                logger.warning("left as it is, because it is %s: %s", what, ", ".join(names))
 
     def _states(self, parts: Parts, rank: int) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         trees = {manifest.rank: read_state(self._reader, manifest) for manifest in parts if manifest.rank in (0, rank)}
