@@ -10,8 +10,8 @@ import mmap
 import os
 import weakref
 from contextlib import suppress
-from pathlib import Path
 
+from holdfast.checkpoint.memory import available_bytes
 from holdfast.errors import ConfigurationError
 
 PAGE = mmap.PAGESIZE
@@ -66,14 +66,3 @@ class FrameBuffer:
         with suppress(BufferError):  # a tensor still looks at it; the mapping ends with that tensor
             self._map.close()
         self._close_fd()
-
-
-def available_bytes() -> int | None:
-    """Memory that can still be had, by the kernel's estimate; None where it gives none."""
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return None

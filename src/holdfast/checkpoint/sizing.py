@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.checkpoint.buffer import PAGE, available_bytes
+from holdfast.checkpoint.buffer import PAGE
+from holdfast.checkpoint.memory import available_bytes
 from holdfast.checkpoint.tables import Table
 from holdfast.errors import ConfigurationError
 from holdfast.format.layout import row_bytes
