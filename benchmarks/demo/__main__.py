@@ -55,7 +55,7 @@ def live(url: str, kill: Kill | None, progress: Progress, task: TaskID) -> str |
                 return value
             if word == "resumed":
                 progress.console.print(f"  trainer {trainer.pid} resumed at step {value}")
-            if word in ("step", "resumed"):
+            if word in ("step", "snapshot", "resumed"):
                 at = int(value)
                 progress.update(task, completed=at)
             steps += word == "step"
@@ -89,7 +89,10 @@ def main() -> int:
     """Run the demo; the exit code says whether the two models are the same."""
     console = Console()
     columns = (TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder, Progress(*columns, console=console) as progress:
+    with (
+        tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder,
+        Progress(*columns, console=console) as progress,
+    ):
         url = str(Path(folder) / "run")
         task = progress.add_task("training DLRM, killed and resumed", total=STEPS)
         finished = [live(url, kill, progress, task) for kill in plan()][-1]
@@ -101,7 +104,9 @@ def main() -> int:
         console.print(table_of(run))
     same = finished == expected
     console.print(f"interrupted run    {finished}\nuninterrupted run  {expected}")
-    console.print(f"verify: {len(problems)} problems; the models are " + ("the same, bit for bit" if same else "different"))
+    console.print(
+        f"verify: {len(problems)} problems; the models are " + ("the same, bit for bit" if same else "different")
+    )
     return 0 if same and not problems else 1
 
 

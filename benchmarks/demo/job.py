@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import itertools
+import warnings
 from collections.abc import Iterable
 
 import torch
@@ -31,7 +31,9 @@ def build() -> tuple[Learner, StatefulDataLoader]:
     stream = ClickStream(SEED, SCALE)
     learner = build_dlrm(stream.cardinalities, DIM, bottom=(64, 32), top=(64,), optimizer="sparse_adam", seed=SEED)
     dataset = ClickDataset(stream, batch_size=BATCH, samples=BATCH * STEPS)
-    return learner, StatefulDataLoader(dataset, batch_size=None, num_workers=0)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "'set_vital' is deprecated")  # between torchdata and torch
+        return learner, StatefulDataLoader(dataset, batch_size=None, num_workers=0)
 
 
 def fingerprint(model: nn.Module, optimizers: Iterable[Optimizer]) -> str:
@@ -67,13 +69,12 @@ def train_protected(url: str) -> None:
         retention=hf.KeepAll(),
     ) as guard:
         print("resumed", guard.resume(), flush=True)
-        snapshots = itertools.count(1)
         for batch in guard.batches(epochs=1):
             loss = train_step(model, batch, optimizers)
             taken = guard.stats.snapshots
             guard.step(loss=loss)
             if guard.stats.snapshots > taken:
-                print("snapshot", next(snapshots), flush=True)
+                print("snapshot", guard.steps, flush=True)
             print("step", guard.steps, flush=True)
     print("finished", fingerprint(model, optimizers), flush=True)
 
