@@ -26,6 +26,7 @@ SEED = 7
 
 def build() -> tuple[Learner, StatefulDataLoader]:
     """Model, optimizers and loader; everything follows from the seed."""
+    torch.set_num_threads(1)  # so small a model gains nothing from more
     torch.manual_seed(SEED)
     torch.use_deterministic_algorithms(True)
     stream = ClickStream(SEED, SCALE)
