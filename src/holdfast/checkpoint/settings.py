@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from holdfast.checkpoint.lease import TTL_S
+from holdfast.policy.arguments import is_finite_number, require, require_count, require_duration
+
+_COUNTS = ("frame_bytes", "uploads")
+_TIMES = ("grace_s", "retry_s", "takeover_s", "part_timeout_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,3 +25,12 @@ class Settings:
     uploads: int = 2  # frames written at the same time
     niceness: int = 10  # of the agent: training comes first
     handle_sigterm: bool = True
+
+    def __post_init__(self) -> None:
+        for name in _COUNTS if self.buffer_bytes is None else ("buffer_bytes", *_COUNTS):
+            require_count(self, name, getattr(self, name))
+        for name in _TIMES:
+            value = getattr(self, name)
+            require(is_finite_number(value) and value >= 0, self, name, "a finite number of at least 0", value)
+        require_duration(self, "lease_s", self.lease_s)
+        require(isinstance(self.niceness, int), self, "niceness", "a whole number", self.niceness)
