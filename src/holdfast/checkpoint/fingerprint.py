@@ -7,19 +7,16 @@ NumPy view (``mark`` is for those), a new tensor behind ``.data`` (the address t
 from __future__ import annotations
 
 from operator import sub
-from typing import Any
 
 from torch import Tensor
 
 from holdfast.checkpoint.tables import Table
 
-_NO_STATE: dict[str, Any] = {}
-
 
 class Fingerprint:
     """Identity and version of a table's weight and slots when they were last accounted for."""
 
-    __slots__ = ("_address", "_entries", "_parameter", "_slots", "_state", "_table", "_tensors", "_versions")
+    __slots__ = ("_address", "_parameter", "_slots", "_table", "_tensors", "_versions")
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -27,9 +24,7 @@ class Fingerprint:
         self.take()
 
     def take(self) -> None:
-        """Account for everything up to now."""
-        self._state = self._current_state()
-        self._entries = len(self._state)
+        """Account for everything up to now, whatever it was."""
         self._slots = self._table.slots()
         self._tensors: list[Tensor] = [self._parameter, *self._slots.values()]
         self._address = self._parameter.data_ptr()
@@ -38,40 +33,25 @@ class Fingerprint:
         except RuntimeError:  # made in inference mode, where nothing is counted
             self._versions = []
 
-    def is_unchanged(self) -> bool:
-        """Whether no tensor changed in place since: the quick part of ``advance(0)``, which sees replaced slots too."""
+    def weight_is_unchanged(self) -> bool:
+        """Whether nobody changed the weight since: the part of ``advance(0)`` that a step can afford twice."""
         if not self._versions or self._parameter.data_ptr() != self._address:
             return False
-        return [tensor._version for tensor in self._tensors] == self._versions
+        return self._parameter._version == self._versions[0]
 
     def advance(self, changes: int) -> bool:
-        """Account for everything up to now; whether that was at most so many in-place changes of each tensor."""
-        before, address = self._versions, self._address
-        if self._has_same_slots():
-            self._address = self._parameter.data_ptr()
-            self._versions = [tensor._version for tensor in self._tensors]
-        else:
-            is_first_step = not self._entries  # makes the slots: new columns, which show in the table's spec
-            self.take()
-            if not is_first_step:
-                return False
-        if not before or not self._versions or self._address != address:
+        """Account for changes in place up to now; whether there were at most so many of each tensor."""
+        before = self._versions
+        if not before or self._parameter.data_ptr() != self._address:
             return False
+        self._versions = [tensor._version for tensor in self._tensors]
         most: int = max(map(sub, self._versions, before))
         return most <= changes
 
-    def _has_same_slots(self) -> bool:
-        state = self._current_state()
-        if not self._versions or state is not self._state or len(state) != self._entries:
-            return False
-        for name, slot in self._slots.items():  # noqa: SIM110 - `all` costs more, and this runs in every step
-            if state.get(name) is not slot:
-                return False
-        return True
-
-    def _current_state(self) -> dict[str, Any]:
-        optimizer = self._table.optimizer
-        return _NO_STATE if optimizer is None else optimizer.state.get(self._parameter, _NO_STATE)
+    def has_same_slots(self) -> bool:
+        """Whether every slot is still in its place. More of them are new columns, which the table's spec shows."""
+        slots = self._table.slots()
+        return all(slots.get(name) is slot for name, slot in self._slots.items())
 
 
 def version_of(tensor: Tensor) -> int | None:

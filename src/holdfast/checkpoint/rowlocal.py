@@ -39,11 +39,14 @@ def why_not_row_local(
     return None if sparse_gradient else _why_zeros_move(kind, group, dtype)
 
 
-def in_place_changes(optimizer: Optimizer, group: Mapping[str, Any], gradient: Tensor) -> int:
-    """How often at most a row-local step changes the weights, and each slot, in place, as torch counts it."""
-    if group.get("fused"):  # not counted at all
-        return 0
-    return 0 if type(optimizer) is SparseAdam and gradient._nnz() == 0 else 1
+def in_place_changes(group: Mapping[str, Any]) -> int:
+    """How often a row-local step changes the weights, and each slot, in place, as torch counts it."""
+    return 0 if group.get("fused") else 1  # fused kernels are not counted
+
+
+def skips(optimizer: Optimizer, gradient: Tensor) -> bool:
+    """Whether a row-local step does nothing at all with this gradient."""
+    return type(optimizer) is SparseAdam and gradient._nnz() == 0
 
 
 def _why_zeros_move(kind: type[Optimizer], group: Mapping[str, Any], dtype: torch.dtype) -> str | None:

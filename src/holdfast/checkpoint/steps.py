@@ -13,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.hooks import RemovableHandle
 
 from holdfast.checkpoint.notices import Notices
-from holdfast.checkpoint.rowlocal import in_place_changes, why_not_row_local
+from holdfast.checkpoint.rowlocal import in_place_changes, skips, why_not_row_local
 from holdfast.checkpoint.tables import holders
 from holdfast.checkpoint.watch import Watch
 from holdfast.errors import ConfigurationError, ModelMismatch
@@ -76,7 +76,8 @@ class Steps:
         if self.ignored:
             return None
         for watch in self._by_optimizer.get(id(optimizer), ()):
-            watch.check_same()
+            if watch.parameter.grad is None:  # as that of a parameter which its module no longer uses
+                watch.check_same()
             if watch.notice_edits():
                 self.notice_edit(watch)
         if len(args) > 1 and callable(args[1]):
@@ -98,6 +99,7 @@ class Steps:
         by_parameter = self._by_parameter
         for group in optimizer.param_groups:
             why_sparse = why_not_row_local(optimizer, group, sparse_gradient=True)
+            changes = in_place_changes(group)
             for parameter in group["params"]:
                 watch = by_parameter.get(id(parameter))
                 if watch is None:
@@ -110,7 +112,7 @@ class Steps:
                         watch.never_tracked = True
                         why = _CAPTURED
                     if why is None:
-                        watch.see_gradient(gradient, changes=in_place_changes(optimizer, group, gradient))
+                        watch.see_gradient(gradient, changes=0 if skips(optimizer, gradient) else changes)
                     else:
                         watch.marks.live.add_all()
                         self._notices.add(watch.table.name, why)

@@ -14,6 +14,20 @@ from holdfast.types import TableSpec
 class Watch:
     """What a table went through since the last snapshot, the last commit and the baseline."""
 
+    __slots__ = (
+        "_device",
+        "_dtype",
+        "_fingerprint",
+        "_pending_spec",
+        "_seen",
+        "_shape",
+        "marks",
+        "never_tracked",
+        "parameter",
+        "stored",
+        "table",
+    )
+
     def __init__(self, table: Table) -> None:
         self.table = table
         self.parameter = table.parameter
@@ -44,8 +58,8 @@ class Watch:
             raise self._mismatch(f"it was {self._dtype} on {self._device} and is {now}")
 
     def notice_edits(self) -> bool:
-        """Add every row if something that was not accounted for changed the table in place; whether that is news."""
-        if self.marks.live.whole or self._fingerprint.is_unchanged():
+        """Add every row if something that was not accounted for changed the weight; whether that is news."""
+        if self.marks.live.whole or self._fingerprint.weight_is_unchanged():
             return False
         self.marks.live.add_all()
         return True
@@ -93,7 +107,7 @@ class Watch:
     def begin(self, spec: TableSpec) -> bool:
         """A snapshot with these columns is taken now; whether it shows an edit that was not noticed before."""
         live = self.marks.live
-        edited = not (live.whole or self._fingerprint.advance(0))
+        edited = not (live.whole or (self._fingerprint.has_same_slots() and self._fingerprint.advance(0)))
         has_new_columns = spec != self.stored  # many slots appear with the first step: what was stored lacks them
         if edited or has_new_columns or self.never_tracked:
             live.add_all()
