@@ -17,7 +17,6 @@ import holdfast as hf
 from benchmarks.demo.job import SAVE_EVERY, STEPS, train_uninterrupted
 
 KILLS_AT_RANDOM = 3
-SEED = 11
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +32,9 @@ class Kill:
         return word == "step" and steps_in_life >= self.after_steps
 
 
-def plan() -> list[Kill | None]:
+def plan(seed: int) -> list[Kill | None]:
     """The trainer's lives: some end at random moments, one right after a snapshot, the last one by itself."""
-    chance = random.Random(SEED)
+    chance = random.Random(seed)
     kills: list[Kill | None] = [
         Kill(after_steps=chance.randint(SAVE_EVERY // 2, 3 * SAVE_EVERY)) for _ in range(KILLS_AT_RANDOM)
     ]
@@ -87,7 +86,9 @@ def table_of(run: hf.Run) -> Table:
 
 def main() -> int:
     """Run the demo; the exit code says whether the two models are the same."""
+    seed = int(sys.argv[1]) if sys.argv[1:] else random.randrange(10**6)
     console = Console()
+    console.print(f"The moments of the kills are drawn from {seed}; python -m benchmarks.demo {seed} repeats them.")
     columns = (TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (
         tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder,
@@ -95,7 +96,7 @@ def main() -> int:
     ):
         url = str(Path(folder) / "run")
         task = progress.add_task("training DLRM, killed and resumed", total=STEPS)
-        finished = [live(url, kill, progress, task) for kill in plan()][-1]
+        finished = [live(url, kill, progress, task) for kill in plan(seed)][-1]
         task = progress.add_task("training DLRM, uninterrupted", total=None)
         expected = train_uninterrupted()
         progress.update(task, total=STEPS, completed=STEPS)
