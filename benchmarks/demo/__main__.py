@@ -104,7 +104,7 @@ def main() -> int:
         problems = run.verify()
         console.print(table_of(run))
     same = finished == expected
-    console.print(f"interrupted run    {finished}\nuninterrupted run  {expected}")
+    console.print(f"interrupted run    {finished}\nuninterrupted run  {expected}", soft_wrap=True)
     console.print(
         f"verify: {len(problems)} problems; the models are " + ("the same, bit for bit" if same else "different")
     )
