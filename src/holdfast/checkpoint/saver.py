@@ -24,6 +24,7 @@ from holdfast.types import CheckpointInfo, Kind
 
 logger = logging.getLogger("holdfast")
 
+_AWAIT, _CANCEL = "await", "cancel"
 _MAX_DEATHS = 3  # agents that may die in a row before the save they were asked about counts as failed
 
 
@@ -105,12 +106,14 @@ class Saver:
         ``force`` waits instead of skipping. All ranks of a job call this at the same step.
         """
         self.poll()
-        decision = self._agreement.broadcast(self._decide(request, force) if self._agreement.rank == 0 else None)
-        if decision is None:
+        leads = self._agreement.rank == 0
+        plan = self._agreement.broadcast(self._plan(request.step, force) if leads else None)
+        if plan is None:
             self.stats.skipped += 1
             return False
-        self._await_predecessor()
-        intent = Intent.from_json(decision)
+        # Each rank by itself, outside of a collective: only then it sees that its agent died, and settles the save.
+        self._settle(cancel=plan == _CANCEL)
+        intent = Intent.from_json(self._agreement.broadcast(self._intend(request) if leads else None))
         if intent.parent != self.position.checkpoint:
             self._distrust_marks()
         started_s = self._runtime.monotonic_s()
@@ -135,12 +138,14 @@ class Saver:
             raise TakenOver(self.taken_over)
 
     def drain(self, timeout_s: float | None = None) -> None:
-        """Wait until no save is under way; raises SaveFailed if the last one failed."""
+        """Wait until no save is under way; raises SaveFailed, or TakenOver, if the last one failed."""
         deadline_s = None if timeout_s is None else self._runtime.monotonic_s() + timeout_s
         while self._in_flight is not None:
             self.poll(0.5)
             if deadline_s is not None and self._runtime.monotonic_s() > deadline_s:
                 raise SaveFailed(f"checkpoint {self._in_flight.intent.checkpoint} was not committed in {timeout_s} s")
+        if self.taken_over is not None:
+            raise TakenOver(self.taken_over)
         if self._failure is not None:
             raise SaveFailed(self._failure)
 
@@ -161,16 +166,18 @@ class Saver:
             self._client.close()
             self._client = None
 
-    def _decide(self, request: SaveRequest, force: bool) -> dict[str, Any] | None:
-        """The intent of this save, or None to skip it."""
+    def _plan(self, step: int, force: bool) -> str | None:
+        """What becomes of the save under way before this one is taken; None to skip this one."""
         if self.busy and not force and self._overlap is Overlap.SKIP:
-            logger.info("step %d: skipped a save, the last one is still being written; %s", request.step, self._age())
+            logger.info("step %d: skipped a save, the last one is still being written; %s", step, self._age())
             return None
         if not force and not self.may_retry():
             return None
-        if self.busy and not force and self._overlap is Overlap.CANCEL and self._client is not None:
-            self._client.cancel()
-        self._settle()
+        if self.busy and (force or self._overlap is Overlap.WAIT):
+            return _AWAIT
+        return _CANCEL  # also where it is over here: another rank's agent that has not noticed need not go on
+
+    def _intend(self, request: SaveRequest) -> dict[str, Any]:
         position = self.position
         context = StrategyContext(baseline_exists=position.baseline is not None, delta_fractions=position.fractions)
         kind = self._strategy.decide(context)
@@ -189,18 +196,14 @@ class Saver:
             metrics=request.metrics,
         ).to_json()
 
-    def _await_predecessor(self) -> None:
-        """On other ranks than 0: the last save is over for the job, so it must be over here too."""
-        if self._in_flight is not None and self._client is not None:
-            self._client.cancel()
-            self._settle()
-
     def _distrust_marks(self) -> None:
         """Rank 0 saw another outcome of the last save: rows that were forgotten here may be missing in its parent."""
         self._tracker.mark_all()
 
-    def _settle(self) -> None:
+    def _settle(self, *, cancel: bool = False) -> None:
         """Learn how the save under way ended: the next one's parent depends on it."""
+        if cancel and self._in_flight is not None and self._client is not None:
+            self._client.cancel()
         while self._in_flight is not None:
             self.poll(0.5)
 
@@ -215,7 +218,7 @@ class Saver:
             captured = self._capture.take(intent.kind, local)
             self._client.begin(intent, captured.slices, captured.tensor_specs)
             begun = True
-            filler = FrameFiller(self._client, self._buffer)
+            filler = FrameFiller(self._client, self._buffer, frames_ahead=self._client.free_frames)
             captured.copy_into(filler)
             self._client.seal(captured.full_bytes)
         except AgentDied:

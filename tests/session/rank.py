@@ -1,0 +1,238 @@
+"""One rank of a job in a process of its own: does what it is told, line by line, and answers in JSON."""
+
+from __future__ import annotations
+
+import faulthandler
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Adagrad, Adam, Optimizer, SparseAdam
+
+import holdfast as hf
+from holdfast.policy import SavePolicy, Strategy
+from holdfast.runtime import Runtime
+from tests.tiny import Tiny, ids_of, snapshot
+
+WORLD = 2
+PATIENCE_S = 40.0  # how long a call may take
+
+
+class Numbers:
+    """The batches of one rank, by number; refuses the place of another rank's reader."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._position = 0
+
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            self._position += 1
+            yield WORLD * (self._position - 1) + self._rank
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rank": self._rank, "position": self._position}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        assert state["rank"] == self._rank
+        self._position = state["position"]
+
+
+class NumbersReadAhead(Numbers):
+    """Reads what it is granted at once, and counts what it read."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(rank)
+        self._granted = 0
+
+    def grant(self, batches: int) -> None:
+        self._granted += batches
+
+    def __iter__(self) -> Iterator[int]:
+        numbers = super().__iter__()
+        while True:
+            ahead = [next(numbers) for _ in range(self._granted)]
+            self._granted = 0
+            yield from ahead
+
+
+class Moody:
+    """An extra that refuses to be saved when told to."""
+
+    refuses = False
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.refuses:
+            raise ArithmeticError("not now")
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        pass
+
+
+def build(*, sparse: bool = True, seed: int = 0) -> tuple[Tiny, list[Optimizer]]:
+    """The model before it is wrapped; dense gradients with an optimizer that takes them."""
+    torch.manual_seed(seed)
+    model = Tiny(sparse=sparse)
+    embeddings = list(model.emb.parameters())
+    rows: Optimizer = SparseAdam(embeddings) if sparse else Adagrad(embeddings, lr=0.1)
+    return model, [rows, Adam(model.top.parameters())]
+
+
+def digests(model: nn.Module, optimizers: list[Optimizer]) -> dict[str, str]:
+    """Every bit of the training state, in few."""
+    bare = model.module if isinstance(model, DistributedDataParallel) else model
+    return {name: _digest(tensor) for name, tensor in snapshot(bare, optimizers).items()}
+
+
+def _digest(tensor: Tensor) -> str:
+    return hashlib.sha256(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()[:16]
+
+
+@dataclass
+class Training:
+    """A wrapped model in training; each batch also draws from this rank's random generator."""
+
+    model: nn.Module
+    optimizers: list[Optimizer]
+    loader: Numbers
+    moody: Moody = field(default_factory=Moody)
+
+    @classmethod
+    def start(cls, rank: int, *, sparse: bool, read_ahead: bool = False) -> Training:
+        model, optimizers = build(sparse=sparse)
+        torch.manual_seed(100 + rank)
+        kind = NumbersReadAhead if read_ahead else Numbers
+        return cls(model=DistributedDataParallel(model), optimizers=optimizers, loader=kind(rank))
+
+    def step(self, number: int) -> None:
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+        ids = ids_of(number) + torch.randint(0, 1000, (1,))
+        (self.model(ids) - 1.0).square().mean().backward()
+        for optimizer in self.optimizers:
+            optimizer.step()
+
+    def digests(self) -> dict[str, str]:
+        return digests(self.model, self.optimizers)
+
+
+class Rank:
+    """The calls that a test can make."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+
+    def open(
+        self,
+        url: str,
+        *,
+        resume: bool = True,
+        step: int | None = None,
+        save: dict[str, Any] | None = None,
+        strategy: dict[str, Any] | None = None,
+        overlap: str = "wait",
+        sparse: bool = True,
+        read_ahead: bool = False,
+        clock_rates: tuple[float, float] = (1.0, 1.0),
+        settings: dict[str, Any] | None = None,
+    ) -> int:
+        """Start training under a Checkpointer; the step it stands at."""
+        rate = clock_rates[self._rank]
+        self._training = Training.start(self._rank, sparse=sparse, read_ahead=read_ahead)
+        self._guard = hf.Checkpointer(
+            url,
+            model=self._training.model,
+            optimizer=self._training.optimizers,
+            loader=self._training.loader,
+            extra={"moody": self._training.moody},
+            save=SavePolicy.from_dict(save) if save else hf.Never(),
+            strategy=Strategy.from_dict(strategy) if strategy else hf.Consecutive(),
+            retention=hf.KeepAll(),
+            overlap=hf.Overlap(overlap),
+            settings=hf.Settings(**{"buffer_bytes": 2**20, "frame_bytes": 2**16, **(settings or {})}),
+            runtime=Runtime(monotonic_s=lambda: rate * time.monotonic()),
+        )
+        if resume:
+            self._guard.resume(step)
+        self._batches = self._guard.batches(epochs=None)
+        return self._guard.steps
+
+    def train(self, steps: int) -> dict[str, dict[str, str]]:
+        """Go on; the state after each step. Leaves the block if something is raised, as the loop would."""
+        states = {}
+        try:
+            for number in (next(self._batches) for _ in range(steps)):
+                self._training.step(number)
+                self._guard.step()
+                states[str(self._guard.steps)] = self._training.digests()
+        except BaseException as error:
+            self._guard.__exit__(type(error), error, error.__traceback__)
+            raise
+        return states
+
+    def save(self, *, wait: bool) -> bool:
+        return self._guard.save(wait=wait)
+
+    def refuse(self, flag: bool) -> None:
+        """Whether the extra state refuses to be saved from now on."""
+        self._training.moody.refuses = flag
+
+    def state(self) -> dict[str, str]:
+        return self._training.digests()
+
+    def agent(self) -> int | None:
+        return self._guard.agent_pid
+
+    def stats(self) -> dict[str, int]:
+        return {"agent_deaths": self._guard.stats.agent_deaths, "failed": self._guard.stats.failed}
+
+    def close(self) -> None:
+        self._guard.close()
+
+    def leave(self) -> None:
+        """Leave the block as on an error: nothing more is saved."""
+        self._guard.__exit__(RuntimeError, RuntimeError(), None)
+
+    def reference(self, steps: int, *, sparse: bool = True) -> dict[str, str]:
+        """Where a run ends that nothing happens to."""
+        training = Training.start(self._rank, sparse=sparse)
+        for _, number in zip(range(steps), training.loader, strict=False):
+            training.step(number)
+        return training.digests()
+
+
+def main(rank: int, meeting_file: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{meeting_file}", rank=rank, world_size=WORLD, timeout=timedelta(seconds=PATIENCE_S)
+    )
+    calls = Rank(rank)
+    say({"value": "ready"})
+    for line in sys.stdin:
+        name, arguments = json.loads(line)
+        faulthandler.dump_traceback_later(PATIENCE_S)
+        try:
+            answer = {"value": getattr(calls, name)(**arguments)}
+        except BaseException as error:
+            answer = {"error": type(error).__name__, "message": str(error)}
+        faulthandler.cancel_dump_traceback_later()
+        say(answer)
+
+
+def say(answer: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,290 @@
+"""Two real processes train one model with DistributedDataParallel and save it together."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast as hf
+from holdfast.checkpoint.chain import Chain
+from holdfast.checkpoint.read import VerifiedReader
+from holdfast.storage import open_store
+from tests.session.job import Job, Jobs, freeze, kill
+from tests.session.rank import Moody, Numbers, build, digests
+
+SLOW_AND_FAST, FAST_AND_SLOW = (0.0, 1e9), (1e9, 0.0)  # the ranks' clocks: one stands still, one races
+EVERY_5 = hf.EverySteps(5).to_dict()
+STRATEGIES = [hf.Full(), hf.OneShot(), hf.Consecutive(), hf.Intermittent()]
+States = dict[int, dict[str, str]]
+
+
+@pytest.fixture(scope="module")
+def jobs() -> Iterator[Jobs]:
+    jobs = Jobs()
+    yield jobs
+    jobs.stop()
+
+
+@pytest.fixture
+def job(jobs: Jobs) -> Job:
+    return jobs.get()
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return str(tmp_path / "run")
+
+
+def train(job: Job, steps: int) -> States:
+    """The states after each step, which are the same on both ranks."""
+    first, second = job.call("train", steps=steps)
+    assert first == second
+    return {int(step): state for step, state in first.items()}
+
+
+def saved(job: Job) -> dict[str, str]:
+    """Save now and wait; the state that must be in it."""
+    state: dict[str, str] = job.call("state")[0]
+    assert job.call("save", wait=True) == [True, True]
+    return state
+
+
+def restored(url: str, step: int | None = None, *, sparse: bool = True) -> dict[str, str]:
+    """A checkpoint as one process alone reads it."""
+    model, optimizers = build(sparse=sparse, seed=99)
+    hf.open_run(url).restore(step, model=model, optimizer=optimizers, extra={"moody": Moody()})
+    return digests(model, optimizers)
+
+
+def saved_steps(url: str) -> list[int]:
+    return [info.step for info in hf.open_run(url).checkpoints()]
+
+
+def assert_exact(url: str, states: States, *, sparse: bool = True) -> None:
+    """Every checkpoint that is listed holds the state that its step had, and every byte of the run is right."""
+    for step in saved_steps(url):
+        assert restored(url, step, sparse=sparse) == states[step]
+    assert hf.open_run(url).verify() == []
+
+
+def test_each_rank_writes_its_rows_and_one_commit_holds_both(job: Job, url: str) -> None:
+    job.call("open", url=url, save=EVERY_5)
+    states = train(job, 10)
+    job.call("close")
+    assert saved_steps(url) == [5, 10]
+    assert_exact(url, states)
+    store = open_store(url)
+    head = Chain(store).head()
+    assert head is not None
+    assert head.catalog.number == 3  # the run's creation and two saves: nobody commits twice
+    for entry in head.entries:
+        parts = VerifiedReader(store).parts(entry)
+        assert [(table.start, table.stop) for part in parts for table in part.tables if table.spec.rows == 300] == [
+            (0, 150),
+            (150, 300),
+        ]
+
+
+@pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
+def test_a_resumed_job_goes_on_as_if_nothing_had_happened(job: Job, url: str, strategy: Any, sparse: bool) -> None:
+    states: States = {}
+    for steps in (7, 4, 9):
+        stands_at = job.call("open", url=url, save=EVERY_5, strategy=strategy.to_dict(), sparse=sparse)
+        assert stands_at == [max(states, default=0)] * 2
+        assert not states or job.call("state") == [states[stands_at[0]]] * 2
+        states |= train(job, steps)
+        job.call("close")
+    assert job.call("reference", steps=20, sparse=sparse) == [states[20]] * 2
+    assert saved_steps(url) == [5, 7, 10, 11, 15, 20]
+    assert_exact(url, states, sparse=sparse)
+
+
+def test_one_process_alone_can_take_the_job_over(job: Job, url: str) -> None:
+    job.call("open", url=url)
+    states = train(job, 3)
+    saved(job)
+    model, optimizers = build(seed=99)
+    with hf.Checkpointer(
+        url, model=model, optimizer=optimizers, loader=Numbers(0), extra={"moody": Moody()}, retention=hf.KeepAll()
+    ) as guard:
+        assert guard.resume() == 3
+        assert digests(model, optimizers) == states[3]
+        assert next(guard.batches(epochs=None)) == 6  # rank 0's fourth
+        late = job.outcomes("save", wait=True)
+        assert [answer.error for answer in late] == ["TakenOver", "TakenOver"]
+        assert [answer.error for answer in job.outcomes("close")] == ["TakenOver", "TakenOver"]
+    assert_exact(url, states)
+
+
+@pytest.mark.parametrize("overlap", [overlap.value for overlap in hf.Overlap])
+def test_no_row_is_lost_when_saves_overlap(job: Job, url: str, overlap: str) -> None:
+    job.call("open", url=url, save=hf.EverySteps(1).to_dict(), overlap=overlap)
+    states = train(job, 25)
+    job.call("close")
+    assert saved_steps(url)[-1] == 25
+    assert_exact(url, states)
+
+
+def test_the_clock_of_rank_0_decides_for_both(job: Job, url: str) -> None:
+    policy = (hf.EveryMinutes(1) | hf.EverySteps(20)).to_dict()
+    job.call("open", url=url, save=policy, clock_rates=SLOW_AND_FAST)
+    states = train(job, 25)
+    job.call("close")
+    assert saved_steps(url) == [20, 25]
+    job.call("open", url=url, save=policy, clock_rates=FAST_AND_SLOW)
+    states |= train(job, 20)
+    job.call("close")
+    assert saved_steps(url)[2:] == [32, 40, 45]
+    assert job.call("reference", steps=45) == [states[45]] * 2
+    assert_exact(url, states)
+
+
+def test_readers_that_read_ahead_stay_together_whatever_the_clocks_say(job: Job, url: str) -> None:
+    policy = hf.EveryMinutes(1).to_dict()
+    job.call("open", url=url, save=policy, clock_rates=SLOW_AND_FAST, read_ahead=True)
+    train(job, 20)
+    job.call("leave")
+    assert saved_steps(url) == []
+    job.call("open", url=url, save=policy, clock_rates=FAST_AND_SLOW, read_ahead=True)
+    states = train(job, 40)
+    job.call("leave")
+    assert saved_steps(url) == [16, 32]
+    assert job.call("open", url=url, save=policy, read_ahead=True) == [32, 32]
+    states |= train(job, 16)
+    job.call("leave")
+    assert job.call("reference", steps=48) == [states[48]] * 2
+    assert_exact(url, states)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("read_ahead", [False, True])
+def test_sigterm_on_one_rank_saves_and_ends_both(job: Job, url: str, rank: int, read_ahead: bool) -> None:
+    settings = {"url": url, "read_ahead": read_ahead, "save": hf.EverySteps(9).to_dict()}
+    job.call("open", **settings)
+    states = train(job, 4)
+    os.kill(job.ranks[rank].pid, signal.SIGTERM)
+    answers = job.outcomes("train", steps=100)
+    assert [(answer.error, answer.message) for answer in answers] == [("Terminated", str(hf.Terminated.EXIT_CODE))] * 2
+    assert saved_steps(url) == ([9] if read_ahead else [9, 16])
+    job.call("open", **settings)
+    states |= train(job, 27 - saved_steps(url)[-1])
+    job.call("close")
+    assert job.call("reference", steps=27) == [states[27]] * 2
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_save_whose_agent_is_killed_on_one_rank_is_not_committed_and_the_next_holds_everything(
+    job: Job, url: str, rank: int
+) -> None:
+    job.call("open", url=url)
+    states = train(job, 3)
+    saved(job)
+    states |= train(job, 2)
+    agent = job.call("agent")[rank]
+    freeze(agent)
+    assert job.call("save", wait=False) == [True, True]
+    kill(agent)
+    states |= train(job, 2)
+    saved(job)
+    assert job.call("stats")[rank]["agent_deaths"] == 1
+    assert [stats["failed"] for stats in job.call("stats")] == [1, 1]
+    assert saved_steps(url) == [3, 7]
+    job.call("close")
+    assert_exact(url, states)
+
+
+def test_agents_killed_at_random_moments_lose_nothing(job: Job, url: str) -> None:
+    chance = random.Random(1)
+    job.call("open", url=url)
+    states: States = {}
+    for number in range(6):
+        states |= train(job, 2)
+        job.call("save", wait=False)
+        time.sleep(0.2 * chance.random())
+        kill(job.call("agent")[number % 2])
+    states |= train(job, 1)
+    job.call("close")  # tries again if the agent of the last save was dead
+    assert saved_steps(url)[-1] == 13
+    assert_exact(url, states)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_agent_that_dies_while_both_ranks_wait_for_it_does_not_keep_them_waiting(
+    job: Job, url: str, rank: int
+) -> None:
+    job.call("open", url=url)
+    states = train(job, 3)
+    agent = job.call("agent")[rank]
+    freeze(agent)
+    assert job.call("save", wait=False) == [True, True]
+    for process in job.ranks:
+        process.ask("save", wait=True)
+    time.sleep(0.2)
+    kill(agent)
+    assert [process.answer().value for process in job.ranks] == [True, True]
+    job.call("close")
+    assert saved_steps(url) == [3]
+    assert_exact(url, states)
+
+
+def test_a_rank_that_cannot_take_its_snapshot_fails_the_save_for_all(job: Job, url: str) -> None:
+    job.call("open", url=url)
+    states = train(job, 3)
+    saved(job)
+    states |= train(job, 2)
+    job.call("refuse", flag=True)
+    first, second = job.outcomes("save", wait=False)
+    assert first.error == "ArithmeticError"  # extras are saved by rank 0
+    assert second.value is False
+    job.call("refuse", flag=False)
+    states |= train(job, 1)
+    saved(job)
+    job.call("close")
+    assert saved_steps(url) == [3, 6]
+    assert_exact(url, states)
+
+
+def test_a_rank_killed_with_its_agent_commits_nothing_and_the_job_continues_where_it_was(jobs: Jobs, url: str) -> None:
+    job = jobs.get()
+    job.call("open", url=url, settings={"part_timeout_s": 1.0})
+    states = train(job, 4)
+    saved(job)
+    states |= train(job, 3)
+    agent = job.call("agent")[1]
+    freeze(agent)
+    assert job.call("save", wait=False) == [True, True]
+    job.kill_rank(1)
+    kill(agent)
+    job.ranks[0].ask("train", steps=1)
+    assert job.ranks[0].answer().error is not None  # what the process group raises; it left the block by then
+    assert saved_steps(url) == [4]
+    job = jobs.get()
+    assert job.call("open", url=url, settings={"lease_s": 1.0}) == [4, 4]
+    again = train(job, 10)
+    job.call("close")
+    assert {step: again[step] for step in (5, 6, 7)} == {step: states[step] for step in (5, 6, 7)}
+    assert job.call("reference", steps=14) == [again[14]] * 2
+    assert_exact(url, states | again)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_killed_after_its_snapshot_still_gets_its_checkpoint(jobs: Jobs, url: str, rank: int) -> None:
+    job = jobs.get()
+    job.call("open", url=url)
+    states = train(job, 4)
+    assert job.call("save", wait=False) == [True, True]
+    job.kill_rank(rank)
+    job = jobs.get()
+    assert job.call("open", url=url) == [4, 4]
+    states |= train(job, 2)
+    job.call("close")
+    assert job.call("reference", steps=6) == [states[6]] * 2
+    assert_exact(url, states)
