@@ -75,6 +75,11 @@ def measured(metrics: Mapping[str, float]) -> str:
     return " ".join(f"{name}={value:.4g}" for name, value in metrics.items())
 
 
+def checkpoints(number: int) -> str:
+    """So many of them."""
+    return "1 checkpoint" if number == 1 else f"{number:,} checkpoints"
+
+
 def label(info: CheckpointInfo) -> str:
     """A checkpoint in a few words."""
     return f"step {info.step} ({info.kind.value}, {size(info.size_bytes)})"

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from holdfast.cli.common import StepOption, StoreOptions, UrlArgument, opened, output
-from holdfast.cli.drawing import as_json, count, label, measured, share, size, table, when
+from holdfast.cli.drawing import as_json, checkpoints, count, label, measured, share, size, table, when
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.export import TableDifference
@@ -22,14 +22,14 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def ls(url: UrlArgument, json: JsonFlag = False, option: StoreOptions = None) -> None:
     """List the checkpoints of a run, oldest first."""
-    checkpoints = opened(url, option).checkpoints()
+    listed = opened(url, option).checkpoints()
     if json:
-        typer.echo(as_json(checkpoints))
+        typer.echo(as_json(listed))
         return
-    output().print(_checkpoints(checkpoints))
-    kept = sum(info.size_bytes for info in checkpoints)
-    full = sum(info.full_bytes for info in checkpoints)
-    output().print(f"{len(checkpoints)} checkpoints, {size(kept)}; all of them full: {size(full)}")
+    output().print(_checkpoints(listed))
+    kept = sum(info.size_bytes for info in listed)
+    full = sum(info.full_bytes for info in listed)
+    output().print(f"{checkpoints(len(listed))}, {size(kept)}; all of them full: {size(full)}")
 
 
 def show(url: UrlArgument, step: StepOption = None, json: JsonFlag = False, option: StoreOptions = None) -> None:
@@ -53,9 +53,9 @@ def diff(
     output().print(_differences(differences, first, second))
 
 
-def _checkpoints(checkpoints: list[CheckpointInfo]) -> Table:
+def _checkpoints(listed: list[CheckpointInfo]) -> Table:
     drawn = table("step", "term", "kind", "rows", "size", "of full", "created", "tag and metrics")
-    for info in checkpoints:
+    for info in listed:
         drawn.add_row(
             str(info.step),
             str(info.term),
