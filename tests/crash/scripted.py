@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 
@@ -20,7 +20,6 @@ from torch.optim import Adagrad, Adam, Optimizer, SparseAdam
 import holdfast as hf
 from holdfast.policy import Strategy
 from holdfast.runtime import Runtime
-from holdfast.session import Settings
 from holdfast.storage import Store
 from tests.tiny import Tiny, snapshot
 
@@ -42,7 +41,7 @@ _EVERY_ROW_AT = 5  # a step that touches every row: a differential checkpoint af
 State = dict[str, torch.Tensor]
 Acknowledged = Callable[[str, State], None]
 
-SETTINGS = Settings(
+SETTINGS = hf.Settings(
     buffer_bytes=2 * 65536, frame_bytes=65536, grace_s=0.0, uploads=1, retry_s=0.0, handle_sigterm=False
 )
 
@@ -77,11 +76,12 @@ class Timeline:
 class Training:
     """A model with a table under SparseAdam, one under Adagrad, and a dense part under Adam."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: Sequence[int] = _ROWS) -> None:
         torch.manual_seed(0)
         random.seed(0)
         np.random.seed(0)
-        self.model = Tiny(_ROWS, _DIM)
+        self.rows = tuple(rows)
+        self.model = Tiny(rows, _DIM)
         tables = [table.weight for table in self.model.emb]
         self.optimizers: list[Optimizer] = [
             SparseAdam(tables[:1]),
@@ -110,9 +110,9 @@ class Training:
 
     def _batch(self, number: int) -> torch.Tensor:
         if (self.timeline.number, number) == (2, _EVERY_ROW_AT):
-            return torch.arange(max(_ROWS)).reshape(-1, 1, 1).expand(-1, len(_ROWS), 1)
+            return torch.arange(max(self.rows)).reshape(-1, 1, 1).expand(-1, len(self.rows), 1)
         generator = torch.Generator().manual_seed(100 * self.timeline.number + number)
-        return torch.randint(0, 100_000, (4, len(_ROWS), 2), generator=generator)
+        return torch.randint(0, 100_000, (4, len(self.rows), 2), generator=generator)
 
 
 def play(

@@ -7,12 +7,11 @@ new trainer brings the script to the same end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
 import pytest
-import torch
 
 from holdfast.checkpoint.chain import Chain, Head
 from holdfast.checkpoint.resume import ModelRestorer
@@ -43,14 +42,6 @@ class Recording:
     operations: int
     aftermaths: tuple[Aftermath, ...]
     left_by: dict[Cut, int]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @cache

@@ -24,6 +24,7 @@ class VerifiedReader:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = threading.Lock()
+        self._reading: dict[str, threading.Lock] = {}
         self._directories: dict[str, np.ndarray[tuple[int], np.dtype[np.uint32]]] = {}
 
     def parts(self, entry: Entry) -> Parts:
@@ -47,15 +48,15 @@ class VerifiedReader:
     def directory(self, bundle: BundleRef) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
         """The block checksums of a bundle, from its verified head."""
         with self._lock:
+            reading = self._reading.setdefault(bundle.name, threading.Lock())
+        with reading:  # the workers that read its chunks start together; one of them reads the head for all
             known = self._directories.get(bundle.name)
-        if known is None:
-            head = self._range(bundle.name, 0, bundle.head_bytes)
-            if digest(head) != bundle.digest:
-                raise DamagedData(bundle.name, "its head does not match the digest in its manifest")
-            known = read_directory(head, name=bundle.name)
-            with self._lock:
-                self._directories[bundle.name] = known
-        return known
+            if known is None:
+                head = self._range(bundle.name, 0, bundle.head_bytes)
+                if digest(head) != bundle.digest:
+                    raise DamagedData(bundle.name, "its head does not match the digest in its manifest")
+                known = self._directories[bundle.name] = read_directory(head, name=bundle.name)
+            return known
 
     def _part(self, entry: Entry, ref: Ref) -> Manifest:
         manifest = Manifest.decode(self._object(ref), name=ref.name)

@@ -1,0 +1,312 @@
+"""One byte of a run is changed, anywhere; or an object is cut short, or gone. Nothing of it is ever believed.
+
+``verify`` names the object; a restore, a resume and a read of single rows that need it say so too, or fall back as
+documented; and whatever they return instead is the truth.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from random import Random
+
+import pytest
+import torch
+from torch import Tensor
+
+import holdfast as hf
+from holdfast.checkpoint import chain
+from holdfast.errors import CheckpointNotFound, DamagedData
+from holdfast.format.bundle import BLOCK_BYTES, DIRECTORY
+from holdfast.policy import Strategy
+from holdfast.run import Run
+from holdfast.storage import LocalStore
+from holdfast.testing.disk import SimulatedDisk
+from tests.crash.scripted import State, Training, runtime
+from tests.tiny import same
+
+ROOT = "/run"
+STEPS = (2, 3, 5)
+ROWS = (3000, 24)  # the baseline's first table takes more than one block
+FLIPS_ANYWHERE = 200  # in each object
+SETTINGS = hf.Settings(buffer_bytes=2 * 2**19, frame_bytes=2**19, uploads=1, retry_s=0.0, handle_sigterm=False)
+STRATEGIES = {"differential": hf.OneShot(), "consecutive": hf.Consecutive()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """A run on a disk and what each of its checkpoints holds."""
+
+    disk: SimulatedDisk
+    states: dict[int, State]  # by step
+    stands_on: dict[int, set[int]]  # by step: itself and the steps its rows stand on
+    step_of: dict[str, int]  # by checkpoint id
+
+    def owner(self, name: str) -> int | None:
+        """The step of the checkpoint that an object belongs to."""
+        return self.step_of[name.split("/")[1]] if name.startswith("data/") else None
+
+    def objects(self) -> dict[str, bytes]:
+        """Every object's bytes, by name."""
+        files = self.disk.contents().items()
+        return {path.removeprefix(f"{ROOT}/"): data for path, data in files if data is not None}
+
+    @property
+    def newest_catalog(self) -> str:
+        return max(name for name in self.objects() if name.startswith("catalog/"))
+
+
+@pytest.fixture(scope="module", params=STRATEGIES)
+def sample(request: pytest.FixtureRequest) -> Iterator[Sample]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chain, "_INLINE_ENTRIES", 2)  # so that a short run has history pages
+        patch.setattr(chain, "_PAGE_ENTRIES", 1)
+        disk = SimulatedDisk()
+        states: dict[int, State] = {}
+        training = Training(ROWS)
+        with guarded(disk, training, STRATEGIES[request.param]) as guard:
+            for step in range(1, STEPS[-1] + 1):
+                guard.step(loss=training.step(step))
+                if step in STEPS:
+                    guard.save(wait=True)
+                    states[step] = training.state()
+        infos = Run(LocalStore(ROOT, disk)).checkpoints()
+        yield Sample(
+            disk=disk,
+            states=states,
+            stands_on={info.step: {i.step for i in infos if i.id in _lineage(infos, info.id)} for info in infos},
+            step_of={info.id: info.step for info in infos},
+        )
+
+
+def guarded(disk: SimulatedDisk, training: Training, strategy: Strategy) -> hf.Checkpointer:
+    return hf.Checkpointer(
+        LocalStore(ROOT, disk),
+        model=training.model,
+        optimizer=training.optimizers,
+        extra=training.extra,
+        save=hf.Never(),
+        strategy=strategy,
+        retention=hf.KeepAll(),
+        settings=SETTINGS,
+        runtime=runtime(1),
+    )
+
+
+def _lineage(infos: list[hf.CheckpointInfo], wanted: str | None) -> list[str]:
+    by_id = {info.id: info for info in infos}
+    found = []
+    while wanted is not None:
+        found.append(wanted)
+        wanted = by_id[wanted].base
+    return found
+
+
+# ---- what is damaged ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """What happens to an object, and what it is then (None: gone)."""
+
+    name: str
+    what: str
+    data: bytes | None
+    rows: bool | None = True  # False: only state, which no checkpoint reads that stands on this one; None: not known
+
+    @property
+    def gone(self) -> bool:
+        return self.data is None
+
+
+def damages(sample: Sample) -> Iterator[Damage]:
+    """Every kind of damage to every object."""
+    for name, data in sample.objects().items():
+        size = len(data)
+        for at, rows in places(name, data):
+            yield Damage(name=name, what=f"byte {at} of {size} flipped", data=flipped(data, at), rows=rows)
+        for length in (size // 2, size - 1):
+            yield Damage(name=name, what=f"cut to {length} of {size} bytes", data=data[:length])
+        yield Damage(name=name, what="deleted", data=None)
+
+
+def places(name: str, data: bytes) -> Iterator[tuple[int, bool]]:
+    """Bytes to flip in each region of an object; False for one in the state."""
+    if not name.endswith(".safetensors"):
+        line = data.index(b"\n")
+        yield from ((at, True) for at in (0, line - 66, line - 30, line, (line + len(data)) // 2, len(data) - 1))
+        return
+    (header,) = struct.unpack_from("<Q", data)
+    body = 8 + header
+    yield from ((at, True) for at in (0, 7, 8 + header // 2, body - 1))
+    state = []
+    for key, tensor in json.loads(data[8:body]).items():
+        start, stop = (body + offset for offset in tensor.get("data_offsets", (0, 0)))
+        if key.startswith("state/"):
+            state += [start, stop - 1]
+        elif "/" in key or key == DIRECTORY:  # the checksums, a column of a table
+            yield (start + stop) // 2, True
+            yield from ((at, True) for at in range(start, stop, BLOCK_BYTES))
+    yield from ((at, False) for at in (state[0], state[len(state) // 2], state[-1]))
+    yield len(data) - 1, True
+
+
+def flipped(data: bytes, position: int) -> bytes:
+    changed = bytearray(data)
+    changed[position] ^= 1 << position % 8
+    return bytes(changed)
+
+
+def replace_object(disk: SimulatedDisk, name: str, data: bytes | None) -> None:
+    """Behind the back of every checksum."""
+    disk.unlink(f"{ROOT}/{name}")
+    if data is not None:
+        handle = disk.create(f"{ROOT}/{name}")
+        disk.write(handle, [memoryview(data)])
+        disk.close(handle)
+
+
+# ---- what must hold ----------------------------------------------------------------------------------------------
+
+
+class Examination:
+    """Looks at a damaged copy of a run in every way there is."""
+
+    def __init__(self, sample: Sample, damage: Damage) -> None:
+        self.sample, self.damage, self.name = sample, damage, damage.name
+        self.disk = sample.disk.copy()
+        replace_object(self.disk, damage.name, damage.data)
+        self.run = Run(LocalStore(ROOT, self.disk), runtime=runtime(2))
+        self.is_newest_catalog = damage.name == sample.newest_catalog
+        self.needed_by_head = self.is_newest_catalog or self._is_page_of_the_head()
+        self.visible = self._visible()
+
+    def verify_names_it(self) -> None:
+        named = {problem.object_name for problem in self.run.verify()}
+        harmless = self.damage.gone and self.name.startswith(
+            "catalog/"
+        )  # as if that commit had never been, or long ago
+        assert self.name in named or harmless
+        assert named <= ({self.name, self.sample.newest_catalog} if self.needed_by_head else {self.name})
+
+    def restores_tell_or_are_exact(self, training: Training) -> None:
+        for step in STEPS:
+            try:
+                self.run.restore(step, model=training.model, optimizer=training.optimizers, extra=training.extra)
+            except DamagedData as error:
+                assert error.object_name == self.name
+                assert self.breaks(step) is not False
+            except CheckpointNotFound:
+                assert step not in self.visible
+            else:
+                assert step in self.visible and not self.breaks(step)
+                assert same(training.state(), self.sample.states[step])
+
+    def rows_tell_or_are_exact(self) -> None:
+        for step in self.visible:
+            for table in range(len(ROWS)):
+                for ids in ([ROWS[table] // 2], list(range(ROWS[table]))):
+                    self._read_rows(step, table, ids)
+
+    def resume_falls_back_and_says_so(self, log: pytest.LogCaptureFixture) -> None:
+        training = Training(ROWS)
+        good = [step for step in self.visible if not self.breaks(step)]
+        log.clear()
+        guard = guarded(self.disk, training, hf.OneShot())
+        try:
+            if not good:
+                with pytest.raises(DamagedData, match="no checkpoint of the run can be restored"):
+                    guard.resume()
+                return
+            assert guard.resume() == good[-1]
+        finally:
+            guard.close()
+        assert same(training.state(), self.sample.states[good[-1]])
+        abandoned = {info.step for info in self.run.checkpoints() if info.abandoned}
+        assert abandoned == {step for step in self.visible if step > good[-1]}
+        for step in abandoned:
+            assert f"checkpoint of step {step} is damaged ({self.name}" in log.text
+        if self.needed_by_head and not (self.damage.gone and self.is_newest_catalog):
+            assert "cannot be read; going on from catalog/" in log.text
+
+    def breaks(self, step: int) -> bool | None:
+        """Whether a restore of that step reads what is damaged; None if that is not known."""
+        owner = self.sample.owner(self.name)
+        if self.name.endswith("/intent") or owner not in self.sample.stands_on[step]:
+            return False
+        return True if owner == step else self.damage.rows
+
+    def _read_rows(self, step: int, table: int, ids: list[int]) -> None:
+        expected = table_rows(self.sample.states[step], table)
+        try:
+            rows = self.run.read_rows(f"emb.{table}", ids, step=step)
+        except DamagedData as error:
+            assert error.object_name == self.name
+            assert self.breaks(step) is not False
+        else:
+            assert all(torch.equal(rows[column], expected[column][ids]) for column in rows)
+
+    def _is_page_of_the_head(self) -> bool:
+        return (
+            self.name.startswith("history/") and self.name.encode() in self.sample.objects()[self.sample.newest_catalog]
+        )
+
+    def _visible(self) -> list[int]:
+        """The steps that the newest readable catalog lists."""
+        with_newest = not self.needed_by_head
+        return [step for step in STEPS if with_newest or step != STEPS[-1]]
+
+
+def table_rows(state: State, table: int) -> dict[str, Tensor]:
+    """The truth about a table: its weight and slots."""
+    prefix = f"{table}/0/"  # the optimizer with that number holds this one parameter
+    slots = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+    return {"weight": state[f"emb.{table}.weight"], **slots}
+
+
+def examine(sample: Sample, damages: Iterable[Damage], look: Callable[[Examination], None]) -> None:
+    for damage in damages:
+        try:
+            look(Examination(sample, damage))
+        except BaseException as error:
+            error.add_note(f"{damage.name}: {damage.what}")
+            raise
+
+
+def test_sample_has_every_kind_of_object_and_a_chunk_of_several_blocks(sample: Sample) -> None:
+    kinds = {name.split("/")[0] if name.count("/") == 1 else name.split("/")[2][:5] for name in sample.objects()}
+    assert kinds == {"catalog", "history", "00000", "check", "inten", "part-"}
+    assert max(map(len, sample.objects().values())) > 2 * BLOCK_BYTES
+
+
+def test_verify_names_whatever_is_damaged(sample: Sample) -> None:
+    examine(sample, damages(sample), Examination.verify_names_it)
+
+
+def test_restore_tells_what_is_damaged_or_is_exact(sample: Sample) -> None:
+    training = Training(ROWS)
+    examine(sample, damages(sample), lambda examination: examination.restores_tell_or_are_exact(training))
+
+
+def test_single_rows_tell_what_is_damaged_or_are_exact(sample: Sample) -> None:
+    examine(sample, damages(sample), Examination.rows_tell_or_are_exact)
+
+
+def test_resume_falls_back_past_what_is_damaged_and_says_so(sample: Sample, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "holdfast")
+    examine(sample, damages(sample), lambda examination: examination.resume_falls_back_and_says_so(caplog))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_verify_and_restore_find_a_flip_anywhere(sample: Sample) -> None:
+    training = Training(ROWS)
+    chance = Random(0)
+    for name, data in sample.objects().items():
+        for at in sorted(chance.sample(range(len(data)), min(len(data), FLIPS_ANYWHERE))):
+            look = Examination(sample, Damage(name=name, what=f"byte {at} flipped", data=flipped(data, at), rows=None))
+            look.verify_names_it()
+            look.restores_tell_or_are_exact(training)
