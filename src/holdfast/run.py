@@ -71,7 +71,7 @@ def import_checkpoint(
 
 
 class Run:
-    """The checkpoints of one URL."""
+    """The checkpoints of one URL. A checkpoint is named by its step or, where two timelines share one, by its id."""
 
     def __init__(self, store: Store, *, runtime: Runtime = SYSTEM) -> None:
         self._store = store
@@ -104,13 +104,13 @@ class Run:
         head = self._chain.head(skip_damaged=True)
         return [entry.info for entry in head.entries] if head else []
 
-    def summary(self, step: int | None = None) -> RunSummary:
+    def summary(self, step: int | str | None = None) -> RunSummary:
         """The run and one of its checkpoints, the newest by default, at a glance."""
         leases = all_leases(self._store)  # before we hold one ourselves
         with self._reading(step) as (reader, head, entry):
             return summarize(self.url, reader, head, entry, leases=leases)
 
-    def tables(self, step: int | None = None) -> list[TableSpec]:
+    def tables(self, step: int | str | None = None) -> list[TableSpec]:
         """The tables of a checkpoint, the newest by default."""
         with self._reading(step) as (reader, _, entry):
             parts = reader.parts(entry)
@@ -118,7 +118,7 @@ class Run:
 
     def restore(
         self,
-        step: int | None = None,
+        step: int | str | None = None,
         *,
         model: nn.Module | Mapping[str, nn.Module],
         optimizer: Optimizer | Sequence[Optimizer] = (),
@@ -136,7 +136,7 @@ class Run:
             restorer = ModelRestorer(self._store, found, state, None)
             return restorer.restore(head, entry, strict=strict, progress=progress).info
 
-    def read_rows(self, table: str, ids: Tensor | Sequence[int], *, step: int | None = None) -> dict[str, Tensor]:
+    def read_rows(self, table: str, ids: Tensor | Sequence[int], *, step: int | str | None = None) -> dict[str, Tensor]:
         """Single rows of a table, weight and slots, in the order of ``ids``, reading only the blocks they lie in."""
         wanted = torch.as_tensor(ids, dtype=torch.int64).reshape(-1)
         with self._reading(step) as (reader, head, entry):
@@ -145,7 +145,7 @@ class Run:
                 raise RunError(f"checkpoint {entry.info.id} holds no table {table!r}; it holds {', '.join(plans)}")
             return lookup_rows(reader, plans[table], wanted)
 
-    def state(self, step: int | None = None, *, rank: int = 0) -> Any:
+    def state(self, step: int | str | None = None, *, rank: int = 0) -> Any:
         """The state tree of a checkpoint: everything but table rows."""
         with self._reading(step) as (reader, _, entry):
             parts = {part.rank: part for part in reader.parts(entry)}
@@ -156,7 +156,7 @@ class Run:
     def export(
         self,
         path: str | os.PathLike[str],
-        step: int | None = None,
+        step: int | str | None = None,
         *,
         slots: bool = False,
         progress: Progress | None = None,
@@ -168,7 +168,7 @@ class Run:
             export_file(Path(path), reader, plans, dense_weights(state["training"]), slots=slots, progress=progress)
             return entry.info
 
-    def diff(self, first: int, second: int) -> list[TableDifference]:
+    def diff(self, first: int | str, second: int | str) -> list[TableDifference]:
         """How the tables changed between two steps, bit for bit."""
         with self._reading(first) as (reader, head, a), self._reading(second) as (_, _, b):
             plans = self._plans(reader, head, a), self._plans(reader, head, b)
@@ -179,7 +179,7 @@ class Run:
         """Read every byte of every kept checkpoint and compare it with its checksum; the problems found."""
         return verify_run(self._store, self._chain, progress=progress)
 
-    def annotate(self, step: int, **metrics: float) -> None:
+    def annotate(self, step: int | str, **metrics: float) -> None:
         """Attach metrics to a kept checkpoint."""
         entry = find_checkpoint(self._chain.head(), step, where=self.url)
         self._chain.commit(annotate(entry.info.id, metrics, term=None))
@@ -210,7 +210,7 @@ class Run:
         return plan_tables([reader.parts(part) for part in lineage(head, entry.info.id)])
 
     @contextmanager
-    def _reading(self, step: int | None) -> Iterator[tuple[VerifiedReader, Head, Entry]]:
+    def _reading(self, step: int | str | None) -> Iterator[tuple[VerifiedReader, Head, Entry]]:
         """A checkpoint, protected from deletion: lease first, then look again whether it is still there."""
         entry = find_checkpoint(self.head(), step, where=self.url)
         needed = [part.info.id for part in lineage(self.head(), entry.info.id)]

@@ -16,12 +16,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from holdfast.checkpoint.agreement import Agreement, find_agreement
+from holdfast.checkpoint.arguments import as_metric, as_models, as_optimizers, require, require_same_tables
 from holdfast.checkpoint.buffer import FrameBuffer
 from holdfast.checkpoint.capture import Capture
 from holdfast.checkpoint.chain import Chain
 from holdfast.checkpoint.channel import Configure
 from holdfast.checkpoint.launch import Launcher
 from holdfast.checkpoint.position import Position, SaveStats
+from holdfast.checkpoint.read import find_checkpoint
 from holdfast.checkpoint.reader import Reader
 from holdfast.checkpoint.restore import Progress
 from holdfast.checkpoint.resume import ModelRestorer, await_writers, claim, position_of, protected, restore_newest
@@ -46,7 +48,7 @@ from holdfast.policy import (
     Strategy,
 )
 from holdfast.runtime import SYSTEM, Runtime
-from holdfast.storage import Store, open_store
+from holdfast.storage import MemoryStore, Store, open_store
 from holdfast.storage.retry import RetryingStore
 
 logger = logging.getLogger("holdfast")
@@ -72,15 +74,24 @@ class Checkpointer:
         settings: Settings = Settings(),  # noqa: B008
         runtime: Runtime = SYSTEM,
     ) -> None:
-        models = {"": model} if isinstance(model, nn.Module) else dict(model)
-        optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+        models, optimizers = as_models(model), as_optimizers(optimizer)
+        for name, value, kind in (
+            ("save", save, SavePolicy),
+            ("strategy", strategy, Strategy),
+            ("retention", retention, Retention),
+            ("overlap", overlap, Overlap),
+            ("settings", settings, Settings),
+        ):
+            require(name, value, kind)
         self._settings = settings
         self._runtime = runtime
         self._agreement: Agreement = find_agreement()
         rank, world = self._agreement.rank, self._agreement.world
-        self._store = RetryingStore(_open(url, options), total_s=settings.retry_s, runtime=runtime)
+        opened = _open(url, options)
+        self._store = RetryingStore(opened, total_s=settings.retry_s, runtime=runtime)
         self._chain = Chain(self._store, writer=f"rank {rank} of pid {os.getpid()}", runtime=runtime)
         self._tables = find_tables(models, optimizers, tables or {})
+        require_same_tables(self._tables, self._agreement)
         self._state = TrainingState(models, optimizers, extra or {}, self._tables)
         self._reader = Reader(loader) if loader is not None else None
         self._existing = self._chain.head(skip_damaged=True)
@@ -103,7 +114,7 @@ class Checkpointer:
             strategy=strategy,
             overlap=overlap,
             buffer=self._buffer,
-            launch=self._launcher(url, options, retention),
+            launch=self._launcher(opened if _is_of_this_process(url, opened) else None, options, retention),
             runtime=runtime,
         )
         self._counts_optimizer_steps = bool(optimizers)
@@ -111,6 +122,7 @@ class Checkpointer:
         self._started = False
         self._closed = False
         self._schedule = Schedule(save, self._agreement, self._reader, runtime)
+        self._accumulating = False
         self._metrics: dict[str, Any] = {}
         self._pending_rng: Mapping[str, Any] | None = None
         self._termination = TerminationFlag(install=settings.handle_sigterm)
@@ -147,6 +159,10 @@ class Checkpointer:
         """
         if self._started:
             raise RunError("resume() comes once, before the first step")
+        if step is not None:
+            find_checkpoint(
+                self._chain.head(skip_damaged=True), step, where=self._store.url
+            )  # before anybody is fenced
         if self._agreement.rank == 0:
             await_writers(self._store, timeout_s=self._settings.takeover_s, runtime=self._runtime)
         term = self._claim()
@@ -188,8 +204,11 @@ class Checkpointer:
         self._ensure_started()
         if loss is not None:
             metrics["loss"] = loss
-        self._metrics.update({k: v.detach() if isinstance(v, Tensor) else v for k, v in metrics.items()})
-        if not self._stepped():
+        self._metrics = {name: as_metric(name, value) for name, value in metrics.items()}
+        if self._reader is not None:
+            self._reader.used()
+        self._accumulating = not self._stepped()
+        if self._accumulating:
             return
         self._schedule.step += 1
         self._saver.poll()
@@ -202,6 +221,10 @@ class Checkpointer:
     def save(self, tag: str | None = None, *, wait: bool = False) -> bool:
         """Save now; ``wait`` returns only when it is committed (and raises SaveFailed if it is not)."""
         self._ensure_started()
+        if not self._schedule.at_boundary:
+            raise RunError("the reader has batches in flight that no step has used; save() works before it reads on")
+        if self._accumulating:
+            raise RunError("gradients are being accumulated: save() after the optimizer's step and the step() after it")
         taken = self._save(tag=tag, force=True)
         if wait:
             self._saver.drain()
@@ -228,7 +251,7 @@ class Checkpointer:
             return
         try:
             if self._started and self._schedule.has_news:
-                self._save(tag=None, force=True)
+                self._save_the_rest()
             self._drain_with_retry()
         finally:
             self._release()
@@ -252,9 +275,7 @@ class Checkpointer:
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
-    def _launcher(
-        self, url: str | os.PathLike[str] | Store, options: Mapping[str, str] | None, retention: Retention
-    ) -> Launcher:
+    def _launcher(self, store: Store | None, options: Mapping[str, str] | None, retention: Retention) -> Launcher:
         settings = self._settings
         config = Configure(
             url=self._store.url,
@@ -270,7 +291,6 @@ class Checkpointer:
             lease_s=settings.lease_s,
             niceness=settings.niceness,
         )
-        store = None if isinstance(url, str | os.PathLike) else url
         return Launcher(self._buffer, config, store, runtime=self._runtime)
 
     def _claim(self) -> int:
@@ -302,14 +322,24 @@ class Checkpointer:
         return self._optimizer_steps > before
 
     def _save(self, *, tag: str | None, force: bool) -> bool:
-        if not self._schedule.at_boundary:
-            raise RunError("the reader has batches in flight that no step has used; save at a step() instead")
+        if self._reader is not None:
+            self._reader.warn_gaps()
         metrics = {name: float(value) for name, value in self._metrics.items()}
         state = self._reader.state() if self._reader is not None else None
         taken = self._saver.save(SaveRequest(step=self.steps, tag=tag, metrics=metrics, reader=state), force=force)
         if taken:
             self._schedule.saved()
         return taken
+
+    def _save_the_rest(self) -> None:
+        """Save before leaving, unless the reader's state is ahead of the training's."""
+        if self._schedule.at_boundary:
+            self._save(tag=None, force=True)
+            return
+        logger.warning(
+            "the steps after step %s are not saved: the reader was left in the middle of the batches it was granted",
+            self._schedule.saved_step or 0,
+        )
 
     def _restore_reader(self, local: Mapping[str, Any]) -> None:
         if self._reader is not None and local.get("reader") is not None:
@@ -344,6 +374,7 @@ class Checkpointer:
         if self._schedule.has_news:
             self._save(tag=None, force=True)
         self._drain_with_retry()
+        logger.warning("SIGTERM: saved and committed at step %d; the trainer ends now", self.steps)
         raise Terminated(f"SIGTERM: saved and committed at step {self.steps}")
 
     def _release(self) -> None:
@@ -356,6 +387,11 @@ class Checkpointer:
                 stack.callback(unpin, self._buffer)
             stack.callback(self._tracker.close)
             stack.callback(self._saver.close)
+
+
+def _is_of_this_process(url: str | os.PathLike[str] | Store, opened: Store) -> bool:
+    """Whether no other process could open the store: then the agent is a thread of this one."""
+    return not isinstance(url, str | os.PathLike) or isinstance(opened, MemoryStore)
 
 
 def _open(url: str | os.PathLike[str] | Store, options: Mapping[str, str] | None) -> Store:

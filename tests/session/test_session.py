@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 import holdfast as hf
+from holdfast.checkpoint.chain import Chain, Draft
+from holdfast.checkpoint.changes import own
 from holdfast.errors import (
     CheckpointNotFound,
     ConfigurationError,
@@ -391,4 +394,113 @@ def test_a_save_that_fails_leaves_no_rows_behind_on_a_full_disk(store: MemorySto
         guard.save(wait=True)
         rest = {info.name for info in store.list("data/")} - before
         assert sum(name.endswith(".safetensors") for name in rest) == 1
+    assert same(restored(store), snapshot(model, optimizers))
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [("save", 3), ("retention", 3), ("strategy", hf.OneShot), ("overlap", "wait"), ("settings", None)],
+)
+def test_a_wrong_argument_is_named_when_the_checkpointer_is_created(
+    store: MemoryStore, argument: str, value: object
+) -> None:
+    with pytest.raises(ConfigurationError, match=argument):
+        checkpointer(store, *build(), **{argument: value})
+
+
+def test_a_wrong_model_or_optimizer_is_refused(store: MemoryStore) -> None:
+    model, optimizers = build()
+    with pytest.raises(ConfigurationError, match="model="):
+        checkpointer(store, [model], optimizers)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="optimizer="):
+        checkpointer(store, model, model)
+
+
+@pytest.mark.parametrize("value", [torch.zeros(3), None, "high"])
+def test_a_metric_that_is_no_number_is_refused_in_its_own_step(store: MemoryStore, value: Any) -> None:
+    model, optimizers = build()
+    with checkpointer(store, model, optimizers, save=hf.Never()) as guard:
+        train_step(model, optimizers, 0)
+        with pytest.raises(ConfigurationError, match="auc"):
+            guard.step(auc=value)
+
+
+def test_a_metric_belongs_to_the_step_it_was_given_in(store: MemoryStore) -> None:
+    model, optimizers = build()
+    with checkpointer(store, model, optimizers) as guard:
+        for step in range(10):
+            metrics = {"auc": 0.9} if step == 4 else {}
+            guard.step(loss=train_step(model, optimizers, step), **metrics)
+    assert ["auc" in info.metrics for info in hf.open_run(store).checkpoints()] == [True, False]
+
+
+def test_a_batch_without_a_step_is_told(store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
+    model, optimizers = build()
+    with checkpointer(store, model, optimizers, loader=StatefulDataLoader(list(range(30)), batch_size=None)) as guard:
+        for batch in guard.batches():
+            if guard.steps == 7:
+                break
+            guard.step(loss=train_step(model, optimizers, int(batch)))
+    assert "no step() followed" in caplog.text
+
+
+def test_a_loader_that_is_not_asked_through_batches_is_told(
+    store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, optimizers = build()
+    loader = StatefulDataLoader(list(range(6)), batch_size=None)
+    with checkpointer(store, model, optimizers, loader=loader) as guard:
+        for batch in loader:
+            guard.step(loss=train_step(model, optimizers, int(batch)))
+    assert "no batch was taken from batches()" in caplog.text
+
+
+def test_nothing_is_saved_on_demand_in_the_middle_of_an_accumulation(store: MemoryStore) -> None:
+    model, optimizers = build()
+    with checkpointer(store, model, optimizers) as guard:
+        guard.step(loss=train_step(model, optimizers, 0))
+        model(torch.zeros(1, 2, 1, dtype=torch.int64)).sum().backward()
+        guard.step()
+        with pytest.raises(RunError, match="accumulated"):
+            guard.save()
+
+
+def test_a_mistyped_step_fences_nobody(store: MemoryStore) -> None:
+    train(store, 5)
+    term = hf.open_run(store).head().catalog.term
+    with checkpointer(store, *build()) as guard, pytest.raises(CheckpointNotFound, match="step 6"):
+        guard.resume(step=6)
+    assert hf.open_run(store).head().catalog.term == term
+
+
+def test_a_url_of_this_process_works_with_an_agent_on_a_thread() -> None:
+    model, optimizers = build()
+    with hf.Checkpointer("memory://session-test", model=model, optimizer=optimizers) as guard:
+        guard.step(loss=train_step(model, optimizers, 0))
+    assert [info.step for info in hf.open_run("memory://session-test").checkpoints()] == [1]
+
+
+def test_an_abandoned_checkpoint_is_read_by_its_id(store: MemoryStore) -> None:
+    states = train(store, 10)
+    model, optimizers = build()
+    with checkpointer(store, model, optimizers) as guard:
+        guard.resume(step=5)
+        for step in range(5):
+            guard.step(loss=train_step(model, optimizers, 500 + step))
+    abandoned = next(info for info in hf.open_run(store).checkpoints() if info.abandoned)
+    other, others = build(seed=3)
+    hf.open_run(store).restore(abandoned.id, model=other, optimizer=others)
+    assert same(snapshot(other, others), states[10])
+
+
+def test_the_run_recovers_when_what_it_stood_on_was_dropped(store: MemoryStore) -> None:
+    model, optimizers = build()
+    with checkpointer(store, model, optimizers, save=hf.Never(), strategy=hf.OneShot()) as guard:
+        guard.step(loss=train_step(model, optimizers, 0))
+        guard.save(wait=True)
+        Chain(store).commit(lambda head: Draft(reason="drop", term=own(head, None).catalog.term, head=None, entries=()))
+        guard.step(loss=train_step(model, optimizers, 1))
+        with pytest.raises(hf.SaveFailed, match="no longer holds"):
+            guard.save(wait=True)
+        guard.save(wait=True)
     assert same(restored(store), snapshot(model, optimizers))

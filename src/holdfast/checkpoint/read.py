@@ -93,8 +93,8 @@ def lineage(head: Head, checkpoint: str) -> tuple[Entry, ...]:
     return tuple(reversed(chain))
 
 
-def find_checkpoint(head: Head | None, step: int | None, *, where: str) -> Entry:
-    """The newest checkpoint, or that of a step; one on the live timeline before an abandoned one."""
+def find_checkpoint(head: Head | None, step: int | str | None, *, where: str) -> Entry:
+    """The newest checkpoint, or that of a step or id; of a step, one on the live timeline before an abandoned one."""
     entries: Sequence[Entry] = head.entries if head else ()
     live = [entry for entry in entries if not entry.info.abandoned]
     if step is None:
@@ -102,7 +102,9 @@ def find_checkpoint(head: Head | None, step: int | None, *, where: str) -> Entry
             raise CheckpointNotFound(f"{where} holds no checkpoint yet")
         return live[-1]
     for entry in (*reversed(live), *reversed(entries)):
-        if entry.info.step == step:
+        if step in (entry.info.step, entry.info.id):
             return entry
     steps = ", ".join(str(entry.info.step) for entry in live[-8:]) or "none"
-    raise CheckpointNotFound(f"{where} holds no checkpoint of step {step}; it holds the steps {steps}")
+    raise CheckpointNotFound(
+        f"{where} holds no checkpoint of {'step ' if isinstance(step, int) else ''}{step}; it holds the steps {steps}"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -21,6 +22,8 @@ from holdfast.checkpoint.loaders import (
 from holdfast.checkpoint.rng import capture_rng, restore_rng
 from holdfast.checkpoint.workers import WorkerWatch
 from holdfast.errors import ReaderError
+
+logger = logging.getLogger("holdfast")
 
 
 class Reader:
@@ -43,6 +46,8 @@ class Reader:
         self._epoch = 0  # of the last batch handed out
         self._epoch_batches = 0
         self._batches = 0
+        self._used = 0  # those of them that a step() followed
+        self._told = False
         self._epoch_ended = False
         self._epoch_start: dict[str, Any] = {}  # generators before the epoch's iterator drew from them
         self._maybe_behind = False  # the next pass may turn out to be the empty rest of an ended one
@@ -90,6 +95,21 @@ class Reader:
         finally:
             self._live = False
 
+    def used(self) -> None:
+        """The batches handed out so far were trained on."""
+        self._used = self._batches
+
+    def warn_gaps(self) -> None:
+        """Tell what a resume from here would skip: it would be too late then."""
+        if self._batches == 0 and not self._told:
+            self._told = True
+            logger.warning("loader= was given, but no batch was taken from batches(): its place is not saved")
+        if self._batches > self._used:
+            logger.warning(
+                "a batch was taken from batches() and no step() followed: after a resume it does not come again; "
+                "leave the loop after step(), not before it"
+            )
+
     def state(self) -> dict[str, Any] | None:
         """How to continue after the last batch handed out; None if there was none."""
         if self._loaded is not None:
@@ -122,6 +142,7 @@ class Reader:
         self._loaded, self._iterator, self._outstanding = state, None, 0
         self._epoch, self._epoch_batches, self._batches = state["epoch"], state["epoch_batches"], state["batches"]
         self._epoch_ended, self._epoch_start = state["epoch_ended"], state["epoch_start"]
+        self._used = self._batches
         if state["replayed"] and not self._epoch_ended:
             warn_replay(self._loader, self._epoch_batches)
 

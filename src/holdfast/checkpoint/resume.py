@@ -54,7 +54,7 @@ def await_writers(store: Store, *, timeout_s: float, runtime: Runtime = SYSTEM) 
             logger.warning("no longer waiting for %s: it is fenced off and commits nothing more", leases[0].holder)
             return
         if not told:
-            logger.info("waiting for %s to finish the checkpoint it is writing", leases[0].holder)
+            logger.warning("waiting for %s to finish the checkpoint it is writing", leases[0].holder)
             told = True
         runtime.sleep(_POLL_S)
 
@@ -175,7 +175,7 @@ class ModelRestorer:
             )
         for name, plan in plans.items():
             if strict and (problem := self._mismatch(name, plan.spec)):
-                raise ModelMismatch(f"{problem}; pass strict=False to leave it as it is")
+                raise ModelMismatch(problem)
 
     def _fitting(self, plans: Mapping[str, TablePlan]) -> set[str]:
         return {
@@ -186,7 +186,11 @@ class ModelRestorer:
         if problem := self._shape_problem(name, spec):
             return problem
         stored, live = spec.columns[0].dtype, code_of(self._tables[name].parameter.dtype)
-        return None if stored == live else f"table {name} is stored as {stored} and the model holds {live}"
+        return (
+            None
+            if stored == live
+            else f"table {name} is stored as {stored} and the model holds {live}; strict=False converts it"
+        )
 
     def _shape_problem(self, name: str, spec: TableSpec) -> str | None:
         live = tuple(self._tables[name].parameter.shape)

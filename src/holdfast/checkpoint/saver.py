@@ -42,6 +42,7 @@ class SaveRequest:
 class _InFlight:
     intent: Intent
     asked: bool = False  # the agent was asked what became of it
+    skipped: bool = False  # another save was due meanwhile
 
 
 class Saver:
@@ -109,7 +110,6 @@ class Saver:
         leads = self._agreement.rank == 0
         plan = self._agreement.broadcast(self._plan(request.step, force) if leads else None)
         if plan is None:
-            self.stats.skipped += 1
             return False
         # Each rank by itself, outside of a collective: only then it sees that its agent died, and settles the save.
         self._settle(cancel=plan == _CANCEL)
@@ -168,8 +168,11 @@ class Saver:
 
     def _plan(self, step: int, force: bool) -> str | None:
         """What becomes of the save under way before this one is taken; None to skip this one."""
-        if self.busy and not force and self._overlap is Overlap.SKIP:
-            logger.info("step %d: skipped a save, the last one is still being written; %s", step, self._age())
+        if self._in_flight is not None and not force and self._overlap is Overlap.SKIP:
+            if not self._in_flight.skipped:  # the save stays due: it is told and counted once, not at every step
+                self._in_flight.skipped = True
+                self.stats.skipped += 1
+                logger.info("step %d: skipped a save, the last one is still being written; %s", step, self._age())
             return None
         if not force and not self.may_retry():
             return None

@@ -1,0 +1,62 @@
+"""Checks what a user hands to the Checkpointer, when it is handed over: a mistake must not wait for the first save."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from holdfast.checkpoint.agreement import Agreement
+from holdfast.checkpoint.tables import Table
+from holdfast.errors import ConfigurationError
+
+
+def as_models(model: nn.Module | Mapping[str, nn.Module]) -> dict[str, nn.Module]:
+    """One model, or several by name."""
+    if isinstance(model, nn.Module):
+        return {"": model}
+    if isinstance(model, Mapping) and model and all(isinstance(item, nn.Module) for item in model.values()):
+        return dict(model)
+    raise ConfigurationError(f"model= takes an nn.Module or a dict of them by name, not {type(model).__name__}")
+
+
+def as_optimizers(optimizer: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:
+    """One optimizer, or several."""
+    if isinstance(optimizer, Optimizer):
+        return [optimizer]
+    if isinstance(optimizer, Sequence) and all(isinstance(item, Optimizer) for item in optimizer):
+        return list(optimizer)
+    raise ConfigurationError(f"optimizer= takes a torch optimizer or a list of them, not {type(optimizer).__name__}")
+
+
+def require(name: str, value: object, kind: type) -> None:
+    """Refuse a policy that is none, or the class of one where one is meant."""
+    if not isinstance(value, kind):
+        hint = f"{value.__name__}()" if isinstance(value, type) else f"a {kind.__name__}"
+        raise ConfigurationError(f"{name}={value!r} does not fit: take {hint}")
+
+
+def as_metric(name: str, value: object) -> Any:
+    """A number, or a tensor that holds one and is not looked at before a save (that would wait for the device)."""
+    if isinstance(value, Tensor):
+        if value.numel() == 1:
+            return value.detach()
+        raise ConfigurationError(f"metric {name!r} has the shape {tuple(value.shape)}: take one number")
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise ConfigurationError(f"metric {name!r} is {value!r}: take a number") from None
+
+
+def require_same_tables(tables: Sequence[Table], agreement: Agreement) -> None:
+    """All ranks must hold the same tables: each saves its share of the rows of every one."""
+    ours = [[table.name, table.rows, list(table.row_shape), str(table.parameter.dtype)] for table in tables]
+    theirs = agreement.broadcast(ours)
+    if agreement.any(ours != theirs):
+        differing = next((a for a, b in zip(ours, theirs, strict=False) if a != b), "their number")
+        raise ConfigurationError(
+            f"the ranks hold different tables (on rank {agreement.rank}: {differing}): every rank must hold all of "
+            "them, as under DDP. For a model that is spread over ranks, give each part a run of its own"
+        )
