@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 import holdfast as hf
 from holdfast.storage import MemoryStore
 from holdfast.types import Kind
-from tests.checkpoint.tracker_cases import CASES, ROWS, Case, Training
+from tests.checkpoint.tracker_cases import CASES, ROWS, Case
+from tests.checkpoint.tracker_values import difference, values_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::holdfast.errors.HoldfastWarning", "ignore:Sparse invariant checks")
 
@@ -66,45 +66,3 @@ def train_and_save(case: Case, store: MemoryStore) -> dict[int, dict[str, Any]]:
             guard.save(wait=True)
             live[guard.steps] = values_of(training)
     return live
-
-
-def values_of(training: Training) -> dict[str, Any]:
-    """A copy of every weight, and of everything that the optimizers hold, by path."""
-    values = dict(leaves("model", training.model.state_dict()))
-    for index, optimizer in enumerate(training.optimizers):
-        for number, group in enumerate(optimizer.param_groups):
-            options = {key: value for key, value in group.items() if key != "params"}
-            values |= leaves(f"optimizer.{index}.group.{number}", options)
-            for place, parameter in enumerate(group["params"]):
-                values |= leaves(f"optimizer.{index}.state.{number}.{place}", optimizer.state.get(parameter, {}))
-    return values
-
-
-def leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from leaves(f"{path}.{key}", item)
-    elif isinstance(value, list | tuple):
-        yield path, type(value)
-        for index, item in enumerate(value):
-            yield from leaves(f"{path}.{index}", item)
-    elif isinstance(value, Tensor) and value.is_sparse:
-        yield path, value.is_coalesced()
-        yield from leaves(f"{path}.indices", value._indices())
-        yield from leaves(f"{path}.values", value._values())
-    else:
-        yield path, value.detach().clone() if isinstance(value, Tensor) else value
-
-
-def difference(expected: dict[str, Any], found: dict[str, Any]) -> list[str]:
-    """Paths that are not in both, or do not hold the same type and bits."""
-    shared = expected.keys() & found.keys()
-    return sorted(expected.keys() ^ found.keys()) + sorted(p for p in shared if not alike(expected[p], found[p]))
-
-
-def alike(a: Any, b: Any) -> bool:
-    if not isinstance(a, Tensor) or not isinstance(b, Tensor):
-        return type(a) is type(b) and bool(a == b)
-    if a.dtype != b.dtype or a.shape != b.shape or a.device != b.device:
-        return False
-    return torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))

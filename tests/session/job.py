@@ -39,6 +39,7 @@ class RankProcess:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.session.rank", str(rank), str(folder / "meeting")],
                 cwd=ROOT,
+                env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

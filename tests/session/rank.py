@@ -7,6 +7,7 @@ import hashlib
 import json
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -21,6 +22,10 @@ from torch.optim import Adagrad, Adam, Optimizer, SparseAdam
 import holdfast as hf
 from holdfast.policy import SavePolicy, Strategy
 from holdfast.runtime import Runtime
+from holdfast.storage import open_store
+from tests.checkpoint.ddp_tracker_worker import distributed
+from tests.checkpoint.tracker_cases import CASES, Case
+from tests.checkpoint.tracker_values import digests_of
 from tests.tiny import Tiny, ids_of, snapshot
 
 WORLD = 2
@@ -203,6 +208,31 @@ class Rank:
         """Leave the block as on an error: nothing more is saved."""
         self._guard.__exit__(RuntimeError, RuntimeError(), None)
 
+    def cases(self, folder: str, names: list[str]) -> dict[str, dict[str, dict[str, str]]]:
+        """Train tracker cases, with a baseline and two deltas of each; the states that were saved, by step."""
+        chosen = [case for case in CASES if case.name in names]
+        return {case.name: self._save_case(f"{folder}/{case.name}", case) for case in chosen}
+
+    def _save_case(self, url: str, case: Case) -> dict[str, dict[str, str]]:
+        training = distributed(case, self._rank)
+        states = {}
+        with hf.Checkpointer(
+            open_store(url),  # not its URL: an agent on a thread is there at once
+            model=training.model,
+            optimizer=training.optimizers,
+            save=hf.Never(),
+            strategy=hf.Consecutive(),
+            retention=hf.KeepAll(),
+            settings=hf.Settings(buffer_bytes=2**18, frame_bytes=2**16),
+        ) as guard:
+            for number in range(6):
+                training.train(number, guard.mark)
+                guard.step()
+                if number % 2:
+                    guard.save(wait=True)
+                    states[str(guard.steps)] = digests_of(training)
+        return states
+
     def reference(self, steps: int, *, sparse: bool = True) -> dict[str, str]:
         """Where a run ends that nothing happens to."""
         training = Training.start(self._rank, sparse=sparse)
@@ -213,6 +243,7 @@ class Rank:
 
 def main(rank: int, meeting_file: str) -> None:
     torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
     dist.init_process_group(
         "gloo", init_method=f"file://{meeting_file}", rank=rank, world_size=WORLD, timeout=timedelta(seconds=PATIENCE_S)
     )

@@ -16,6 +16,9 @@ import holdfast as hf
 from holdfast.checkpoint.chain import Chain
 from holdfast.checkpoint.read import VerifiedReader
 from holdfast.storage import open_store
+from tests.checkpoint.ddp_tracker_worker import chosen
+from tests.checkpoint.tracker_cases import CASES, Case
+from tests.checkpoint.tracker_values import digests_of
 from tests.session.job import Job, Jobs, freeze, kill
 from tests.session.rank import Moody, Numbers, build, digests
 
@@ -288,3 +291,26 @@ def test_a_rank_killed_after_its_snapshot_still_gets_its_checkpoint(jobs: Jobs, 
     job.call("close")
     assert job.call("reference", steps=6) == [states[6]] * 2
     assert_exact(url, states)
+
+
+def saves_together(case: Case) -> bool:
+    """Of optimizers that move all rows one case each; of the others all in which rows come from another rank.
+
+    Not with ``max_norm``: it rewrites rows on the rank that looks them up, and nowhere else.
+    """
+    situation = case.situation.name
+    return chosen(case) and "max_norm" not in situation and (bool(case.rule.row_local) or situation == "plain")
+
+
+@pytest.mark.parametrize("kind", sorted({case.rule.name for case in CASES if chosen(case)}))
+def test_deltas_of_every_optimizer_hold_the_rows_of_all_ranks(job: Job, tmp_path: Path, kind: str) -> None:
+    cases = {case.name: case for case in CASES if case.rule.name == kind and saves_together(case)}
+    saved_by_rank = job.call("cases", folder=str(tmp_path), names=list(cases))
+    assert saved_by_rank[0] == saved_by_rank[1]
+    for name, states in saved_by_rank[0].items():
+        run = hf.open_run(str(tmp_path / name))
+        assert [info.step for info in run.checkpoints()] == [int(step) for step in states]
+        for step, expected in states.items():
+            fresh = cases[name].build()
+            run.restore(int(step), model=fresh.model, optimizer=fresh.optimizers)
+            assert digests_of(fresh) == expected
