@@ -186,16 +186,16 @@ class ModelRestorer:
         if problem := self._shape_problem(name, spec):
             return problem
         stored, live = spec.columns[0].dtype, code_of(self._tables[name].parameter.dtype)
-        return (
-            None
-            if stored == live
-            else f"table {name} is stored as {stored} and the model holds {live}; strict=False converts it"
-        )
+        if stored == live:
+            return None
+        return f"table {name} is stored as {stored} and the model holds {live}; strict=False converts it"
 
     def _shape_problem(self, name: str, spec: TableSpec) -> str | None:
         live = tuple(self._tables[name].parameter.shape)
         stored = (spec.rows, *spec.columns[0].row_shape)
-        return None if stored == live else f"table {name} is stored with shape {stored} and the model has {live}"
+        if stored == live:
+            return None
+        return f"table {name} is stored with shape {stored} and the model has {live}; strict=False leaves it as it is"
 
     def _targets(self, plan: TablePlan) -> Targets:
         table = self._tables[plan.spec.name]
