@@ -17,7 +17,7 @@ from tests.checkpoint.tracker_values import difference, values_of
 pytestmark = pytest.mark.filterwarnings("ignore::holdfast.errors.HoldfastWarning", "ignore:Sparse invariant checks")
 
 SMALL = hf.Settings(buffer_bytes=2**18, frame_bytes=2**16, handle_sigterm=False)
-BATCHES = (2, 1, 2)  # before each save: slots exist in the baseline, and one delta falls into an accumulation
+SAVES, BATCHES = 3, 2  # batches before each save: as many as one case accumulates
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -45,10 +45,9 @@ def test_baseline_and_deltas_restore_every_row_slot_and_dense_value(case: Case) 
 
 
 def train_and_save(case: Case, store: MemoryStore) -> dict[int, dict[str, Any]]:
-    """The live values at each saved step; of two saves at one step the later ones, which are what a restore reads."""
+    """The live values at each saved step."""
     training = case.build()
     live: dict[int, dict[str, Any]] = {}
-    number = 0
     with hf.Checkpointer(
         store,
         model=training.model,
@@ -58,11 +57,10 @@ def train_and_save(case: Case, store: MemoryStore) -> dict[int, dict[str, Any]]:
         retention=hf.KeepAll(),
         settings=SMALL,
     ) as guard:
-        for batches in BATCHES:
-            for _ in range(batches):
-                training.train(number, guard.mark)
-                guard.step()
-                number += 1
-            guard.save(wait=True)
-            live[guard.steps] = values_of(training)
+        for number in range(SAVES * BATCHES):
+            training.train(number, guard.mark)
+            guard.step()
+            if number % BATCHES == BATCHES - 1:
+                guard.save(wait=True)
+                live[guard.steps] = values_of(training)
     return live
