@@ -42,7 +42,7 @@ from holdfast.checkpoint.collect import collect_dropped, collect_orphans
 from holdfast.checkpoint.committer import Committer
 from holdfast.checkpoint.lease import HeldLease
 from holdfast.checkpoint.writer import PartWriter
-from holdfast.errors import HoldfastError, SaveFailed, StorageUnavailable
+from holdfast.errors import HoldfastError, SaveFailed, StorageError
 from holdfast.format.catalog import Entry, Intent
 from holdfast.policy import Retention
 from holdfast.runtime import SYSTEM, Runtime
@@ -208,15 +208,17 @@ class Agent:
 
     def _finish(self, save: _Save, full_bytes: int) -> None:
         """Commit a sealed save and report how it ended."""
+        complete = False
         try:
             for frame in save.frames:
                 frame.result()
             if save.cancelled.is_set():
                 raise SaveFailed(f"checkpoint {save.identifier} was cancelled")
+            complete = True  # from here on, an error of the store leaves it unknown whether the save gets committed
             manifest, part = save.writer.finish(full_bytes)
             entry, head = self._committer.commit(save.intent, manifest, part, save.cancelled.is_set)
         except Exception as error:
-            self._tell(_failure(save.identifier, error))
+            self._tell(_failure(save.identifier, error, unknown=complete and isinstance(error, StorageError)))
             self._clean_up(save)
         else:
             seconds = self._runtime.monotonic_s() - save.started_s
@@ -280,7 +282,6 @@ class Agent:
 
 
 def _failure(checkpoint: str, error: Exception, *, unknown: bool = False) -> Failed:
-    unknown = unknown or isinstance(error, StorageUnavailable)
     return Failed(checkpoint=checkpoint, error=type(error).__name__, message=str(error) or repr(error), unknown=unknown)
 
 
