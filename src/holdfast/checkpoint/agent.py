@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
+from pathlib import Path
 from typing import ParamSpec
 
 from holdfast.checkpoint.buffer import FrameBuffer
@@ -289,6 +290,14 @@ def _commitment(entry: Entry, kept: list[str], seconds: float) -> Committed:
     return Committed(entry=entry.to_json(), kept=kept, seconds=seconds)
 
 
+def _step_back(niceness: int) -> None:
+    """Let the trainer go first."""
+    priority = os.nice(niceness)
+    # Linux may share the CPU by sessions (autogroup): then niceness counts within a session, and ours is our own.
+    with suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(priority))
+
+
 def main(arguments: list[str]) -> None:
     """``socket-fd memory-fd frames frame-bytes trainer-pid``."""
     socket_fd, memory_fd, frames, frame_bytes, trainer_pid = map(int, arguments)
@@ -302,7 +311,7 @@ def main(arguments: list[str]) -> None:
     config = channel.receive(None)
     if not isinstance(config, Configure):
         raise SystemExit("holdfast agent: the trainer sent no configuration")
-    os.nice(config.niceness)
+    _step_back(config.niceness)
     store = RetryingStore(open_store(config.url, options=config.options), total_s=config.retry_s)
     buffer = FrameBuffer(memory_fd, frames=frames, frame_bytes=frame_bytes)
     Agent(channel, store, buffer, config).run(trainer)

@@ -8,7 +8,7 @@ import socket
 import struct
 import threading
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from holdfast.format.manifest import Piece
@@ -170,12 +170,12 @@ class Channel:
         """For select."""
         return self._socket.fileno()
 
-    def send(self, message: Message) -> None:
+    def send(self, *messages: Message) -> None:
         """Send, or raise ChannelClosed. Non-finite metrics travel as Python's JSON dialect, which both ends speak."""
-        body = json.dumps([type(message).__name__, asdict(message)]).encode()
+        data = b"".join(map(_packed, messages))
         with self._sending:
             try:
-                self._socket.sendall(_LENGTH.pack(len(body)) + body)
+                self._socket.sendall(data)
             except OSError as error:
                 raise ChannelClosed(str(error)) from error
 
@@ -208,15 +208,25 @@ class Channel:
         (length,) = _LENGTH.unpack_from(self._received)
         if len(self._received) < _LENGTH.size + length:
             return None
-        name, fields = json.loads(self._received[_LENGTH.size : _LENGTH.size + length])
+        name, values = json.loads(self._received[_LENGTH.size : _LENGTH.size + length])
         del self._received[: _LENGTH.size + length]
-        return _build(name, fields)
+        return _build(name, values)
 
 
-def _build(name: str, fields: dict[str, Any]) -> Message:
+def _packed(message: Message) -> bytes:
+    body = json.dumps([type(message).__name__, message], default=_fields).encode()
+    return _LENGTH.pack(len(body)) + body
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """A message, or a value in one, as JSON writes it; ``dataclasses.asdict`` would copy everything first."""
+    return {each.name: getattr(value, each.name) for each in fields(value)}
+
+
+def _build(name: str, values: dict[str, Any]) -> Message:
     if name == "Begin":
-        fields["tables"] = [TableSlice(**table) for table in fields["tables"]]
+        values["tables"] = [TableSlice(**table) for table in values["tables"]]
     elif name == "FrameFilled":
-        fields["chunks"] = [FrameChunk(**chunk) for chunk in fields["chunks"]]
-    message: Message = _TYPES[name](**fields)
+        values["chunks"] = [FrameChunk(**chunk) for chunk in values["chunks"]]
+    message: Message = _TYPES[name](**values)
     return message

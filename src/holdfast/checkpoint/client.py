@@ -58,6 +58,11 @@ class AgentClient:
         """The agent's process."""
         return self._agent.pid
 
+    @property
+    def free_frames(self) -> int:
+        """How many frames can be had without waiting."""
+        return len(self._free)
+
     def begin(self, intent: Intent, tables: Sequence[TableSlice], tensors: Sequence[tuple[str, Sequence[int]]]) -> None:
         """Announce a snapshot; to a new agent if the last one was lost and not replaced."""
         if self._lost:
@@ -69,7 +74,7 @@ class AgentClient:
     def acquire_frame(self) -> int:
         """A frame to fill; waits for the agent where none is free. Raises AgentDied rather than wait for a dead one."""
         if not self._free:
-            self._release_frames()
+            self._release()
             started = time.monotonic()
             while not self._free:
                 self._receive(None)
@@ -86,8 +91,7 @@ class AgentClient:
 
     def seal(self, full_bytes: int) -> None:
         """From here the agent commits the snapshot, whatever becomes of us."""
-        self._release_frames()
-        self._send(Seal(full_bytes=full_bytes))
+        self._release(Seal(full_bytes=full_bytes))
 
     def abandon(self) -> None:
         """Give an unfinished snapshot up."""
@@ -139,14 +143,13 @@ class AgentClient:
             self._agent.channel.send(Close())
         return self._agent.wait(timeout_s)
 
-    def _release_frames(self) -> None:
-        for message in self._held_back:
-            self._send(message)
+    def _release(self, *last: Message) -> None:
+        self._send(*self._held_back, *last)
         self._held_back.clear()
 
-    def _send(self, message: Message) -> None:
+    def _send(self, *messages: Message) -> None:
         try:
-            self._agent.channel.send(message)
+            self._agent.channel.send(*messages)
         except ChannelClosed as error:
             raise self._died() from error
 

@@ -98,12 +98,14 @@ class _Encoder:
         self._open.discard(id(value))
 
     def _list(self, value: Iterable[object], path: str) -> Json:
-        return [self.encode(item, f"{path}[{index}]") for index, item in enumerate(value)]
+        return [self._item(item, path, index) for index, item in enumerate(value)]
 
     def _pairs(self, value: dict[object, object], path: str) -> Json:
-        return [
-            [_encode_key(key, f"a key of {path}"), self.encode(item, f"{path}[{key!r}]")] for key, item in value.items()
-        ]
+        return [[_encode_key(key, f"a key of {path}"), self._item(item, path, key)] for key, item in value.items()]
+
+    def _item(self, value: object, path: str, key: object) -> Json:
+        leaf = encode_leaf(value)  # most items are leaves (a generator's state has hundreds) and need no path
+        return self.encode(value, f"{path}[{key!r}]") if leaf is NOT_A_LEAF else leaf
 
     def _defaultdict(self, value: defaultdict[object, object], path: str) -> Json:
         factory: Any = value.default_factory
