@@ -53,6 +53,8 @@ def go_back(checkpoint: str | None, *, term: int) -> Change:
     def change(head: Head | None) -> Draft:
         head = own(head, term)
         order = [entry.info.id for entry in head.entries]
+        if checkpoint is not None and checkpoint not in order:
+            raise CheckpointNotFound(f"checkpoint {checkpoint} was dropped while it was restored: resume again")
         ahead = order.index(checkpoint) + 1 if checkpoint is not None else 0
         entries = head.entries[:ahead] + tuple(_abandon(entry) for entry in head.entries[ahead:])
         return replace(_same(head, "go back"), head=checkpoint, entries=entries)
