@@ -65,17 +65,22 @@ class Job:
         """Save and wait; whether it was committed."""
         try:
             self.guard.save(wait=True)
-        except hf.SaveFailed:
+        except (hf.SaveFailed, hf.TakenOver):
             return False
         return True
 
-    def train_until(self, condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    def train_until(self, condition: Callable[[], bool]) -> None:
         """Train on until something has happened that the loop does not wait for."""
-        deadline_s = time.monotonic() + timeout_s
-        while not condition():
-            assert time.monotonic() < deadline_s, "it never happened"
-            self.train()
-            time.sleep(0.001)
+        wait_until(condition, meanwhile=self.train)
+
+
+def wait_until(condition: Callable[[], bool], meanwhile: Callable[[], None] = lambda: None) -> None:
+    """Until something has happened in another thread."""
+    deadline_s = time.monotonic() + 60.0
+    while not condition():
+        assert time.monotonic() < deadline_s, "it never happened"
+        meanwhile()
+        time.sleep(0.001)
 
 
 def steps_of(store: Store) -> list[int]:
