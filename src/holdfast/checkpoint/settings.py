@@ -23,7 +23,7 @@ class Settings:
     lease_s: float = TTL_S  # how long after its last sign of life an agent counts as at work
     part_timeout_s: float = 1800.0  # how long a rank's part waits for the others'
     uploads: int = 2  # frames written at the same time
-    niceness: int = 10  # of the agent: training comes first
+    niceness: int = 5  # of the agent: training comes first; more, and a save takes long where training takes all CPUs
     handle_sigterm: bool = True
 
     def __post_init__(self) -> None:
