@@ -31,9 +31,8 @@ def lookup_rows(reader: VerifiedReader, plan: TablePlan, wanted: Tensor) -> dict
 def _check_ids(plan: TablePlan, wanted: Tensor) -> None:
     outside = wanted[(wanted < 0) | (wanted >= plan.spec.rows)]
     if len(outside):
-        raise ConfigurationError(
-            f"table {plan.spec.name} has the rows 0 to {plan.spec.rows - 1}; there is no row {int(outside[0])}"
-        )
+        has = f"the rows 0 to {plan.spec.rows - 1}" if plan.spec.rows else "no rows"
+        raise ConfigurationError(f"table {plan.spec.name} has {has}; there is no row {int(outside[0])}")
 
 
 def _take(
