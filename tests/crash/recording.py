@@ -8,6 +8,7 @@ from random import Random
 from threading import Lock
 from typing import Any
 
+from holdfast.checkpoint.chain import Chain, Head
 from holdfast.runtime import Runtime
 from holdfast.storage import Buffer, LocalStore
 from holdfast.testing.disk import SimulatedDisk
@@ -17,6 +18,7 @@ ROOT = "/run"
 _CHANGES_NOTHING = ("read", "stat", "scan", "close")
 _TIME_OFF_S = 7200.0  # longer than leases live and temporaries may linger
 
+Listed = list[tuple[str, bool]]  # ids of checkpoints, and whether they are abandoned
 Reboot = Callable[[SimulatedDisk, int], None]
 REBOOTS: dict[str, Reboot] = {
     "unsynced lost": lambda disk, _: disk.reboot(lose_unsynced=True),
@@ -44,6 +46,11 @@ class Aftermath:
     disk: SimulatedDisk = field(repr=False)
 
 
+def listed(head: Head | None) -> Listed:
+    """What a run shows."""
+    return [(entry.info.id, entry.info.abandoned) for entry in head.entries] if head else []
+
+
 def everything(disk: SimulatedDisk) -> int:
     """Equal for disks that hold the same."""
     return hash(frozenset(disk.contents().items()))
@@ -62,6 +69,7 @@ class Recorder:
 
     def __init__(self, disk: SimulatedDisk, reboots: Sequence[str], likeness: Callable[[SimulatedDisk], int]) -> None:
         self.committed = 0
+        self.listed: dict[int, Listed] = {0: []}  # by catalog number
         self.aftermaths: dict[tuple[int, int], Aftermath] = {}
         self.left_by: dict[Cut, int] = {}  # of every cut, ``everything`` that it left
         self._disk = disk
@@ -82,6 +90,12 @@ class Recorder:
                 return operate(*arguments)
 
         return recorded
+
+    def commit(self, number: int) -> None:
+        """The put of a catalog has returned: from now on it must survive."""
+        self.committed = number
+        self._unchanged = False  # the same disk, but more is promised of it
+        self.listed[number] = listed(Chain(LocalStore(ROOT, self._disk.copy())).head())
 
     def finish(self) -> None:
         """Note what a cut after the last operation leaves."""
@@ -106,7 +120,7 @@ class Recorder:
 
 
 class WitnessedStore(LocalStore):
-    """A LocalStore on a Recorder that tells it when a catalog's put has returned: from then on it must survive."""
+    """A LocalStore on a Recorder that tells it of commits."""
 
     def __init__(self, recorder: Recorder, runtime: Runtime) -> None:
         super().__init__(ROOT, recorder, runtime)
@@ -115,7 +129,7 @@ class WitnessedStore(LocalStore):
     def put(self, name: str, data: Buffer | Sequence[Buffer], *, create: bool = False) -> None:
         super().put(name, data, create=create)
         if name.startswith("catalog/"):
-            self._recorder.committed = int(name.removeprefix("catalog/"))
+            self._recorder.commit(int(name.removeprefix("catalog/")))
 
 
 def _tear(image: SimulatedDisk, kind: str, arguments: tuple[Any, ...]) -> None:

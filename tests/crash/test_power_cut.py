@@ -10,26 +10,39 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+from holdfast.checkpoint import chain, collect
 from holdfast.checkpoint.chain import Chain, Head
 from holdfast.checkpoint.resume import ModelRestorer
 from holdfast.checkpoint.state import TrainingState
 from holdfast.checkpoint.tables import find_tables
-from holdfast.format.catalog import Catalog
 from holdfast.run import Run
 from holdfast.storage import LocalStore
 from holdfast.testing.disk import SimulatedDisk
 from holdfast.testing.power import PowerCut
-from tests.crash.recording import REBOOTS, ROOT, Aftermath, Cut, Recorder, WitnessedStore, everything, objects
+from tests.crash.recording import (
+    REBOOTS,
+    ROOT,
+    Aftermath,
+    Cut,
+    Listed,
+    Recorder,
+    WitnessedStore,
+    everything,
+    listed,
+    objects,
+)
 from tests.crash.scripted import RETENTION, STRATEGIES, State, Training, play, runtime
+from tests.independent.reader import IndependentRun
 from tests.tiny import same
 
 SAMPLED = 29  # odd: lost and kept take turns
 LOST_OR_KEPT = ("unsynced lost", "unsynced kept")
 FIRST_LIFE, SECOND_LIFE, READER = 1, 2, 3
-Listed = list[tuple[str, bool]]  # ids of checkpoints, and whether they are abandoned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +57,14 @@ class Recording:
     left_by: dict[Cut, int]
 
 
+@pytest.fixture(autouse=True)
+def few_catalogs_of_few_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a short run, too, writes history pages and deletes old catalogs."""
+    monkeypatch.setattr(chain, "_INLINE_ENTRIES", 1)
+    monkeypatch.setattr(chain, "_PAGE_ENTRIES", 1)
+    monkeypatch.setattr(collect, "LINEAGE_LENGTH", 4)
+
+
 @cache
 def record(name: str, reboots: Sequence[str], likeness: Callable[[SimulatedDisk], int]) -> Recording:
     disk = SimulatedDisk()
@@ -55,18 +76,11 @@ def record(name: str, reboots: Sequence[str], likeness: Callable[[SimulatedDisk]
     return Recording(
         states=states,
         end=end,
-        listed={0: [], **_catalogs(disk)},
+        listed=recorder.listed,
         operations=disk.operations,
         aftermaths=tuple(recorder.aftermaths.values()),
         left_by=recorder.left_by,
     )
-
-
-def _catalogs(disk: SimulatedDisk) -> dict[int, Listed]:
-    prefix = f"{ROOT}/catalog/"
-    found = {path: data for path, data in disk.contents().items() if path.startswith(prefix) and data is not None}
-    catalogs = [Catalog.decode(data, name=path) for path, data in found.items()]
-    return {catalog.number: [(e.info.id, e.info.abandoned) for e in catalog.entries] for catalog in catalogs}
 
 
 def check(name: str, recording: Recording, left: Aftermath) -> None:
@@ -76,7 +90,8 @@ def check(name: str, recording: Recording, left: Aftermath) -> None:
     head = Chain(store).head()
     number = head.catalog.number if head else 0
     assert number >= left.committed
-    assert [(info.id, info.abandoned) for info in run.checkpoints()] == recording.listed[number]
+    assert listed(head) == recording.listed[number]
+    assert [info.id for info in run.checkpoints()] == [identifier for identifier, _ in listed(head)]
     assert run.verify() == []
     check_exact(store, head, recording.states)
     assert same(play(store, STRATEGIES[name], runtime(SECOND_LIFE)), recording.end)
@@ -142,6 +157,32 @@ def test_trainer_and_agent_die_with_the_power_and_leave_what_was_recorded(name: 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_commit_survives_whatever_a_power_cut_leaves_by_chance(name: str) -> None:
     check_all(name, record(name, tuple(REBOOTS), everything))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_an_independent_reader_finds_the_same_after_any_power_cut(name: str, tmp_path: Path) -> None:
+    recording = record(name, LOST_OR_KEPT, objects)
+    for number, left in enumerate(recording.aftermaths):
+        if left.committed:
+            path = tmp_path / str(number)
+            write_out(left.disk, path)
+            run = IndependentRun(path)
+            run.verify()
+            for entry in run.checkpoints():
+                found = run.tables(entry["id"])
+                for table, weight in enumerate(recording.states[entry["tag"]][f"emb.{n}.weight"] for n in (0, 1)):
+                    assert np.array_equal(found[f"emb.{table}"]["weight"], weight.numpy())
+
+
+def write_out(disk: SimulatedDisk, path: Path) -> None:
+    """The run on a simulated disk as files."""
+    for name, data in disk.contents().items():
+        if data is not None and name.startswith(ROOT):
+            file = path / name.removeprefix(f"{ROOT}/")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(data)
 
 
 @pytest.mark.slow
