@@ -28,6 +28,10 @@ from holdfast.checkpoint.watch import Watch
 from holdfast.errors import ConfigurationError
 from holdfast.types import Since, TableSpec
 
+# Hooks of trackers that were dropped without close(): they do nothing any more. A tracker may be dropped while torch
+# runs through its hooks, and taking some away then would break off the user's optimizer.step().
+_stale: list[RemovableHandle] = []
+
 
 class Tracker:
     """Follows every change of the tables until ``close``. For the training thread; its hooks wait for no device.
@@ -42,10 +46,11 @@ class Tracker:
         self._full = False
         for device in {table.parameter.device for table in tables}:
             kernels.warm_up(device)
-        handles = self._steps.install()
+        _remove_stale_hooks()
+        self._handles = self._steps.install()
         for watch in self._watches.values():
-            handles += watch_lookups(watch)
-        self._remove_hooks = weakref.finalize(self, _remove, handles)
+            self._handles += watch_lookups(watch)
+        self._dropped = weakref.finalize(self, _stale.extend, self._handles)
 
     @property
     def optimizer_steps(self) -> int:
@@ -128,7 +133,8 @@ class Tracker:
 
     def close(self) -> None:
         """Remove every hook."""
-        self._remove_hooks()
+        if self._dropped.detach() is not None:
+            _remove(self._handles)
 
     def _watch(self, name: str) -> Watch:
         watch = self._watches.get(name)
@@ -146,6 +152,11 @@ def _checked(ids: Tensor | Sequence[int], table: Table) -> Tensor:
     if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < table.rows:
         raise ConfigurationError(f"table {table.name!r} has rows 0 to {table.rows - 1}; one that was named is outside")
     return rows
+
+
+def _remove_stale_hooks() -> None:
+    while _stale:
+        _stale.pop().remove()
 
 
 def _remove(handles: Iterable[RemovableHandle]) -> None:
