@@ -42,6 +42,7 @@ class SaveRequest:
 class _InFlight:
     intent: Intent
     asked: bool = False  # the agent was asked what became of it
+    problem: str = ""  # why it had to be asked
     skipped: bool = False  # another save was due meanwhile
 
 
@@ -265,13 +266,14 @@ class Saver:
             logger.warning(
                 "whether checkpoint %s was committed is unknown (%s); asking", event.checkpoint, event.message
             )
+            in_flight.problem = f"{event.error}: {event.message}"
             self._ask(in_flight)
             return
         if event.error == TakenOver.__name__:
             self.taken_over = event.message
         if event.error == BaseDropped.__name__:
             self.position = self.position.without_baseline()
-        self._give_up(f"{event.error}: {event.message}")
+        self._give_up(in_flight.problem or f"{event.error}: {event.message}")
 
     def _lost(self, message: str) -> None:
         """The agent died: go on, say so, start another, and let it find out what became of the save.
