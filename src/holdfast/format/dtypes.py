@@ -5,6 +5,7 @@ Torch is imported only where one of its dtypes is made, so that bytes can be rea
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from holdfast.errors import UnsupportedState
@@ -45,6 +46,7 @@ def itemsize(code: str) -> int:
     return size_bytes
 
 
+@cache
 def code_of(dtype: torch.dtype) -> str:
     """The safetensors code of a torch dtype."""
     code = DTYPE_CODES.get(str(dtype).removeprefix("torch."))

@@ -25,12 +25,12 @@ _TORCH_DTYPES = {
 
 def encode_leaf(value: object) -> Json:
     """The JSON of a value without children, or NOT_A_LEAF. Types are matched exactly: a subclass is someone's code."""
+    encode = _ENCODERS.get(type(value))
+    if encode is not None:
+        return encode(value)
     if value is None or type(value) is bool:
         return value
-    if isinstance(value, np.generic):
-        return _encode_numpy_scalar(value)
-    encode = _ENCODERS.get(type(value))
-    return NOT_A_LEAF if encode is None else encode(value)
+    return _encode_numpy_scalar(value) if isinstance(value, np.generic) else NOT_A_LEAF
 
 
 def decode_leaf(tag: str, payload: Json) -> object:

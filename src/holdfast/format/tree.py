@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -80,22 +79,22 @@ class _Encoder:
         encode = self._containers.get(type(value))
         if encode is None:
             _refuse(path, value)
-        with self._inside(value, path):
+        self._enter(value, path)
+        try:
             return encode(self, value, path)
+        finally:
+            self._open.discard(id(value))
 
     def _add(self, tensor: Tensor) -> int:
         self.tensors.append(tensor)
         return len(self.tensors) - 1
 
-    @contextmanager
-    def _inside(self, value: object, path: str) -> Iterator[None]:
+    def _enter(self, value: object, path: str) -> None:
         if id(value) in self._open:
             raise UnsupportedState(f"{path} contains itself; break the cycle")
         if len(self._open) >= MAX_DEPTH:
             raise UnsupportedState(f"{path} is nested more than {MAX_DEPTH} levels deep; flatten it")
         self._open.add(id(value))
-        yield
-        self._open.discard(id(value))
 
     def _list(self, value: Iterable[object], path: str) -> Json:
         return [self._item(item, path, index) for index, item in enumerate(value)]
