@@ -16,8 +16,9 @@ from holdfast.errors import HoldfastWarning
 def capture_rng(*, cuda: bool = True) -> dict[str, Any]:
     """The state of every global generator, storable as a tree; CUDA's only where CUDA is in use."""
     devices = range(torch.cuda.device_count()) if cuda and torch.cuda.is_initialized() else ()
+    version, words, gauss = random.getstate()
     return {
-        "python": random.getstate(),
+        "python": {"version": version, "words": np.array(words, dtype=np.uint32), "gauss": gauss},
         "numpy": np.random.get_state(legacy=False),
         "torch": torch.get_rng_state(),
         "cuda": {index: torch.cuda.get_rng_state(index) for index in devices},
@@ -26,7 +27,8 @@ def capture_rng(*, cuda: bool = True) -> dict[str, Any]:
 
 def restore_rng(state: Mapping[str, Any]) -> None:
     """Continue every generator from ``state``; warns about CUDA devices that are not here."""
-    random.setstate(state["python"])
+    python = state["python"]
+    random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
     np.random.set_state(state["numpy"])
     torch.set_rng_state(state["torch"])
     for index, device_state in state["cuda"].items():
