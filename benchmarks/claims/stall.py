@@ -32,8 +32,8 @@ DIM = 64
 BOTTOM, TOP = (512, 256), (512, 512, 256)  # CPR's widths for Criteo Terabyte, whose vectors have 64 numbers too
 BATCHES = 32
 DELTA_SHARE = 0.1  # of all rows
-SETTLE_STEPS = 2  # after a save, while its files are deleted
-UNDISTURBED_STEPS = 4  # then, before the next save
+SETTLE_STEPS = 1  # after a save, while its files are deleted
+UNDISTURBED_STEPS = 3  # then, before the next save
 SLOW = ("dcp_thread", "torch_save")  # not what the bars are measured against: few rounds are enough
 
 

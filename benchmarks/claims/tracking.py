@@ -47,7 +47,7 @@ class Plan:
 
 PLANS = {
     "tiny": Plan(batch_size=64, scale=0.0005, pairs=4, dense_scale=0.0005, dense_pairs=2),
-    "small": Plan(batch_size=2048, scale=0.125, pairs=200, dense_scale=0.004, dense_pairs=40),
+    "small": Plan(batch_size=2048, scale=0.0625, pairs=200, dense_scale=0.004, dense_pairs=20),
     "full": Plan(batch_size=2048, scale=0.125, pairs=1000, dense_scale=0.02, dense_pairs=200),
 }
 

@@ -19,6 +19,7 @@ from holdfast.format.dtypes import code_of
 from holdfast.format.layout import row_bytes
 from holdfast.format.manifest import table_spec_to_json
 from holdfast.format.tree import encode_tree
+from holdfast.kernels import rows
 from holdfast.types import Kind, Since
 
 
@@ -38,8 +39,8 @@ class Captured:
     @property
     def full_bytes(self) -> int:
         """What it would take with every row."""
-        rows = sum(row_bytes(copy.columns) * (copy.stop - copy.start) for copy in self.copies)
-        return rows + sum(tensor.numel() * tensor.element_size() for tensor in self.tensors)
+        in_tables = sum(row_bytes(copy.columns) * (copy.stop - copy.start) for copy in self.copies)
+        return in_tables + sum(tensor.numel() * tensor.element_size() for tensor in self.tensors)
 
     def copy_into(self, filler: FrameFiller) -> None:
         """Copy it: the part the training loop waits for."""
@@ -61,6 +62,7 @@ class Capture:
         self._state = state
         self._rank = rank
         self._world = world
+        rows.warm_up()
 
     def take(self, kind: Kind, local: Mapping[str, Any]) -> Captured:
         """The snapshot of this moment; ``local`` is this rank's own part of the state tree."""

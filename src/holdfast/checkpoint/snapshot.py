@@ -14,6 +14,7 @@ from holdfast.checkpoint.buffer import FrameBuffer
 from holdfast.checkpoint.channel import FrameChunk
 from holdfast.checkpoint.writer import STATE
 from holdfast.format.layout import chunk_bytes, chunk_columns, ids_dtype, padded, rows_that_fit
+from holdfast.kernels.rows import Gather, gather_rows
 from holdfast.types import ColumnSpec
 
 logger = logging.getLogger("holdfast")
@@ -48,19 +49,10 @@ class FrameSink(Protocol):
 
 
 class _Copy(NamedTuple):
-    """Bytes that will go from a live tensor into a frame: all of it, or the rows ``ids``."""
+    """Bytes that will go from a live tensor into a frame."""
 
     target: Tensor
     source: Tensor
-    ids: Tensor | None = None
-
-    def run(self) -> None:
-        if self.ids is None:
-            self.target.copy_(self.source, non_blocking=True)
-        elif self.source.device.type == "cpu":
-            torch.index_select(self.source, 0, self.ids, out=self.target)
-        else:
-            self.target.copy_(self.source.index_select(0, self.ids), non_blocking=True)
 
 
 class _Frame(NamedTuple):
@@ -84,6 +76,7 @@ class FrameFiller:
         self._buffer = buffer
         self._frames_ahead = frames_ahead
         self._copies: list[_Copy] = []
+        self._gathers: list[Gather] = []
         self._complete: list[_Frame] = []
         self._frame: int | None = None
         self._bytes = torch.empty(0, dtype=torch.uint8)
@@ -140,9 +133,11 @@ class FrameFiller:
             self._hand_over()
 
     def _hand_over(self) -> None:
-        for copy in self._copies:
-            copy.run()
+        for target, source in self._copies:
+            target.copy_(source, non_blocking=True)
         self._copies.clear()
+        gather_rows(self._gathers)
+        self._gathers.clear()
         for device in self._devices:
             torch.cuda.current_stream(device).synchronize()
         self._devices.clear()
@@ -170,7 +165,11 @@ class FrameFiller:
             _copy_ids(self._place(offset, columns[0].length).view(integer), ids, first)
         for column, tensor in zip(columns[-len(table.tensors) :], table.tensors, strict=True):
             target = self._place(offset + column.offset, column.length).view(tensor.dtype).view(column.shape)
-            self._copies.append(_Copy(target, _rows_of(tensor, start - table.origin, rows, ids), ids))
+            if ids is None:
+                first_row = start - table.origin
+                self._copies.append(_Copy(target, tensor.detach()[first_row : first_row + rows]))
+            else:
+                self._gathers.append(Gather(target, tensor.detach(), ids))
             self._note(tensor.device, column.length)
         length = chunk_bytes(columns)
         self._chunks.append(
@@ -207,10 +206,6 @@ def _copy_ids(target: Tensor, ids: Tensor, first: int) -> None:
         torch.sub(ids, first, out=target)  # in one pass: fresh memory for parts of it would cost more than the sum
     else:
         target.copy_((ids - first).to(target.dtype), non_blocking=True)
-
-
-def _rows_of(tensor: Tensor, start: int, rows: int, ids: Tensor | None) -> Tensor:
-    return tensor.detach() if ids is not None else tensor.detach()[start : start + rows]
 
 
 def _bytes_of(tensor: Tensor) -> Tensor:

@@ -1,0 +1,60 @@
+"""Gathering rows: every width, type and layout gives what indexing gives, bit for bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.kernels import rows
+from holdfast.kernels.rows import Gather, gather_rows
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.uint8]
+
+
+@st.composite
+def gathers(draw: st.DrawFn) -> Gather:
+    """Widths on both sides of the kernel's lines; more rows than the threads take at a time; ids in any order."""
+    count = draw(st.sampled_from([1, 3, 100, 2048, 2049, 5000]))
+    width = draw(st.sampled_from([1, 8, 15, 16, 17, 32, 64, 80, 128, 192]))
+    dtype = draw(st.sampled_from(DTYPES))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
+    raw = torch.randint(0, 256, (count, width * dtype.itemsize), dtype=torch.uint8, generator=generator)
+    ids = torch.randint(0, count, (draw(st.sampled_from([0, 1, 13, 2048, 4097])),), generator=generator)
+    source = raw.view(dtype)
+    return Gather(torch.empty(len(ids), width, dtype=dtype), source, ids)
+
+
+@settings(deadline=None)
+@given(st.lists(gathers(), max_size=5), st.sampled_from([1, 2, 5]))
+def test_gathers_what_indexing_gives(work: list[Gather], threads: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        gather_rows(work)
+    finally:
+        torch.set_num_threads(before)
+    for target, source, ids in work:
+        assert torch.equal(target.view(torch.uint8), source[ids].view(torch.uint8))
+
+
+def test_writes_nothing_beside_the_target() -> None:
+    source = torch.arange(5000 * 64, dtype=torch.float32).view(5000, 64)
+    room = torch.full((5002, 64), -1.0)
+    gather_rows([Gather(room[1:-1], source, torch.arange(5000).flip(0))])
+    assert torch.equal(room[1:-1], source.flip(0))
+    assert (room[0] == -1).all() and (room[-1] == -1).all()
+
+
+@pytest.mark.parametrize("columns", [slice(0, 16), slice(0, 32, 2)])
+def test_a_source_with_gaps(columns: slice) -> None:
+    source = torch.randn(100, 32)[:, columns]
+    target = torch.empty(3, 16)
+    gather_rows([Gather(target, source, torch.tensor([7, 0, 99]))])
+    assert torch.equal(target, source[[7, 0, 99]])
+
+
+def test_the_kernel_is_in_use_here() -> None:
+    """Where it cannot be loaded torch does its work, and the tests above would not notice."""
+    assert rows._kernels() is not None
