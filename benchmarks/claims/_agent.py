@@ -1,0 +1,37 @@
+"""What an agent's process does, as the system sees it. Where there is no /proc, nothing is known of it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+_LOOK_EVERY_S = 0.02
+_QUIET_S = 0.1  # an agent that took no CPU time for so long has nothing left to do
+
+
+def bytes_written(pid: int | None) -> int:
+    """Bytes it has written to files so far; 0 where unknown."""
+    for line in _read(pid, "io").splitlines():
+        if line.startswith("wchar:"):
+            return int(line.split()[1])
+    return 0
+
+
+def await_quiet(pid: int | None) -> None:
+    """Until it does nothing any more."""
+    since_s, before = time.monotonic(), ""
+    while time.monotonic() < since_s + _QUIET_S:
+        now = _cpu_time(pid) + _read(pid, "io")
+        if now != before:
+            since_s, before = time.monotonic(), now
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _cpu_time(pid: int | None) -> str:
+    """User and system time, the fields 14 and 15 of proc(5), counted after the name, which may hold anything."""
+    return " ".join(_read(pid, "stat").rpartition(")")[2].split()[11:13])
+
+
+def _read(pid: int | None, name: str) -> str:
+    path = Path(f"/proc/{pid}/{name}")
+    return path.read_text(encoding="utf-8") if path.exists() else ""

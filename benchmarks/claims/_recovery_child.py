@@ -1,0 +1,176 @@
+"""The process that recovers: one per strategy, started fresh, asked for one checkpoint after the other.
+
+Run as a module by ``_recovery_parent``. It reads requests from stdin and writes answers to stdout, a line of JSON each.
+The clock covers what stands above the baseline: reading the head and the manifests, planning, reading, verifying and
+applying the rows. The table is made what the baseline says beforehand, and checked row by row afterwards.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+import holdfast as hf
+from benchmarks.claims._floor import FlatFile
+from benchmarks.claims._trace import Trace
+from holdfast.checkpoint.chain import Chain, Head
+from holdfast.checkpoint.plan import TablePlan, plan_tables
+from holdfast.checkpoint.read import VerifiedReader, leased, lineage
+from holdfast.checkpoint.restore import restore_rows
+from holdfast.checkpoint.tables import WEIGHT
+from holdfast.types import Kind
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Recover a checkpoint."""
+
+    interval: int
+    baseline: int | None = None  # the interval of the baseline to stand on; None: the run's own
+    cold: bool = False  # with its files dropped from the page cache
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """How a recovery went; rows and bytes are those above the baseline."""
+
+    interval: int
+    baseline: int
+    seconds: float
+    rows_read: int
+    bytes_read: int
+    wrong_rows: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Amount:
+    """What was read."""
+
+    rows: int
+    size_bytes: int
+
+
+class Source(Protocol):
+    """Where checkpoints are recovered from."""
+
+    def baseline(self, request: Request) -> int:
+        """The interval of the baseline that the checkpoint stands on."""
+        ...
+
+    def recover(self, request: Request, table: Tensor) -> tuple[float, Amount]:
+        """Bring a table that is as the baseline says to the checkpoint; the seconds of it that count."""
+        ...
+
+
+class RunSource:
+    """Checkpoints of a run; interval ``i`` was saved at its i-th checkpoint."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._store = hf.open_run(folder).store
+
+    def baseline(self, request: Request) -> int:
+        kinds = [entry.info.kind for entry in self._head().entries[: request.interval + 1]]
+        return max(interval for interval, kind in enumerate(kinds) if kind is Kind.FULL)
+
+    def recover(self, request: Request, table: Tensor) -> tuple[float, Amount]:
+        checkpoint = self._head().entries[request.interval].info.id
+        with leased(self._store, self._head, lambda head: lineage(head, checkpoint)) as head:
+            if request.cold:
+                drop_caches(path for path in self._folder.rglob("*") if path.is_file())
+            started_s = time.perf_counter()
+            self._head()  # its cost counts; the one to plan from is the one whose objects the lease keeps
+            reader = VerifiedReader(self._store)
+            plans = plan_tables([reader.parts(entry) for entry in lineage(head, checkpoint)])
+            above = next(iter(plans.values())).without_baseline()
+            restore_rows(reader, [(above, {WEIGHT: table})])
+            return time.perf_counter() - started_s, _amount(above)
+
+    def _head(self) -> Head:
+        head = Chain(self._store).head()
+        assert head is not None, f"{self._folder} holds no checkpoint"
+        return head
+
+
+def _amount(plan: TablePlan) -> Amount:
+    rows = sum(read.rows for generation in plan.generations for read in generation)
+    return Amount(rows=rows, size_bytes=plan.size_bytes)
+
+
+class FloorSource:
+    """A flat file per checkpoint and baseline, written when it is first asked for."""
+
+    def __init__(self, folder: Path, trace: Trace) -> None:
+        self._folder = folder
+        self._trace = trace
+        self._files: dict[tuple[int, int], FlatFile] = {}
+
+    def baseline(self, request: Request) -> int:
+        return request.baseline or 0
+
+    def recover(self, request: Request, table: Tensor) -> tuple[float, Amount]:
+        file = self._file(request.interval, self.baseline(request))
+        if request.cold:
+            drop_caches([file.path])
+        started_s = time.perf_counter()
+        file.restore(table)
+        return time.perf_counter() - started_s, Amount(rows=file.rows, size_bytes=file.size_bytes)
+
+    def _file(self, interval: int, baseline: int) -> FlatFile:
+        key = interval, baseline
+        if key not in self._files:
+            ids = self._trace.wanted(interval, baseline)
+            values = self._trace.values(ids, self._trace.writers(interval)[ids])
+            self._folder.mkdir(exist_ok=True)
+            self._files[key] = FlatFile.write(self._folder / f"{baseline}-{interval}", ids, values)
+        return self._files[key]
+
+
+def drop_caches(paths: Iterable[Path]) -> None:
+    """Ask the system to forget what it holds of these files; they are durable, so it can."""
+    for path in paths:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(handle)
+
+
+def recover(source: Source, trace: Trace, table: Tensor, request: Request) -> Recovery:
+    """Do what the request says, and check every row."""
+    baseline = source.baseline(request)
+    trace.fill(table, baseline)
+    seconds, amount = source.recover(request, table)
+    return Recovery(
+        interval=request.interval,
+        baseline=baseline,
+        seconds=seconds,
+        rows_read=amount.rows,
+        bytes_read=amount.size_bytes,
+        wrong_rows=trace.count_wrong(table, request.interval),
+    )
+
+
+def main(kind: str, folder: str, trace_file: str) -> None:
+    """Answer requests until stdin ends."""
+    trace = Trace.load(Path(trace_file))
+    table = torch.empty(trace.rows, trace.dim)
+    trace.fill(table, 0)
+    source = FloorSource(Path(folder), trace) if kind == "floor" else RunSource(Path(folder))
+    print("ready", flush=True)
+    for line in sys.stdin:
+        answer = recover(source, trace, table, Request(**json.loads(line)))
+        print(json.dumps(dataclasses.asdict(answer)), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,74 @@
+"""Starts the processes that recover, and asks them in turn."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from benchmarks.claims._recovery_child import Recovery, Request
+
+_MODULE = "benchmarks.claims._recovery_child"
+_ROOT = Path(__file__).parents[2]  # where the package is imported from
+
+
+class Recoverer:
+    """A process of its own that recovers the checkpoints of one folder."""
+
+    def __init__(self, kind: str, folder: Path, trace_file: Path) -> None:
+        self._name = f"the process that recovers {folder.name}"
+        paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", _MODULE, kind, str(folder), str(trace_file)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        )
+
+    def wait_until_ready(self) -> None:
+        """Until it has imported what it needs."""
+        self._line()
+
+    def recover(self, request: Request) -> Recovery:
+        """Recover one checkpoint; nobody else does anything meanwhile."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(dataclasses.asdict(request)) + "\n")
+        self._process.stdin.flush()
+        return Recovery(**json.loads(self._line()))
+
+    def __enter__(self) -> Recoverer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._process.kill()
+        self._process.communicate()  # closes its stdin, which ends it
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self._name} ended; what it wrote to stderr says why")
+        return line
+
+
+@contextmanager
+def started(folders: Mapping[str, Path], trace_file: Path) -> Iterator[dict[str, Recoverer]]:
+    """A recoverer for each folder; the one called ``floor`` writes flat files into its own. They import together."""
+    with ExitStack() as stack:
+        recoverers = {
+            name: stack.enter_context(Recoverer("floor" if name == "floor" else "run", folder, trace_file))
+            for name, folder in folders.items()
+        }
+        for recoverer in recoverers.values():
+            recoverer.wait_until_ready()
+        yield recoverers
