@@ -14,6 +14,7 @@ from types import TracebackType
 
 from benchmarks.claims._recovery_child import Recovery, Request
 
+FLOOR = "floor"
 _MODULE = "benchmarks.claims._recovery_child"
 _ROOT = Path(__file__).parents[2]  # where the package is imported from
 
@@ -22,6 +23,7 @@ class Recoverer:
     """A process of its own that recovers the checkpoints of one folder."""
 
     def __init__(self, kind: str, folder: Path, trace_file: Path) -> None:
+        self.wrong_rows = 0  # of all recoveries so far
         self._name = f"the process that recovers {folder.name}"
         paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._process = subprocess.Popen(
@@ -41,7 +43,9 @@ class Recoverer:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(dataclasses.asdict(request)) + "\n")
         self._process.stdin.flush()
-        return Recovery(**json.loads(self._line()))
+        recovery = Recovery(**json.loads(self._line()))
+        self.wrong_rows += recovery.wrong_rows
+        return recovery
 
     def __enter__(self) -> Recoverer:
         return self
@@ -63,10 +67,10 @@ class Recoverer:
 
 @contextmanager
 def started(folders: Mapping[str, Path], trace_file: Path) -> Iterator[dict[str, Recoverer]]:
-    """A recoverer for each folder; the one called ``floor`` writes flat files into its own. They import together."""
+    """A recoverer for each folder; FLOOR writes flat files into its own. They import together."""
     with ExitStack() as stack:
         recoverers = {
-            name: stack.enter_context(Recoverer("floor" if name == "floor" else "run", folder, trace_file))
+            name: stack.enter_context(Recoverer(name if name == FLOOR else "run", folder, trace_file))
             for name, folder in folders.items()
         }
         for recoverer in recoverers.values():

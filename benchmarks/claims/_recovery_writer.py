@@ -44,7 +44,7 @@ class Written:
 
     blocking_s: Sequence[float]  # of each save: how long the loop waited
     durable_s: Sequence[float]  # of each save: until the trainer knew that it was committed
-    saved_bytes: int  # of all checkpoints, as they were saved
+    saved_bytes: int  # of all deltas, as they were saved
     kept_bytes: int  # of everything in the run's folder in the end
     agent_bytes: int  # that the agent wrote in all, catalogs and leases included; 0 where the system does not tell
     baselines: int  # taken later on
@@ -111,7 +111,7 @@ class Writer:
         return Written(
             blocking_s=self._blocking_s,
             durable_s=self._durable_s,
-            saved_bytes=sum(info.size_bytes for info in checkpoints),
+            saved_bytes=sum(info.size_bytes for info in checkpoints if info.kind is not Kind.FULL),
             kept_bytes=sum(objects.values()) - sum(objects.get(name, 0) for name in self._first_baseline),
             agent_bytes=agent_bytes,
             baselines=sum(info.kind is Kind.FULL for info in checkpoints),

@@ -1,0 +1,147 @@
+"""What a replayed trace says: figures for programs, tables for people."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+from benchmarks.claims._recovery_replay import Replayed, Timed
+from benchmarks.claims._recovery_writer import Written
+from benchmarks.report import Figure, Table
+
+GRID = "grid"
+Times = Mapping[str, Sequence[Timed]]
+
+
+def figures(found: Replayed) -> dict[str, Figure]:
+    """The claim's figures for one table; those of another grid than the default carry its name at their end."""
+    named: dict[str, Figure] = {"wrong_rows": found.wrong_rows}
+    for name in found.written:
+        if name.startswith(GRID):
+            ratios = _time_ratios(found.warm, name) | _byte_ratios(found.written, name)
+            ratios |= _save_ratios(found.written, name)
+            ratios |= {f"cold_{key}": value for key, value in _time_ratios(found.cold, name).items()}
+            named |= {key + name.removeprefix(GRID): value for key, value in ratios.items()}
+    for name in found.written:
+        named |= {f"{name}_{key}": value for key, value in _plain(found, name).items()}
+    return named
+
+
+def _time_ratios(times: Times, name: str) -> dict[str, Figure]:
+    """The recovery of one grid against the floor's, against replay, against the differentials."""
+    if name not in times:
+        return {}
+    grid_s, naive_s = _total_s(times[name]), _total_s(times["naive"])
+    wanted = sum(one.rows_wanted for one in times[name])
+    possible = sum(one.rows_read for one in times["naive"]) / wanted
+    ratios: dict[str, Figure] = {
+        "grid_over_floor": grid_s / sum(one.floor_s for one in times[name]),
+        "naive_over_grid": naive_s / grid_s,
+        "naive_rows_over_wanted_rows": possible,
+        "naive_over_grid_of_possible": naive_s / grid_s / possible,
+        "grid_rows_over_wanted_rows": sum(one.rows_read for one in times[name]) / wanted,
+    }
+    for key, other in (("differential", "differential_once"), ("intermittent", "intermittent")):
+        if other in times:
+            ratios[f"grid_over_{key}"] = grid_s / _total_s(times[other])
+    return ratios
+
+
+def _byte_ratios(written: Mapping[str, Written], name: str) -> dict[str, Figure]:
+    """What is kept; against replay without the grid's later baselines, which replay does not take."""
+    alike = f"{GRID}_no_reset" if name == GRID and f"{GRID}_no_reset" in written else name
+    ratios: dict[str, Figure] = {
+        "grid_bytes_over_naive_bytes": written[alike].kept_bytes / written["naive"].kept_bytes,
+        "grid_bytes_with_its_resets_over_naive_bytes": written[name].kept_bytes / written["naive"].kept_bytes,
+    }
+    for key, other in (("differential", "intermittent"), ("differential_once", "differential_once")):
+        if other in written:
+            ratios[f"grid_bytes_over_{key}_bytes"] = written[name].kept_bytes / written[other].kept_bytes
+    return ratios
+
+
+def _save_ratios(written: Mapping[str, Written], name: str) -> dict[str, Figure]:
+    """What the loop waits for, and what the agent writes beside the saves."""
+    grid, naive = written[name], written["naive"]
+    ratios: dict[str, Figure] = {
+        "grid_blocking_over_naive_blocking": _median(grid.blocking_s) / _median(naive.blocking_s),
+        "grid_durable_over_naive_durable": _median(grid.durable_s) / _median(naive.durable_s),
+        # What the agent wrote beside the saves, all of it, as the system counts it: manifests and catalogs, too.
+        "grid_extra_written_bytes_over_saved_bytes": (grid.agent_bytes - naive.agent_bytes) / grid.saved_bytes,
+    }
+    if (rearranged := grid.counters.get("written_bytes")) is not None:
+        ratios["rearranged_bytes_over_saved_bytes"] = rearranged / grid.saved_bytes
+    if (beside := grid.counters.get("saves_beside")) is not None:
+        ratios["grid_saves_during_rearrangement_share"] = beside / len(grid.blocking_s)
+    return ratios
+
+
+def _plain(found: Replayed, name: str) -> dict[str, Figure]:
+    """One strategy by itself."""
+    written = found.written[name]
+    plain: dict[str, Figure] = {
+        "recovery_s": _total_s(found.warm[name]),
+        "floor_s": sum(one.floor_s for one in found.warm[name]),
+        "blocking_s": _median(written.blocking_s),
+        "durable_s": _median(written.durable_s),
+        "kept_bytes": written.kept_bytes,
+        "saved_bytes": written.saved_bytes,
+        "agent_bytes": written.agent_bytes,
+        "later_baselines": written.baselines,
+    }
+    if name in found.cold:
+        plain["cold_recovery_s"] = _total_s(found.cold[name])
+        plain["cold_floor_s"] = sum(one.floor_s for one in found.cold[name])
+    if name in found.right_after:
+        plain["recovery_right_after_save_s"] = found.right_after[name].seconds
+        plain["rows_right_after_save"] = found.right_after[name].rows_read
+    for one in found.warm[name]:
+        plain[f"recovery_s_{one.interval:03d}"] = one.seconds
+        plain[f"floor_s_{one.interval:03d}"] = one.floor_s
+        plain[f"rows_read_{one.interval:03d}"] = one.rows_read
+        plain[f"rows_wanted_{one.interval:03d}"] = one.rows_wanted
+    return plain | {f"counted_{key}": value for key, value in written.counters.items()}
+
+
+def tables(found: Replayed, title: str) -> list[Table]:
+    """Recovery by checkpoint, then everything by strategy."""
+    times = [_recovery_table(found.warm, f"{title}: recovery, ms (its floor)")]
+    if found.cold:
+        times.append(_recovery_table(found.cold, f"{title}: recovery with dropped caches, ms (its floor)"))
+    return [*times, _summary(found, f"{title}: in short")]
+
+
+def _recovery_table(times: Times, caption: str) -> Table:
+    rows: list[Sequence[Figure]] = [
+        (several[0].interval, *(f"{1e3 * one.seconds:.1f} ({1e3 * one.floor_s:.1f})" for one in several))
+        for several in zip(*times.values(), strict=True)
+    ]
+    return Table(caption=caption, headers=("checkpoint", *times), rows=rows)
+
+
+def _summary(found: Replayed, caption: str) -> Table:
+    headers = ("strategy", "recovery / floor", "rows read / wanted", "kept, MB", "wait, ms", "durable, ms", "baselines")
+    rows: list[Sequence[Figure]] = []
+    for name, written in found.written.items():
+        times = found.warm[name]
+        wanted = max(1, sum(one.rows_wanted for one in times))
+        rows.append(
+            (
+                name,
+                f"{_total_s(times) / sum(one.floor_s for one in times):.2f}",
+                f"{sum(one.rows_read for one in times) / wanted:.2f}",
+                f"{written.kept_bytes / 1e6:.1f}",
+                f"{1e3 * _median(written.blocking_s):.2f}",
+                f"{1e3 * _median(written.durable_s):.1f}",
+                1 + written.baselines,
+            )
+        )
+    return Table(caption=caption, headers=headers, rows=rows)
+
+
+def _total_s(several: Sequence[Timed]) -> float:
+    return sum(one.seconds for one in several)
+
+
+def _median(values: Sequence[float]) -> float:
+    return statistics.median(values)

@@ -1,0 +1,140 @@
+"""Replays one trace on one table: every strategy saves it, then fresh processes recover its checkpoints in turns."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.claims._recovery_child import Recovery, Request
+from benchmarks.claims._recovery_parent import FLOOR, Recoverer, started
+from benchmarks.claims._recovery_writer import STRATEGIES, Writer, Written
+from benchmarks.claims._trace import Trace
+
+RIVALS = ("naive", "grid")  # whose saves are compared: they take turns, and nothing else is at work meanwhile
+_TURN = 10  # intervals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeats:
+    """How often each recovery is measured; the median counts."""
+
+    warm: int
+    cold: int  # with the files dropped from the page cache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """A checkpoint's recovery above its baseline, and the floor's of the same rows."""
+
+    interval: int
+    baseline: int
+    seconds: float
+    floor_s: float
+    rows_read: int
+    rows_wanted: int
+    bytes_read: int
+
+    @classmethod
+    def median(cls, recoveries: Sequence[Recovery], floors: Sequence[Recovery]) -> Timed:
+        """Of the repeats of one recovery."""
+        one = recoveries[0]
+        return cls(
+            interval=one.interval,
+            baseline=one.baseline,
+            seconds=statistics.median(recovery.seconds for recovery in recoveries),
+            floor_s=statistics.median(recovery.seconds for recovery in floors),
+            rows_read=one.rows_read,
+            rows_wanted=floors[0].rows_read,
+            bytes_read=one.bytes_read,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """What was found, by strategy."""
+
+    written: Mapping[str, Written]
+    warm: Mapping[str, Sequence[Timed]]
+    cold: Mapping[str, Sequence[Timed]]  # empty where it was not asked for
+    right_after: Mapping[str, Recovery]  # the newest checkpoint, recovered as soon as it was committed
+    wrong_rows: int  # over every recovery that was made
+
+
+def replay(trace: Trace, strategies: Sequence[str], folder: Path, *, every: int, repeats: Repeats) -> Replayed:
+    """Save the trace with each strategy below ``folder`` and recover every so many of its checkpoints."""
+    trace.save(trace_file := folder / "trace.npz")
+    folders = {name: folder / name for name in (*strategies, FLOOR)}
+    recovered = sorted({*range(every, trace.intervals + 1, every), trace.intervals})
+    with started(folders, trace_file) as recoverers:
+        floor = recoverers.pop(FLOOR)
+        written, right_after = _write_rivals(trace, recoverers, folders)
+        for name in strategies:
+            if name not in RIVALS:
+                written[name] = _write(Writer(STRATEGIES[name](), folders[name], trace), trace.intervals)
+        for recoverer in (*recoverers.values(), floor):
+            recoverer.recover(Request(interval=recovered[0]))  # what is loaded or compiled at first use
+        warm = [_round(recoverers, floor, interval, repeats.warm, cold=False) for interval in recovered]
+        cold = [_round(recoverers, floor, interval, repeats.cold, cold=True) for interval in recovered if repeats.cold]
+        return Replayed(
+            written=written,
+            warm=_by_name(warm),
+            cold=_by_name(cold),
+            right_after=right_after,
+            wrong_rows=sum(recoverer.wrong_rows for recoverer in (*recoverers.values(), floor)),
+        )
+
+
+def _write_rivals(
+    trace: Trace, recoverers: Mapping[str, Recoverer], folders: Mapping[str, Path]
+) -> tuple[dict[str, Written], dict[str, Recovery]]:
+    """Save with the rivals in turns, each turn begun when the other's agent is done with everything."""
+    writers = {name: Writer(STRATEGIES[name](), folders[name], trace) for name in RIVALS if name in recoverers}
+    for start in range(0, trace.intervals - 1, _TURN):
+        for writer in writers.values():
+            writer.advance(min(_TURN, trace.intervals - 1 - start))
+            writer.settle()
+    written, right_after = {}, {}
+    for name, writer in writers.items():
+        recoverers[name].recover(Request(interval=1))
+        writer.save_last()
+        right_after[name] = recoverers[name].recover(Request(interval=trace.intervals))
+        written[name] = writer.close()
+    return written, right_after
+
+
+def _write(writer: Writer, intervals: int) -> Written:
+    writer.advance(intervals - 1)
+    writer.save_last()
+    return writer.close()
+
+
+def _round(
+    recoverers: Mapping[str, Recoverer], floor: Recoverer, interval: int, repeats: int, *, cold: bool
+) -> dict[str, Timed]:
+    """Recover one checkpoint with everybody in turns, after a turn that only warms the page cache."""
+    request = Request(interval=interval, cold=cold)
+    baselines = {name: recoverer.recover(request).baseline for name, recoverer in recoverers.items()}
+    floors = {baseline: Request(interval=interval, baseline=baseline, cold=cold) for baseline in baselines.values()}
+    for floor_request in floors.values():
+        floor.recover(floor_request)
+    turns = [
+        (
+            {name: recoverer.recover(request) for name, recoverer in recoverers.items()},
+            {baseline: floor.recover(floor_request) for baseline, floor_request in floors.items()},
+        )
+        for _ in range(repeats)
+    ]
+    return {
+        name: Timed.median([found[name] for found, _ in turns], [floors[baseline] for _, floors in turns])
+        for name, baseline in baselines.items()
+    }
+
+
+def _by_name(rounds: Iterable[Mapping[str, Timed]]) -> dict[str, list[Timed]]:
+    found: dict[str, list[Timed]] = {}
+    for timed in rounds:
+        for name, one in timed.items():
+            found.setdefault(name, []).append(one)
+    return found

@@ -1,0 +1,93 @@
+"""How long it takes to get back to any saved point, what keeping them all costs, and what the grid adds to a save.
+
+One trace of updates is saved by each strategy; then every tenth checkpoint is recovered, by one fresh process per
+strategy, in turns, and every row is checked. What counts is the time above the baseline: head, manifests, plan, rows.
+Beside them stands the floor: the same rows from one flat file. Ratios are of sums over the recovered checkpoints;
+where a strategy has taken another baseline since, its floor and its wanted rows are those above that one. The keys
+without a prefix are those of dim 128. Caches are dropped with ``posix_fadvise``, file by file.
+
+``grid_over_differential`` compares with a differential of one baseline, which wants the same rows as the grid. By the
+intermittent rule (``grid_over_intermittent``) a new baseline comes every twenty-odd intervals here, so that far fewer
+rows stand above it; it pays for them in bytes, and ``grid_bytes_over_differential_bytes`` is about this rule.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.claims._recovery_figures import figures, tables
+from benchmarks.claims._recovery_replay import Repeats, replay
+from benchmarks.claims._recovery_writer import STRATEGIES, strategy_exists
+from benchmarks.claims._trace import zipf_trace
+from benchmarks.report import Figure, Report, Table
+
+SEED = 7
+FEW = ("naive", "differential_once", "intermittent", "grid")
+MAIN_DIM = 128  # the one whose figures have no prefix
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A table to replay a trace on, and the strategies to do it with."""
+
+    rows: int
+    dim: int
+    strategies: Sequence[str] = tuple(STRATEGIES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How much to measure."""
+
+    shapes: Sequence[Shape]
+    intervals: int
+    every: int  # of the checkpoints one in so many is recovered
+    repeats: Repeats
+
+
+PLANS = {
+    "tiny": Plan(
+        shapes=[Shape(rows=20_000, dim=128, strategies=FEW)],
+        intervals=8,
+        every=4,
+        repeats=Repeats(warm=1, cold=1),
+    ),
+    "small": Plan(
+        shapes=[Shape(rows=500_000, dim=128), Shape(rows=2_000_000, dim=16, strategies=("naive", "grid"))],
+        intervals=50,
+        every=10,
+        repeats=Repeats(warm=3, cold=0),
+    ),
+    "full": Plan(
+        shapes=[Shape(rows=500_000, dim=128), Shape(rows=2_000_000, dim=16)],
+        intervals=150,
+        every=10,
+        repeats=Repeats(warm=5, cold=3),
+    ),
+}
+
+
+def run(scale: str) -> Report:
+    plan = PLANS[scale]
+    shown: list[Table] = []
+    named: dict[str, Figure] = {}
+    wrong_rows = 0
+    for shape in plan.shapes:
+        found = _figures_of(shape, plan, shown)
+        wrong_rows += int(found["wrong_rows"])
+        prefix = "" if shape.dim == MAIN_DIM else f"dim{shape.dim}_"
+        named |= {prefix + key: value for key, value in found.items()}
+    named |= {"wrong_rows": wrong_rows, "checkpoints": plan.intervals}
+    return Report(title="Back to any saved point", tables=shown, figures=named)
+
+
+def _figures_of(shape: Shape, plan: Plan, shown: list[Table]) -> dict[str, Figure]:
+    trace = zipf_trace(rows=shape.rows, dim=shape.dim, intervals=plan.intervals, seed=SEED)
+    strategies = [name for name in shape.strategies if strategy_exists(name)]
+    with tempfile.TemporaryDirectory(prefix="holdfast-recovery-") as folder:
+        found = replay(trace, strategies, Path(folder), every=plan.every, repeats=plan.repeats)
+    shown += tables(found, f"{shape.rows:,} rows of {shape.dim}")
+    return figures(found)
