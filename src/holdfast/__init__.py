@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from holdfast.errors import TakenOver as TakenOver
     from holdfast.errors import Terminated as Terminated
     from holdfast.policy import Consecutive as Consecutive
+    from holdfast.policy import DeadShare as DeadShare
     from holdfast.policy import EveryMinutes as EveryMinutes
     from holdfast.policy import EverySteps as EverySteps
     from holdfast.policy import Full as Full
+    from holdfast.policy import Grid as Grid
     from holdfast.policy import Intermittent as Intermittent
     from holdfast.policy import KeepAll as KeepAll
     from holdfast.policy import KeepBest as KeepBest
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from holdfast.policy import Never as Never
     from holdfast.policy import OneShot as OneShot
     from holdfast.policy import Overlap as Overlap
+    from holdfast.policy import Pairs as Pairs
     from holdfast.policy import TimeToLive as TimeToLive
     from holdfast.run import Run as Run
     from holdfast.run import import_checkpoint as import_checkpoint
@@ -41,9 +44,11 @@ _HOMES = {
     "holdfast.errors": ("HoldfastError", "SaveFailed", "TakenOver", "Terminated"),
     "holdfast.policy": (
         "Consecutive",
+        "DeadShare",
         "EveryMinutes",
         "EverySteps",
         "Full",
+        "Grid",
         "Intermittent",
         "KeepAll",
         "KeepBest",
@@ -53,6 +58,7 @@ _HOMES = {
         "Never",
         "OneShot",
         "Overlap",
+        "Pairs",
         "TimeToLive",
     ),
     "holdfast.run": ("Run", "import_checkpoint", "open_run"),

@@ -7,7 +7,7 @@ import os
 import socket
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,11 @@ from holdfast.checkpoint.changes import Clocks, annotate, prune
 from holdfast.checkpoint.collect import Collected, collect_dropped, collect_orphans
 from holdfast.checkpoint.export import TableDifference, difference, export_file
 from holdfast.checkpoint.importing import ImportReport
-from holdfast.checkpoint.lease import HeldLease
 from holdfast.checkpoint.lookup import lookup_rows
+from holdfast.checkpoint.plan import RestorePlan, TablePlan, plan_tables
 from holdfast.checkpoint.pruning import Verdict, judge
-from holdfast.checkpoint.read import VerifiedReader, find_checkpoint, lineage
-from holdfast.checkpoint.restore import Progress, TablePlan, plan_tables, read_state
+from holdfast.checkpoint.read import VerifiedReader, find_checkpoint, leased, lineage
+from holdfast.checkpoint.restore import Progress, read_state
 from holdfast.checkpoint.resume import ModelRestorer
 from holdfast.checkpoint.state import TrainingState, dense_weights
 from holdfast.checkpoint.summary import RunSummary, all_leases, summarize
@@ -145,6 +145,11 @@ class Run:
                 raise RunError(f"checkpoint {entry.info.id} holds no table {table!r}; it holds {', '.join(plans)}")
             return lookup_rows(reader, plans[table], wanted)
 
+    def restore_plan(self, step: int | str | None = None) -> RestorePlan:
+        """What restoring a checkpoint, the newest by default, will read of the tables: from where and how much."""
+        with self._reading(step) as (reader, head, entry):
+            return RestorePlan.of(entry.info, self._plans(reader, head, entry))
+
     def state(self, step: int | str | None = None, *, rank: int = 0) -> Any:
         """The state tree of a checkpoint: everything but table rows."""
         with self._reading(step) as (reader, _, entry):
@@ -213,21 +218,19 @@ class Run:
     def _reading(self, step: int | str | None) -> Iterator[tuple[VerifiedReader, Head, Entry]]:
         """A checkpoint, protected from deletion: lease first, then look again whether it is still there."""
         entry = find_checkpoint(self.head(), step, where=self.url)
-        needed = [part.info.id for part in lineage(self.head(), entry.info.id)]
-        try:
-            holder = f"{socket.gethostname()}:{os.getpid()}"
-            lease = HeldLease(self._store, "reader", holder, needed, runtime=self._runtime).__enter__()
-        except AccessDenied:
-            logger.warning("%s cannot be written: reading without a lease, so a prune may interfere", self.url)
-            lease = None
-        try:
-            head = self.head()
-            if entry.info.id not in head.by_id:
-                raise CheckpointNotFound(f"the checkpoint of step {entry.info.step} was dropped just now")
+        with ExitStack() as stack:
+            needed = leased(self._store, self.head, lambda head: self._needed(head, entry.info), runtime=self._runtime)
+            try:
+                head = stack.enter_context(needed)
+            except AccessDenied:
+                logger.warning("%s cannot be written: reading without a lease, so a prune may interfere", self.url)
+                head = self.head()
             yield VerifiedReader(self._store), head, head.by_id[entry.info.id]
-        finally:
-            if lease is not None:
-                lease.__exit__(None, None, None)
+
+    def _needed(self, head: Head, info: CheckpointInfo) -> tuple[Entry, ...]:
+        if info.id not in head.by_id:
+            raise CheckpointNotFound(f"the checkpoint of step {info.step} was dropped just now")
+        return lineage(head, info.id)
 
 
 def _open(url: str | os.PathLike[str] | Store, options: Mapping[str, str] | None) -> Store:

@@ -40,12 +40,13 @@ from holdfast.checkpoint.tracker import Tracker
 from holdfast.errors import ConfigurationError, NotResumed, RunError, Terminated
 from holdfast.policy import (
     EverySteps,
-    Intermittent,
+    Grid,
     KeepLast,
     Overlap,
     Retention,
     SavePolicy,
     Strategy,
+    default_strategy,
 )
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import MemoryStore, Store, open_store
@@ -67,7 +68,7 @@ class Checkpointer:
         extra: Mapping[str, Any] | None = None,
         tables: Mapping[str, nn.Parameter] | None = None,
         save: SavePolicy = EverySteps(1000),  # noqa: B008 - frozen
-        strategy: Strategy = Intermittent(),  # noqa: B008
+        strategy: Strategy | None = None,
         retention: Retention = KeepLast(1),  # noqa: B008
         overlap: Overlap = Overlap.SKIP,
         options: Mapping[str, str] | None = None,
@@ -75,6 +76,7 @@ class Checkpointer:
         runtime: Runtime = SYSTEM,
     ) -> None:
         models, optimizers = as_models(model), as_optimizers(optimizer)
+        strategy = default_strategy(retention) if strategy is None else strategy
         for name, value, kind in (
             ("save", save, SavePolicy),
             ("strategy", strategy, Strategy),
@@ -114,7 +116,7 @@ class Checkpointer:
             strategy=strategy,
             overlap=overlap,
             buffer=self._buffer,
-            launch=self._launcher(opened if _is_of_this_process(url, opened) else None, options, retention),
+            launch=self._launcher(opened if _is_of_this_process(url, opened) else None, options, retention, strategy),
             runtime=runtime,
         )
         self._counts_optimizer_steps = bool(optimizers)
@@ -241,9 +243,14 @@ class Checkpointer:
             raise RunError("there is no committed checkpoint to attach metrics to yet")
         self._saver.annotate(checkpoint, {name: float(value) for name, value in metrics.items()})
 
-    def drain(self) -> None:
-        """Wait until the save under way is committed; raises SaveFailed if it was not."""
+    def drain(self, *, arranged: bool = False) -> None:
+        """Wait until the save under way is committed; raises SaveFailed if it was not.
+
+        ``arranged`` waits for the grid as well, until no increment is due for rearrangement.
+        """
         self._saver.drain()
+        if arranged:
+            self._saver.arrange()
 
     def close(self) -> None:
         """Save what is new, wait for it, end the agent. Raises SaveFailed if the last state is not committed."""
@@ -275,7 +282,9 @@ class Checkpointer:
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
-    def _launcher(self, store: Store | None, options: Mapping[str, str] | None, retention: Retention) -> Launcher:
+    def _launcher(
+        self, store: Store | None, options: Mapping[str, str] | None, retention: Retention, strategy: Strategy
+    ) -> Launcher:
         settings = self._settings
         config = Configure(
             url=self._store.url,
@@ -290,6 +299,7 @@ class Checkpointer:
             part_timeout_s=settings.part_timeout_s,
             lease_s=settings.lease_s,
             niceness=settings.niceness,
+            grid=strategy.to_dict() if isinstance(strategy, Grid) else None,
         )
         return Launcher(self._buffer, config, store, runtime=self._runtime)
 

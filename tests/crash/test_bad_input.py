@@ -15,7 +15,8 @@ from torch.optim import Adam, Optimizer, SparseAdam
 import holdfast as hf
 from holdfast.checkpoint.lookup import lookup_rows
 from holdfast.checkpoint.read import VerifiedReader
-from holdfast.checkpoint.restore import Read, TablePlan, restore_rows
+from holdfast.checkpoint.plan import Read, TablePlan
+from holdfast.checkpoint.restore import restore_rows
 from holdfast.errors import ConfigurationError, ModelMismatch, UnsupportedState
 from holdfast.format.catalog import Intent
 from holdfast.run import Run
@@ -252,7 +253,7 @@ def test_rows_beyond_two_to_the_32_are_written_found_and_restored() -> None:
     manifest, _ = write_part(store, INTENT, 0, {"huge": {"weight": source}}, {}, {"huge": wanted}, 65536)
     (part,) = manifest.tables
     assert [(chunk.first, chunk.last, chunk.ids) for chunk in part.chunks] == [(0, rows - 1, "U64")]
-    reads = tuple(Read(manifest=manifest, part=part, chunk=chunk) for chunk in part.chunks)
+    reads = tuple(Read(manifest=manifest, part=part, chunk=chunk, rows=chunk.rows) for chunk in part.chunks)
     plan = TablePlan(spec=part.spec, generations=(reads,), baseline=True)
     restore_rows(VerifiedReader(store), [(plan, {"weight": target})])
     assert target[wanted].equal(values)

@@ -24,6 +24,7 @@ from holdfast.checkpoint.chain import Chain
 from holdfast.checkpoint.changes import annotate
 from holdfast.checkpoint.channel import (
     Annotate,
+    Arrange,
     Begin,
     Cancel,
     Channel,
@@ -34,6 +35,7 @@ from holdfast.checkpoint.channel import (
     Failed,
     FrameFilled,
     Freed,
+    GridNews,
     Message,
     Notice,
     Resolve,
@@ -41,11 +43,13 @@ from holdfast.checkpoint.channel import (
 )
 from holdfast.checkpoint.collect import collect_dropped, collect_orphans
 from holdfast.checkpoint.committer import Committer
+from holdfast.checkpoint.grid.rearrange import Rearranger, RowIds
 from holdfast.checkpoint.lease import HeldLease
 from holdfast.checkpoint.writer import PartWriter
 from holdfast.errors import HoldfastError, SaveFailed, StorageError
 from holdfast.format.catalog import Entry, Intent
-from holdfast.policy import Retention
+from holdfast.format.manifest import Manifest
+from holdfast.policy import Grid, Retention
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store, open_store
 from holdfast.storage.retry import RetryingStore
@@ -66,6 +70,7 @@ class _Save:
         self.frames: list[Future[None]] = []
         self.cancelled = threading.Event()
         self.sealed = False
+        self.over = threading.Event()
         self.leases = ExitStack()
 
     @property
@@ -100,6 +105,13 @@ class Agent:
         self._finisher = self._frames if alone else ThreadPoolExecutor(1, thread_name_prefix="holdfast-commit")
         self._fatal: BaseException | None = None
         self._save: _Save | None = None
+        grid = Grid.from_dict(config.grid) if config.grid else None
+        self._rearranger = (
+            Rearranger(store, self._chain, grid, rank=config.rank, term=config.term, runtime=runtime) if grid else None
+        )
+        self._max_postponed = grid.max_postponed if grid else 0
+        self._postponed = 0  # saves in a row that went before a rearrangement
+        self._arranging = False  # whether a round is under way or due
         self._orphans_due_s = float("-inf")
 
     def run(self, trainer: int | None = None) -> None:
@@ -167,12 +179,19 @@ class Agent:
                 self._submit(self._finisher, self._annotate, message)
             case Resolve():
                 self._submit(self._finisher, self._resolve, message.checkpoint)
+            case Arrange():
+                self._submit(self._finisher, self._arrange_all)
             case _:
                 pass
 
     def _begin(self, message: Begin) -> None:
         intent = Intent.from_json(message.intent)
-        writer = PartWriter(self._store, intent, self._config.rank, message.tables, message.tensors)
+        grid = self._rearranger
+        if grid is not None and self._arranging:
+            grid.stats.saves_beside += 1
+        writer = PartWriter(
+            self._store, intent, self._config.rank, message.tables, message.tensors, keep_ids=grid is not None
+        )
         save = self._save = _Save(intent, writer, self._runtime.monotonic_s())
         save.frames.append(self._submit(self._frames, self._announce, save))
 
@@ -224,9 +243,67 @@ class Agent:
         else:
             seconds = self._runtime.monotonic_s() - save.started_s
             self._tell(_commitment(entry, [e.info.id for e in head.entries], seconds))
+            self._follow(entry, manifest, save.writer.ids)
             self._collect()
         finally:
+            save.over.set()
             save.leases.close()
+        self._submit_arranging()
+
+    # ---- the grid ------------------------------------------------------------------------------------------------
+
+    def _follow(self, entry: Entry, manifest: Manifest, ids: RowIds) -> None:
+        """Let the grid know of a commit. Whatever goes wrong with it, the checkpoint is safe."""
+        if self._rearranger is None:
+            return
+        try:
+            self._rearranger.saved(entry.info, manifest, ids)
+        except HoldfastError as error:
+            self._rearranger.forget()
+            self._tell(Notice(message=f"increments are not rearranged for now: {error}"))
+        self._tell(GridNews(stats=self._rearranger.stats.to_json()))
+
+    def _submit_arranging(self) -> None:
+        self._arranging = self._rearranger is not None and self._rearranger.is_due
+        if self._arranging:
+            with suppress(RuntimeError):  # the agent ends; what is due stays so
+                self._submit(self._finisher, self._arrange)
+
+    def _arrange(self) -> None:
+        """One round, unless a save is under way: it goes first, but not for ever."""
+        assert self._rearranger is not None
+        save = self._save
+        if save is not None and not save.over.is_set() and self._postponed < self._max_postponed:
+            self._postponed += 1
+            self._rearranger.stats.postponed += 1
+            return  # the end of that save brings us back
+        self._postponed = 0
+        self._round()
+        self._submit_arranging()
+
+    def _arrange_all(self) -> None:
+        while self._round():
+            pass
+        if self._rearranger is not None:
+            self._tell(GridNews(stats=self._rearranger.stats.to_json(), settled=True))
+            self._collect()
+
+    def _round(self) -> bool:
+        """Whether there was something to rearrange and it went well."""
+        if self._rearranger is None:
+            return False
+        try:
+            done = self._rearranger.round()
+        except HoldfastError as error:
+            self._rearranger.forget()
+            self._tell(Notice(message=f"increments are not rearranged for now: {error}"))
+            return False
+        if done:
+            self._tell(GridNews(stats=self._rearranger.stats.to_json()))
+            self._collect()
+        return done
+
+    # ---- the rest ------------------------------------------------------------------------------------------------
 
     def _discard(self, save: _Save) -> None:
         """Forget a snapshot that was never sealed; its objects stay as orphans until a later term collects them."""
@@ -238,6 +315,8 @@ class Agent:
         self._clean_up(save)
         save.leases.close()
         self._tell(_failure(save.identifier, SaveFailed(f"checkpoint {save.identifier} was cancelled")))
+        save.over.set()
+        self._submit_arranging()
 
     def _clean_up(self, save: _Save) -> None:
         for frame in save.frames:

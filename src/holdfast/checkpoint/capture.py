@@ -42,10 +42,16 @@ class Captured:
         in_tables = sum(row_bytes(copy.columns) * (copy.stop - copy.start) for copy in self.copies)
         return in_tables + sum(tensor.numel() * tensor.element_size() for tensor in self.tensors)
 
-    def copy_into(self, filler: FrameFiller) -> None:
-        """Copy it: the part the training loop waits for."""
+    def copy_into(self, filler: FrameFiller, *, state_apart: bool = False) -> None:
+        """Copy it: the part the training loop waits for.
+
+        ``state_apart`` keeps state and rows out of each other's frames, and so of each other's bundles: a grid moves
+        the rows away.
+        """
         for index, tensor in enumerate(self.tensors):
             filler.add_state(index, tensor)
+        if state_apart:
+            filler.end_frame()
         for copy in self.copies:
             filler.add_table(copy)
         filler.flush()

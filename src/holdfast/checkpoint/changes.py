@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from holdfast.checkpoint.chain import Change, Draft, Head
 from holdfast.errors import BaseDropped, CheckpointNotFound, SaveFailed, TakenOver
-from holdfast.format.catalog import Entry, Garbage
+from holdfast.format.catalog import Entry, Garbage, Ref
 from holdfast.policy import Retention, closure
 
 
@@ -37,7 +37,7 @@ def add_checkpoint(entry: Entry, *, term: int, retention: Retention, clocks: Clo
         head = own(head, term)
         if entry.info.id in head.by_id:  # another writer of this save was first
             return None
-        if any(item.checkpoint == entry.info.id for item in head.catalog.garbage):
+        if any(item.folder == entry.info.id and not item.names for item in head.catalog.garbage):
             raise SaveFailed(f"checkpoint {entry.info.id} was committed and dropped again")
         if entry.info.base is not None and entry.info.base not in head.by_id:
             raise BaseDropped(f"checkpoint {entry.info.id} stands on {entry.info.base}, which the run no longer holds")
@@ -82,13 +82,49 @@ def prune(retention: Retention, *, term: int | None, clocks: Clocks) -> Change:
     return lambda head: retain(_same(own(head, term), "prune"), retention, clocks)
 
 
-def forget_garbage(checkpoints: frozenset[str], *, term: int) -> Change:
-    """Objects of these dropped checkpoints are gone from the store."""
+def forget_garbage(gone: frozenset[Garbage], *, term: int) -> Change:
+    """These objects are gone from the store."""
 
     def change(head: Head | None) -> Draft:
         head = own(head, term)
-        garbage = tuple(item for item in head.catalog.garbage if item.checkpoint not in checkpoints)
+        garbage = tuple(item for item in head.catalog.garbage if item not in gone)
         return replace(_same(head, "collect"), garbage=garbage)
+
+    return change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rearranged:
+    """A checkpoint's record before and after a round, and the objects that nothing refers to any more."""
+
+    before: Ref
+    after: Ref
+    freed: tuple[str, ...]
+    rounds: tuple[str, ...]
+
+
+class RecordMoved(Exception):
+    """Another writer rearranged the same checkpoint meanwhile: plan again on the new head."""
+
+
+def rearrange(rearranged: Mapping[str, Rearranged], *, term: int, clocks: Clocks) -> Change:
+    """Let checkpoints stand on the records that a round wrote for them; what they hold stays the same."""
+
+    def change(head: Head | None) -> Draft:
+        head = own(head, term)
+        entries = head.by_id
+        for checkpoint, update in rearranged.items():
+            if checkpoint not in entries or entries[checkpoint].record != update.before:
+                raise RecordMoved(checkpoint)
+            entries[checkpoint] = replace(entries[checkpoint], record=update.after, rounds=update.rounds)
+        dropped_s = clocks.store_s()
+        garbage = (
+            Garbage(folder=checkpoint, dropped_s=dropped_s, names=update.freed)
+            for checkpoint, update in rearranged.items()
+            if update.freed
+        )
+        draft = _same(head, "rearrange")
+        return replace(draft, entries=tuple(entries.values()), garbage=(*draft.garbage, *garbage))
 
     return change
 
@@ -112,9 +148,11 @@ def retain(draft: Draft, retention: Retention, clocks: Clocks) -> Draft:
     if len(keep) == len(infos):
         return draft
     dropped_s = clocks.store_s()
-    dropped = tuple(Garbage(checkpoint=i.id, dropped_s=dropped_s) for i in infos if i.id not in keep)
     entries = tuple(entry for entry in draft.entries if entry.info.id in keep)
-    return replace(draft, entries=entries, garbage=(*draft.garbage, *dropped))
+    needed = {folder for entry in entries for folder in entry.folders}
+    dropped = dict.fromkeys(folder for entry in draft.entries for folder in entry.folders if folder not in needed)
+    garbage = tuple(Garbage(folder=folder, dropped_s=dropped_s) for folder in dropped)
+    return replace(draft, entries=entries, garbage=(*draft.garbage, *garbage))
 
 
 def _same(head: Head, reason: str) -> Draft:

@@ -9,7 +9,7 @@ import struct
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, get_args
 
 from holdfast.format.manifest import Piece
 
@@ -36,6 +36,7 @@ class Configure:
     part_timeout_s: float
     lease_s: float
     niceness: int
+    grid: dict[str, Any] | None = None  # how to rearrange increments; None: not at all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +113,11 @@ class Resolve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Arrange:
+    """Rearrange all that is due, then say so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Close:
     """Finish what is sealed, then end."""
 
@@ -143,19 +149,24 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GridNews:
+    """What rearranging has done so far; ``settled``: nothing more is due, as was asked for."""
+
+    stats: dict[str, Any]
+    settled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
     """Something the user should read; the run goes on."""
 
     message: str
 
 
-Message = (
-    Configure | Begin | FrameFilled | Seal | Cancel | Annotate | Resolve | Close | Freed | Committed | Failed | Notice
-)
-_TYPES: dict[str, type[Any]] = {
-    cls.__name__: cls
-    for cls in (Configure, Begin, FrameFilled, Seal, Cancel, Annotate, Resolve, Close, Freed, Committed, Failed, Notice)
-}
+FromTrainer = Configure | Begin | FrameFilled | Seal | Cancel | Annotate | Resolve | Arrange | Close
+FromAgent = Freed | Committed | Failed | GridNews | Notice
+Message = FromTrainer | FromAgent
+_TYPES: dict[str, type[Any]] = {cls.__name__: cls for cls in (*get_args(FromTrainer), *get_args(FromAgent))}
 
 
 class Channel:

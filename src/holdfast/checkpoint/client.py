@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from holdfast.checkpoint.buffer import FrameBuffer
 from holdfast.checkpoint.channel import (
     Annotate,
+    Arrange,
     Begin,
     Cancel,
     ChannelClosed,
@@ -19,6 +20,7 @@ from holdfast.checkpoint.channel import (
     FrameChunk,
     FrameFilled,
     Freed,
+    GridNews,
     Message,
     Notice,
     Resolve,
@@ -37,7 +39,7 @@ class Lost:
     message: str
 
 
-Event = Committed | Failed | Notice | Lost
+Event = Committed | Failed | GridNews | Notice | Lost
 
 
 class AgentClient:
@@ -115,6 +117,11 @@ class AgentClient:
         """Attach late metrics to a committed checkpoint."""
         self._send(Annotate(checkpoint=checkpoint, metrics=metrics))
 
+    def arrange(self) -> None:
+        """Ask the agent to rearrange all that is due; a GridNews event says when it has."""
+        with suppress(ChannelClosed):
+            self._agent.channel.send(Arrange())
+
     def poll(self, timeout_s: float | None = 0.0) -> list[Event]:
         """What happened since the last call; waits up to ``timeout_s`` for a first event (None: without end).
 
@@ -163,7 +170,7 @@ class AgentClient:
             raise self._died() from error
         if isinstance(message, Freed):
             self._free.append(message.frame)
-        elif isinstance(message, Committed | Failed | Notice):
+        elif isinstance(message, Committed | Failed | GridNews | Notice):
             self._events.append(message)
         return message is not None
 

@@ -18,6 +18,7 @@ from holdfast.format.catalog import (
     DATA_PREFIX,
     HISTORY_PREFIX,
     LINEAGE_LENGTH,
+    Garbage,
     catalog_name,
     history_name,
     object_name,
@@ -46,16 +47,15 @@ def collect_dropped(store: Store, chain: Chain, *, term: int, grace_s: float) ->
     now_s = store.now_s()
     leased = {name for lease in readers for name in lease.checkpoints}
     due = frozenset(
-        item.checkpoint
-        for item in head.catalog.garbage
-        if now_s - item.dropped_s >= grace_s and item.checkpoint not in leased
+        item for item in head.catalog.garbage if now_s - item.dropped_s >= grace_s and item.folder not in leased
     )
     if not due:
         return Collected()
-    objects = [info for identifier in sorted(due) for info in store.list(object_name(identifier, ""))]
+    objects = [info for item in due for info in _objects(store, item)]
     store.delete([info.name for info in objects])
     chain.commit(forget_garbage(due, term=term))
-    return Collected(checkpoints=len(due), objects=len(objects), size_bytes=sum(info.size_bytes for info in objects))
+    dropped = sum(not item.names for item in due)
+    return Collected(checkpoints=dropped, objects=len(objects), size_bytes=sum(info.size_bytes for info in objects))
 
 
 def collect_orphans(store: Store, chain: Chain, *, term: int, grace_s: float) -> Collected:
@@ -70,8 +70,17 @@ def collect_orphans(store: Store, chain: Chain, *, term: int, grace_s: float) ->
     return Collected(objects=len(found), size_bytes=sum(info.size_bytes for info in found))
 
 
+def _objects(store: Store, item: Garbage) -> list[ObjectInfo]:
+    """What is still there of it."""
+    if not item.names:
+        return list(store.list(object_name(item.folder, "")))
+    folders = {name.rpartition("/")[0] + "/" for name in item.names}
+    return [info for folder in sorted(folders) for info in store.list(folder) if info.name in item.names]
+
+
 def _unreferenced(store: Store, head: Head, term: int) -> Iterator[ObjectInfo]:
-    known = {entry.info.id for entry in head.entries} | {item.checkpoint for item in head.catalog.garbage}
+    known = {folder for entry in head.entries for folder in entry.folders}
+    known |= {item.folder for item in head.catalog.garbage}
     for info in store.list(DATA_PREFIX):
         identifier = info.name.removeprefix(DATA_PREFIX).partition("/")[0]
         written = term_of(identifier)

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from holdfast.checkpoint.plan import Read, TablePlan
 from holdfast.checkpoint.read import VerifiedReader
-from holdfast.checkpoint.restore import Read, TablePlan, as_tensor
+from holdfast.checkpoint.restore import as_tensor, read_columns
 from holdfast.errors import ConfigurationError
 from holdfast.format.bundle import BLOCK_BYTES
 from holdfast.format.dtypes import torch_dtype
-from holdfast.format.layout import IDS, Column, chunk_columns
+from holdfast.format.layout import IDS, Column
 
 
 def lookup_rows(reader: VerifiedReader, plan: TablePlan, wanted: Tensor) -> dict[str, Tensor]:
@@ -43,21 +44,18 @@ def _take(
     here = torch.nonzero(missing & (unique >= chunk.first) & (unique <= chunk.last)).reshape(-1)
     if not len(here):
         return
-    bundle = read.manifest.bundles[chunk.place.bundle]
-    columns = {column.name: column for column in chunk_columns(plan.spec.columns, chunk.rows, chunk.ids)}
+    columns = {column.name: column for column in read.columns}
     rows = unique[here] - chunk.first
     if chunk.ids is not None:
-        ids_column = columns[IDS]
-        ids = as_tensor(reader.chunk(bundle, chunk.place, 0, ids_column.length), ids_column.dtype, ids_column.shape).to(
-            torch.int64
-        )
-        at = torch.searchsorted(ids, rows)
-        hit = at.clamp(max=len(ids) - 1)
-        present = ids[hit] == rows
-        here, rows = here[present], hit[present]
+        ids, order = torch.sort(read_columns(reader, read, {IDS})[IDS])  # arranged ones are sorted by segments
+        hit = torch.searchsorted(ids, unique[here]).clamp(max=len(ids) - 1)
+        present = ids[hit] == unique[here]
+        here, rows = here[present], order[hit[present]]
+        rows, order = torch.sort(rows)
+        here = here[order]
     for spec in plan.spec.columns:
         for part, positions in _runs(columns[spec.name], rows):
-            data = reader.chunk(bundle, chunk.place, part.start, part.stop)
+            data = reader.chunk(read.bundle, chunk.place, part.start, part.stop)
             size = columns[spec.name].length // chunk.rows
             block = as_tensor(data, spec.dtype, (len(data) // size if size else 0, *spec.row_shape))
             low = (part.start - columns[spec.name].offset) // size if size else 0

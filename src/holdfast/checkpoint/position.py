@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+from holdfast.checkpoint.grid.stats import GridStats
 from holdfast.types import CheckpointInfo, Kind
 
 
@@ -16,18 +17,22 @@ class Position:
     baseline: str | None = None
     baseline_bytes: int = 0
     fractions: tuple[float, ...] = ()  # sizes of the deltas since the baseline, as shares of it
+    baseline_s: float | None = None  # from the snapshot to the commit, of the last baseline and of the last delta
+    delta_s: float | None = None
 
-    def after(self, info: CheckpointInfo) -> Position:
-        """The position once this checkpoint is committed."""
+    def after(self, info: CheckpointInfo, seconds: float) -> Position:
+        """The position once this checkpoint is committed, after so many seconds."""
         if info.kind is Kind.FULL:
-            return Position(term=self.term, checkpoint=info.id, baseline=info.id, baseline_bytes=info.size_bytes)
-        return Position(
-            term=self.term,
-            checkpoint=info.id,
-            baseline=self.baseline,
-            baseline_bytes=self.baseline_bytes,
-            fractions=(*self.fractions, info.size_bytes / max(1, self.baseline_bytes)),
-        )
+            return Position(
+                term=self.term,
+                checkpoint=info.id,
+                baseline=info.id,
+                baseline_bytes=info.size_bytes,
+                baseline_s=seconds,
+                delta_s=self.delta_s,
+            )
+        fraction = info.size_bytes / max(1, self.baseline_bytes)
+        return replace(self, checkpoint=info.id, fractions=(*self.fractions, fraction), delta_s=seconds)
 
     def without_baseline(self) -> Position:
         """The position once the run has dropped what it stood on: the next checkpoint is a baseline."""
@@ -48,6 +53,7 @@ class SaveStats:
     buffer_waits: int = 0  # snapshots that were larger than the buffer
     last_commit_step: int | None = None
     last_commit_s: float | None = None  # monotonic
+    grid: GridStats = field(default_factory=GridStats)
 
     def count_snapshot(self, stall_s: float) -> None:
         """A snapshot was sealed after the loop waited for so long."""

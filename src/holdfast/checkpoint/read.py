@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
 from holdfast.checkpoint.chain import Head
+from holdfast.checkpoint.lease import HeldLease
 from holdfast.errors import CheckpointNotFound, DamagedData, ObjectNotFound
 from holdfast.format.bundle import BLOCK_BYTES, read_directory, verify_blocks
 from holdfast.format.catalog import Entry, Record, Ref
 from holdfast.format.document import digest
 from holdfast.format.manifest import BundleRef, Manifest, Place
+from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store
 
 Parts = tuple[Manifest, ...]
@@ -91,6 +96,25 @@ def lineage(head: Head, checkpoint: str) -> tuple[Entry, ...]:
         chain.append(entries[wanted])
         wanted = entries[wanted].info.base
     return tuple(reversed(chain))
+
+
+@contextmanager
+def leased(
+    store: Store, look: Callable[[], Head], wanted: Callable[[Head], Iterable[Entry]], *, runtime: Runtime = SYSTEM
+) -> Iterator[Head]:
+    """Keep what these checkpoints lie in from being deleted; gives the head as of the lease.
+
+    Lease first, then look again: a round that rearranged them just before may have put them into another folder.
+    """
+    holder = f"{socket.gethostname()}:{os.getpid()}"
+    head = look()
+    while True:
+        folders = sorted({folder for entry in wanted(head) for folder in entry.folders})
+        with HeldLease(store, "reader", holder, folders, runtime=runtime):
+            head = look()
+            if {folder for entry in wanted(head) for folder in entry.folders} <= set(folders):
+                yield head
+                return
 
 
 def find_checkpoint(head: Head | None, step: int | str | None, *, where: str) -> Entry:

@@ -1,84 +1,34 @@
-"""Puts saved rows and state back: plan, then read, verify and apply chunk by chunk, in parallel, in bounded memory.
+"""Puts saved rows and state back: reads, verifies and applies what was planned, in parallel, in bounded memory.
 
-A table's rows come as generations, oldest first: the last one that holds every row, then the deltas on top. Within a
-generation each row stands once, so its chunks go in any order; between generations there is a barrier, and so the
-newest row wins without anything being sorted.
+Within a generation each row stands once, so its chunks go in any order. Plain increments are replayed: between their
+generations there is a barrier, and so the newest row wins without anything being sorted. Of a grid no record is
+written that another one replaces: its place says so, or, for records not arranged yet, the ids of the later ones do.
+So its generations need no order, and no barrier.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.checkpoint.read import Parts, VerifiedReader
-from holdfast.errors import DamagedData
+from holdfast.checkpoint.plan import Read, TablePlan, prefix_bytes
+from holdfast.checkpoint.read import VerifiedReader
 from holdfast.format.dtypes import torch_dtype
-from holdfast.format.layout import IDS, chunk_columns, padded
-from holdfast.format.manifest import Manifest, RowsChunk, TablePart
+from holdfast.format.layout import IDS, padded
+from holdfast.format.manifest import Manifest
 from holdfast.format.tree import decode_tree
-from holdfast.types import TableSpec
+from holdfast.kernels.rows import scatter_rows
 
 WORKERS = 4
 
 Targets = dict[str, Tensor]  # by column name: where a table's rows go
 Progress = Callable[[int], None]  # called with bytes done
 RowsSeen = Callable[[str, Tensor | None], None]  # rows restored from a delta; None: all of them
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
-    """One chunk to read and apply."""
-
-    manifest: Manifest
-    part: TablePart
-    chunk: RowsChunk
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TablePlan:
-    """A table's generations, oldest first; the first holds every row."""
-
-    spec: TableSpec
-    generations: tuple[tuple[Read, ...], ...]
-    baseline: bool  # whether the first generation is the baseline's own
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes that will be read."""
-        return sum(read.chunk.place.length for generation in self.generations for read in generation)
-
-
-def plan_tables(history: Sequence[Parts]) -> dict[str, TablePlan]:
-    """What to read of each table of the last checkpoint in ``history`` (baseline first)."""
-    return {part.spec.name: _plan_table(part.spec.name, history) for part in _table_parts(history[-1])}
-
-
-def _table_parts(parts: Parts) -> Iterator[TablePart]:
-    seen = set()
-    for manifest in parts:
-        for part in manifest.tables:
-            if part.spec.name not in seen:
-                seen.add(part.spec.name)
-                yield part
-
-
-def _plan_table(name: str, history: Sequence[Parts]) -> TablePlan:
-    generations: list[tuple[Read, ...]] = []
-    spec: TableSpec | None = None
-    for age, parts in enumerate(reversed(history)):
-        found = [(manifest, part) for manifest in parts for part in manifest.tables if part.spec.name == name]
-        spec = spec or found[0][1].spec
-        if any(part.spec != spec for _, part in found):
-            raise DamagedData(parts[0].checkpoint, f"table {name} changes its shape below a delta that stands on it")
-        generations.append(tuple(Read(manifest=m, part=p, chunk=chunk) for m, p in found for chunk in p.chunks))
-        if found and all(part.whole for _, part in found):
-            complete = tuple(reversed(generations))
-            return TablePlan(spec=spec, generations=complete, baseline=age == len(history) - 1)
-    raise DamagedData(history[0][0].checkpoint, f"no checkpoint below holds every row of table {name}")
 
 
 def restore_rows(
@@ -91,20 +41,28 @@ def restore_rows(
 ) -> None:
     """Write every planned row into its targets."""
     planned = list(plans)
-    depth = max((len(plan.generations) for plan, _ in planned), default=0)
     with ThreadPoolExecutor(workers, thread_name_prefix="holdfast-read") as pool:
-        for level in range(depth):
-            _run(
-                pool,
-                (
-                    _task(reader, plan, read, targets, seen if level or not plan.baseline else None)
-                    for plan, targets in planned
-                    if level < len(plan.generations)
-                    for read in plan.generations[level]
-                ),
-                limit=2 * workers,
-                progress=progress,
-            )
+
+        def go(tasks: Iterable[Callable[[], int]]) -> None:
+            _run(pool, iter(tasks), limit=2 * workers, progress=progress)
+
+        def level(number: int, chosen: Iterable[tuple[TablePlan, Targets]]) -> Iterator[Callable[[], int]]:
+            for plan, targets in chosen:
+                for read in plan.generations[number] if number < len(plan.generations) else ():
+                    yield partial(_apply, reader, read, targets, seen if number or not plan.baseline else None)
+
+        go(level(0, planned))
+        replayed = [(plan, targets) for plan, targets in planned if not plan.arranged]
+        for number in range(1, max((len(plan.generations) for plan, _ in replayed), default=0)):
+            go(level(number, replayed))
+        for plan, targets in planned:
+            if plan.arranged:
+                winners = find_winners(pool, reader, plan)
+                go(
+                    partial(_apply, reader, read, targets, seen, winners=winners, number=number)
+                    for number, generation in enumerate(plan.generations[1:], start=1)
+                    for read in generation
+                )
 
 
 def _run(
@@ -134,32 +92,92 @@ def _settle(pending: set[Future[int]], progress: Progress | None) -> set[Future[
     return rest
 
 
-def _task(
-    reader: VerifiedReader, plan: TablePlan, read: Read, targets: Targets, seen: RowsSeen | None
-) -> Callable[[], int]:
-    def run() -> int:
-        bundle = read.manifest.bundles[read.chunk.place.bundle]
-        columns = decode_chunk(plan.spec, read.chunk, reader.chunk(bundle, read.chunk.place))
-        ids = columns.pop(IDS, None)
-        for name, rows in columns.items():
-            if name in targets:
-                write_rows(targets[name], rows, read.chunk.first, ids)
-        if seen is not None:
-            seen(plan.spec.name, None if read.part.whole else ids)
-        return read.chunk.place.length
+def _apply(
+    reader: VerifiedReader,
+    read: Read,
+    targets: Targets,
+    seen: RowsSeen | None,
+    *,
+    winners: Winners | None = None,
+    number: int = 0,
+) -> int:
+    """Read records and write those of them that no later generation replaces."""
+    known = winners.ids(read) if winners else None
+    columns = read_columns(reader, read, targets.keys() | ({IDS} if known is None else set()))
+    ids = columns.pop(IDS, known)
+    chosen = winners.chosen(ids, number) if winners and read.contested and ids is not None else None
+    for name, rows in columns.items():
+        write_rows(targets[name], rows, read.chunk.first, ids, chosen)
+    if seen is not None:
+        seen(read.part.spec.name, None if read.part.whole else ids)
+    return read.size_bytes
 
-    return run
 
-
-def decode_chunk(spec: TableSpec, chunk: RowsChunk, data: memoryview) -> dict[str, Tensor]:
-    """A chunk's columns by name; ``ids`` as global int64 row ids."""
+def read_columns(reader: VerifiedReader, read: Read, names: Collection[str]) -> dict[str, Tensor]:
+    """These of a chunk's columns as far as they are planned; ``ids`` as global int64 row ids."""
+    columns = [column for column in read.columns if column.name in names]
+    data = {
+        (start, stop): reader.chunk(read.bundle, read.chunk.place, start, stop) for start, stop in read.ranges(columns)
+    }
     decoded = {}
-    for column in chunk_columns(spec.columns, chunk.rows, chunk.ids):
-        tensor = as_tensor(data[column.offset : column.offset + column.length], column.dtype, column.shape)
-        if column.name == IDS and chunk.ids is not None:
-            tensor = tensor.to(torch.int64) + chunk.first
-        decoded[column.name] = tensor
+    for column in columns:
+        length = prefix_bytes(column, read.rows)
+        within = next(((low, view) for (low, high), view in data.items() if low <= column.offset < high), None)
+        low, view = within if length and within else (column.offset, memoryview(b""))
+        start = column.offset - low
+        tensor = as_tensor(view[start : start + length], column.dtype, (read.rows, *column.shape[1:]))
+        decoded[column.name] = tensor.to(torch.int64) + read.chunk.first if column.name == IDS else tensor
     return decoded
+
+
+class Winners:
+    """Which generation holds the newest record of each row, and the ids that were read to know it.
+
+    One byte per row of the table (two above 255 generations) and eight per record whose place was not settled when
+    it was written: without it the order of reading would have to decide.
+    """
+
+    def __init__(self, rows: int, generations: int) -> None:
+        self._newest = np.zeros(rows, dtype=np.min_scalar_type(generations))
+        self._ids: dict[tuple[str, int], Tensor] = {}
+
+    def add(self, read: Read, ids: Tensor, number: int) -> None:
+        """Records of a generation that is newer than all that were added before."""
+        self._ids[_key(read)] = ids
+        self._newest[ids.numpy()] = number
+
+    def ids(self, read: Read) -> Tensor | None:
+        """The ids of a chunk's records if they were read already."""
+        return self._ids.get(_key(read))
+
+    def chosen(self, ids: Tensor, number: int) -> Tensor | None:
+        """Which of a generation's records are the newest of their rows; None for all."""
+        mask = torch.from_numpy(self._newest[ids.numpy()] == number)
+        return None if mask.all() else mask
+
+
+def _key(read: Read) -> tuple[str, int]:
+    return read.bundle.name, read.chunk.place.offset
+
+
+def find_winners(pool: ThreadPoolExecutor, reader: VerifiedReader, plan: TablePlan) -> Winners | None:
+    """Read the ids of every chunk that is contested or may contest one; None where nothing is."""
+    numbered = [(number, read) for number, reads in enumerate(plan.generations) if number for read in reads]
+    first = min((number for number, read in numbered if read.contested), default=len(plan.generations))
+    contest = [(number, read) for number, read in numbered if number >= first]
+    if first >= len(plan.generations) - 1:  # nothing newer than the newest
+        return None
+    winners = Winners(plan.spec.rows, len(plan.generations))
+    found = pool.map(lambda item: _read_ids(reader, item[1]), contest)
+    for (number, read), ids in zip(contest, found, strict=True):
+        winners.add(read, ids, number)
+    return winners
+
+
+def _read_ids(reader: VerifiedReader, read: Read) -> Tensor:
+    if read.chunk.ids is None:
+        return torch.arange(read.chunk.first, read.chunk.first + read.rows)
+    return read_columns(reader, read, {IDS})[IDS]
 
 
 def as_tensor(data: memoryview, dtype: str, shape: tuple[int, ...]) -> Tensor:
@@ -171,12 +189,12 @@ def as_tensor(data: memoryview, dtype: str, shape: tuple[int, ...]) -> Tensor:
     return torch.frombuffer(buffer, dtype=kind).view(shape)
 
 
-def write_rows(target: Tensor, rows: Tensor, first: int, ids: Tensor | None) -> None:
+def write_rows(target: Tensor, rows: Tensor, first: int, ids: Tensor | None, chosen: Tensor | None = None) -> None:
     """Copy rows into a table's column, by range or by id; converts type and device where they differ."""
     if ids is None:
         target[first : first + len(rows)].copy_(rows)
     else:
-        target.index_copy_(0, ids.to(target.device), rows.to(device=target.device, dtype=target.dtype))
+        scatter_rows(target, rows, ids, chosen)
 
 
 def read_state(reader: VerifiedReader, manifest: Manifest) -> object:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,10 +14,11 @@ from torch import Tensor
 from holdfast.checkpoint.agreement import Agreement
 from holdfast.checkpoint.chain import Chain, Head
 from holdfast.checkpoint.changes import go_back, take_over
-from holdfast.checkpoint.lease import HeldLease, live_leases
+from holdfast.checkpoint.lease import live_leases
+from holdfast.checkpoint.plan import TablePlan, plan_tables
 from holdfast.checkpoint.position import Position
-from holdfast.checkpoint.read import Parts, VerifiedReader, find_checkpoint, lineage
-from holdfast.checkpoint.restore import Progress, TablePlan, Targets, plan_tables, read_state, restore_rows
+from holdfast.checkpoint.read import Parts, VerifiedReader, find_checkpoint, leased, lineage
+from holdfast.checkpoint.restore import Progress, Targets, read_state, restore_rows
 from holdfast.checkpoint.state import RestoreReport, TrainingState
 from holdfast.checkpoint.tables import Table
 from holdfast.checkpoint.tracker import Tracker
@@ -72,12 +71,11 @@ def claim(chain: Chain) -> Head:
 @contextmanager
 def protected(store: Store, chain: Chain, head: Head, *, runtime: Runtime = SYSTEM) -> Iterator[Head]:
     """Keep what the head lists from being deleted by others; gives the head anew, as of the lease."""
-    checkpoints = [entry.info.id for entry in head.entries]
-    if not checkpoints:
+    if not head.entries:
         yield head
         return
-    with HeldLease(store, "reader", f"{socket.gethostname()}:{os.getpid()}", checkpoints, runtime=runtime):
-        yield chain.head(skip_damaged=True) or head
+    with leased(store, lambda: chain.head(skip_damaged=True) or head, lambda now: now.entries, runtime=runtime) as now:
+        yield now
 
 
 def restore_newest(
@@ -212,6 +210,7 @@ def position_of(restored: Restored, term: int) -> Position:
     """Where saving goes on after a restore."""
     info = restored.info
     own = info.size_bytes / max(1, restored.position_bytes)
+    baseline_s, delta_s = restored.local.get("seconds", (None, None))
     fractions = () if info.kind is Kind.FULL else (*restored.local["fractions"], own)
     return Position(
         term=term,
@@ -219,4 +218,6 @@ def position_of(restored: Restored, term: int) -> Position:
         baseline=restored.baseline,
         baseline_bytes=restored.position_bytes,
         fractions=fractions,
+        baseline_s=baseline_s,
+        delta_s=delta_s,
     )

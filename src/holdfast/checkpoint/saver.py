@@ -10,15 +10,16 @@ from typing import Any
 from holdfast.checkpoint.agreement import Agreement
 from holdfast.checkpoint.buffer import FrameBuffer
 from holdfast.checkpoint.capture import Capture
-from holdfast.checkpoint.channel import Committed, Failed, Notice
+from holdfast.checkpoint.channel import Committed, Failed, GridNews, Notice
 from holdfast.checkpoint.client import AgentClient, Lost
+from holdfast.checkpoint.grid.stats import GridStats
 from holdfast.checkpoint.launch import Handle
 from holdfast.checkpoint.position import Pause, Position, SaveStats
 from holdfast.checkpoint.snapshot import FrameFiller
 from holdfast.checkpoint.tracker import Tracker
 from holdfast.errors import AgentDied, BaseDropped, SaveFailed, TakenOver
 from holdfast.format.catalog import Entry, Intent, checkpoint_id
-from holdfast.policy import Overlap, Strategy, StrategyContext
+from holdfast.policy import Grid, Overlap, Strategy, StrategyContext
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.types import CheckpointInfo, Kind
 
@@ -74,6 +75,7 @@ class Saver:
         self._failure: str | None = None
         self._pause = Pause()
         self._deaths = 0
+        self._arranged = False
         self.position = Position(term=0)
         self.taken_over: str | None = None
         self.stats = SaveStats()
@@ -150,6 +152,15 @@ class Saver:
         if self._failure is not None:
             raise SaveFailed(self._failure)
 
+    def arrange(self) -> None:
+        """Wait until the agent has rearranged all that is due, or until it is gone."""
+        deaths = self.stats.agent_deaths
+        if self._client is not None and isinstance(self._strategy, Grid):
+            self._arranged = False
+            self._client.arrange()
+            while not self._arranged and self.stats.agent_deaths == deaths:
+                self.poll(0.5)
+
     def annotate(self, checkpoint: str, metrics: Mapping[str, float]) -> None:
         """Attach metrics to a committed checkpoint."""
         if self._client is None:
@@ -183,7 +194,14 @@ class Saver:
 
     def _intend(self, request: SaveRequest) -> dict[str, Any]:
         position = self.position
-        context = StrategyContext(baseline_exists=position.baseline is not None, delta_fractions=position.fractions)
+        context = StrategyContext(
+            baseline_exists=position.baseline is not None,
+            delta_fractions=position.fractions,
+            baseline_s=position.baseline_s,
+            delta_s=position.delta_s,
+            bytes_above_baseline=self.stats.grid.bytes_above_baseline,
+            read_bytes_per_s=self.stats.grid.read_bytes_per_s,
+        )
         kind = self._strategy.decide(context)
         base = {Kind.FULL: None, Kind.DIFFERENTIAL: position.baseline, Kind.INCREMENTAL: position.checkpoint}[kind]
         return Intent(
@@ -199,6 +217,9 @@ class Saver:
             tag=request.tag,
             metrics=request.metrics,
         ).to_json()
+
+    def _in_grid(self, kind: Kind) -> bool:
+        return isinstance(self._strategy, Grid) and kind is Kind.INCREMENTAL
 
     def _distrust_marks(self) -> None:
         """Rank 0 saw another outcome of the last save: rows that were forgotten here may be missing in its parent."""
@@ -218,12 +239,17 @@ class Saver:
         self._in_flight = _InFlight(intent=intent)
         begun = False
         try:
-            local = {"step": request.step, "reader": request.reader, "fractions": list(self.position.fractions)}
+            local = {
+                "step": request.step,
+                "reader": request.reader,
+                "fractions": list(self.position.fractions),
+                "seconds": [self.position.baseline_s, self.position.delta_s],
+            }
             captured = self._capture.take(intent.kind, local)
             self._client.begin(intent, captured.slices, captured.tensor_specs)
             begun = True
             filler = FrameFiller(self._client, self._buffer, frames_ahead=self._client.free_frames)
-            captured.copy_into(filler)
+            captured.copy_into(filler, state_apart=self._in_grid(intent.kind))
             self._client.seal(captured.full_bytes)
         except AgentDied:
             raise
@@ -239,7 +265,10 @@ class Saver:
     def _on(self, event: object) -> None:
         match event:
             case Committed():
-                self._committed(Entry.from_json(event.entry).info)
+                self._committed(Entry.from_json(event.entry).info, event.seconds)
+            case GridNews():
+                self.stats.grid = GridStats(**event.stats)
+                self._arranged = self._arranged or event.settled
             case Failed():
                 self._failed(event)
             case Lost():
@@ -247,12 +276,12 @@ class Saver:
             case Notice():
                 logger.warning(event.message)
 
-    def _committed(self, info: CheckpointInfo) -> None:
+    def _committed(self, info: CheckpointInfo, seconds: float) -> None:
         if self._in_flight is None or self._in_flight.intent.checkpoint != info.id:
             return
         self._in_flight = None
         self._tracker.committed(full=info.kind is Kind.FULL)
-        self.position = self.position.after(info)
+        self.position = self.position.after(info, seconds)
         self._failure = None
         self._pause.end()
         self._deaths = 0

@@ -95,7 +95,7 @@ class FrameFiller:
             ids = None if table.ids is None else table.ids[done:]
             rows = min(total - done, self._fit(table, ids))
             if rows == 0:
-                self._close_frame()
+                self.end_frame()
                 continue
             self._add_rows(table, table.start + done, rows, None if ids is None else ids[:rows])
             done += rows
@@ -107,7 +107,7 @@ class FrameFiller:
         while done < len(raw):
             room = self._room() // _PIECE_MIN * _PIECE_MIN
             if room < _PIECE_MIN:
-                self._close_frame()
+                self.end_frame()
                 continue
             if not self._pieces:
                 self._pieces_at = self._used
@@ -120,10 +120,11 @@ class FrameFiller:
 
     def flush(self) -> None:
         """Copy everything that was added and hand its frames over."""
-        self._close_frame()
+        self.end_frame()
         self._hand_over()
 
-    def _close_frame(self) -> None:
+    def end_frame(self) -> None:
+        """What comes next goes into another frame."""
         self._close_pieces()
         if self._frame is None or not self._chunks:
             return

@@ -5,6 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from holdfast.checkpoint.channel import FrameChunk, TableSlice
 from holdfast.format.bundle import Member, build_head, checksums
 from holdfast.format.catalog import Intent, Ref, object_name, part_name
@@ -20,9 +23,24 @@ from holdfast.format.manifest import (
     TensorSpec,
     table_spec_from_json,
 )
+from holdfast.format.rows import chunk_ids
 from holdfast.storage import Store
+from holdfast.types import TableSpec
 
 STATE = -1  # the table index of a frame chunk that holds pieces of state tensors
+
+
+def row_members(number: int, spec: TableSpec, rows: int, ids: str | None, offset: int) -> list[Member]:
+    """The columns of a bundle's chunk ``number`` as stock safetensors readers see them."""
+    return [
+        Member(
+            name=f"{number}/{spec.name}/{column.name}",
+            dtype=column.dtype,
+            shape=column.shape,
+            offset=offset + column.offset,
+        )
+        for column in chunk_columns(spec.columns, rows, ids)
+    ]
 
 
 class PartWriter:
@@ -35,7 +53,11 @@ class PartWriter:
         rank: int,
         tables: Sequence[TableSlice],
         tensors: Sequence[tuple[str, Sequence[int]]],
+        *,
+        keep_ids: bool = False,
     ) -> None:
+        self._keep_ids = keep_ids
+        self.ids: dict[tuple[str, int], NDArray[np.int64]] = {}  # row ids, by bundle and the chunk's offset in it
         self._store = store
         self._intent = intent
         self._rank = rank
@@ -55,6 +77,7 @@ class PartWriter:
         for chunk in chunks:
             starts.append(len(directory))
             directory += checksums(body[chunk.offset : chunk.offset + chunk.length])
+        kept = self._row_ids(body, chunks) if self._keep_ids else {}
         head = build_head(self._members(chunks), len(body), directory)
         name = object_name(self._intent.checkpoint, f"{self._rank:05d}-{number:06d}.safetensors")
         with self._lock:
@@ -63,9 +86,18 @@ class PartWriter:
         size = len(head) + len(body)
         with self._lock:
             self._bundles[number] = BundleRef(name=name, size_bytes=size, head_bytes=len(head), digest=digest(head))
+            self.ids |= {(name, len(head) + offset): ids for offset, ids in kept.items()}
             for start, chunk in zip(starts, chunks, strict=True):
                 place = Place(bundle=number, offset=len(head) + chunk.offset, length=chunk.length, block=start)
                 self._chunks.append((number, place, chunk))
+
+    def _row_ids(self, body: memoryview, chunks: Sequence[FrameChunk]) -> dict[int, NDArray[np.int64]]:
+        """Copies of the ids in a frame, by their chunk's offset: once the frame is freed they lie in the store only."""
+        return {
+            chunk.offset: chunk_ids(chunk.rows, chunk.first, chunk.ids, body[chunk.offset :])
+            for chunk in chunks
+            if chunk.table != STATE
+        }
 
     def finish(self, full_bytes: int) -> tuple[Manifest, Ref]:
         """Write the manifest: from here this part is complete."""
@@ -113,20 +145,11 @@ class PartWriter:
     def _members(self, chunks: Sequence[FrameChunk]) -> list[Member]:
         members: list[Member] = []
         for number, chunk in enumerate(chunks):
-            members += self._state_members(chunk) if chunk.table == STATE else self._row_members(number, chunk)
+            if chunk.table == STATE:
+                members += self._state_members(chunk)
+            else:
+                members += row_members(number, self._specs[chunk.table], chunk.rows, chunk.ids, chunk.offset)
         return members
-
-    def _row_members(self, number: int, chunk: FrameChunk) -> list[Member]:
-        spec = self._specs[chunk.table]
-        return [
-            Member(
-                name=f"{number}/{spec.name}/{column.name}",
-                dtype=column.dtype,
-                shape=column.shape,
-                offset=chunk.offset + column.offset,
-            )
-            for column in chunk_columns(spec.columns, chunk.rows, chunk.ids)
-        ]
 
     def _state_members(self, chunk: FrameChunk) -> list[Member]:
         members = []

@@ -86,7 +86,7 @@ def _run(summary: RunSummary) -> RenderableType:
         "last_commit": f"catalog {summary.catalog} ({summary.reason}) by {summary.writer}, {when(summary.committed_s)}",
         "head": summary.head or "none",
         "checkpoints": f"{summary.checkpoints}{abandoned}, {size(summary.kept_bytes)}",
-        "garbage_waiting": ", ".join(item.checkpoint for item in summary.garbage) or "none",
+        "garbage_waiting": ", ".join(dict.fromkeys(item.folder for item in summary.garbage)) or "none",
         "leases": ", ".join(f"{lease.kind} {lease.holder}" for lease in summary.leases) or "none",
     }
     if summary.damaged:

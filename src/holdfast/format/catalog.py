@@ -150,32 +150,56 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A checkpoint in the catalog: what users see, and its record."""
+    """A checkpoint in the catalog: what users see, and its record.
+
+    Its objects lie in the folder of its own name and in those of the rounds that rearranged its rows.
+    """
 
     info: CheckpointInfo
     record: Ref
+    rounds: tuple[str, ...] = ()
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Where its objects lie."""
+        return (self.info.id, *self.rounds)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON."""
         info = self.info
         body = {key: getattr(info, key) for key in info.__slots__}
         metrics = _metrics_to_json(info.metrics)
-        return {**body, "kind": info.kind.value, "metrics": metrics, "record": self.record.to_json()}
+        rounds = {"rounds": list(self.rounds)} if self.rounds else {}
+        return {**body, "kind": info.kind.value, "metrics": metrics, "record": self.record.to_json(), **rounds}
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Entry:
         """The inverse of to_json."""
         fields = {**body, "kind": Kind(body["kind"]), "metrics": _metrics_from_json(body["metrics"])}
-        record = Ref.from_json(fields.pop("record"))
-        return cls(info=CheckpointInfo(**fields), record=record)
+        record, rounds = Ref.from_json(fields.pop("record")), tuple(fields.pop("rounds", ()))
+        return cls(info=CheckpointInfo(**fields), record=record, rounds=rounds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Garbage:
-    """A dropped checkpoint whose objects wait for deletion; ``dropped_s`` is by the store's clock."""
+    """Objects that wait for deletion: all of a folder (a dropped checkpoint's, a round's), or the ``names`` alone.
 
-    checkpoint: str
+    ``folder`` is also what a reader's lease names to keep them. ``dropped_s`` is by the store's clock.
+    """
+
+    folder: str
     dropped_s: float
+    names: tuple[str, ...] = ()
+
+    def to_json(self) -> list[Any]:
+        """As JSON."""
+        return [self.folder, self.dropped_s, *([list(self.names)] if self.names else [])]
+
+    @classmethod
+    def from_json(cls, body: list[Any]) -> Garbage:
+        """The inverse of to_json."""
+        folder, dropped_s, *names = body
+        return cls(folder=folder, dropped_s=dropped_s, names=tuple(names[0]) if names else ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +235,7 @@ class Catalog:
         body["parent"] = self.parent.to_json() if self.parent else None
         body["entries"] = [entry.to_json() for entry in self.entries]
         body["pages"] = [[*page.ref.to_json(), page.entries] for page in self.pages]
-        body["garbage"] = [[item.checkpoint, item.dropped_s] for item in self.garbage]
+        body["garbage"] = [item.to_json() for item in self.garbage]
         body["lineage"] = [list(item) for item in self.lineage]
         return seal("catalog", 1, body)
 
@@ -227,7 +251,7 @@ class Catalog:
         fields["parent"] = Ref.from_json(body["parent"]) if body["parent"] else None
         fields["entries"] = tuple(Entry.from_json(entry) for entry in body["entries"])
         fields["pages"] = tuple(Page(ref=Ref.from_json(page[:3]), entries=page[3]) for page in body["pages"])
-        fields["garbage"] = tuple(Garbage(checkpoint=c, dropped_s=s) for c, s in body["garbage"])
+        fields["garbage"] = tuple(Garbage.from_json(item) for item in body["garbage"])
         fields["lineage"] = tuple((number, commit) for number, commit in body["lineage"])
         return cls(**fields)
 

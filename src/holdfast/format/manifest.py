@@ -37,9 +37,25 @@ class Place:
     block: int
 
 
+ALIVE = -1  # in a segment: replaced by none of the checkpoints that the manifest names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """So many row records of a chunk that checkpoint ``replaced`` (an index into the manifest's list) replaced."""
+
+    replaced: int
+    rows: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsChunk:
-    """Row records ``first .. last`` of a table; ``ids`` is the stored dtype of the ids, None if contiguous."""
+    """Row records ``first .. last`` of a table; ``ids`` is the stored dtype of the ids, None if contiguous.
+
+    In a grid the records are arranged by the checkpoint that replaced them: those still alive first, then the last
+    replaced, then the one before; no segments: all alive. Of the checkpoints that the manifest names, every one among
+    the first ``through`` has its segment; records that later ones replaced still stand among the living.
+    """
 
     place: Place
     rows: int
@@ -47,6 +63,19 @@ class RowsChunk:
     last: int
     ids: str | None
     codec: str = "exact"
+    segments: tuple[Segment, ...] = ()
+    through: int = 0
+
+    @property
+    def alive(self) -> int:
+        """Records not known to be replaced."""
+        return self.visible(0)
+
+    def visible(self, replacing: int) -> int:
+        """How many records, from the first one on, a checkpoint needs that comes after so many replacing ones."""
+        if not self.segments:
+            return self.rows
+        return sum(segment.rows for segment in self.segments if not 0 <= segment.replaced < replacing)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +121,11 @@ class TablePart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """One writer's part; state tensor 0 is the skeleton of the state tree."""
+    """One writer's part; state tensor 0 is the skeleton of the state tree.
+
+    ``replacing`` names the checkpoints that came after it, in their order, up to the one at which a grid last arranged
+    its rows.
+    """
 
     checkpoint: str
     rank: int
@@ -102,6 +135,7 @@ class Manifest:
     state: tuple[StateChunk, ...]
     bundles: tuple[BundleRef, ...]
     full_bytes: int  # what this part would have taken with every row
+    replacing: tuple[str, ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -158,13 +192,35 @@ def _to_json(manifest: Manifest) -> dict[str, Any]:
         ],
         "bundles": [[b.name, b.size_bytes, b.head_bytes, b.digest] for b in manifest.bundles],
         "full_bytes": manifest.full_bytes,
+        "replacing": list(manifest.replacing),
     }
 
 
 def _table_to_json(table: TablePart) -> dict[str, Any]:
-    chunks = [[_place_to_json(c.place), c.rows, c.first, c.last, c.ids, c.codec] for c in table.chunks]
+    chunks = [_chunk_to_json(chunk) for chunk in table.chunks]
     shard = {"start": table.start, "stop": table.stop, "whole": table.whole, "chunks": chunks}
     return {**table_spec_to_json(table.spec), **shard}
+
+
+def _chunk_to_json(chunk: RowsChunk) -> list[Any]:
+    segments = [[segment.replaced, segment.rows] for segment in chunk.segments]
+    arranged = [segments, chunk.through] if segments or chunk.through else []
+    return [_place_to_json(chunk.place), chunk.rows, chunk.first, chunk.last, chunk.ids, chunk.codec, *arranged]
+
+
+def _chunk_from_json(body: list[Any]) -> RowsChunk:
+    place, rows, first, last, ids, codec, *arranged = body
+    segments, through = arranged or ((), 0)
+    return RowsChunk(
+        place=_place_from_json(place),
+        rows=rows,
+        first=first,
+        last=last,
+        ids=ids,
+        codec=codec,
+        segments=tuple(Segment(replaced=replaced, rows=count) for replaced, count in segments),
+        through=through,
+    )
 
 
 def _from_json(body: dict[str, Any]) -> Manifest:
@@ -177,14 +233,12 @@ def _from_json(body: dict[str, Any]) -> Manifest:
         state=tuple(_state_from_json(chunk) for chunk in body["state"]),
         bundles=tuple(BundleRef(name=n, size_bytes=s, head_bytes=h, digest=d) for n, s, h, d in body["bundles"]),
         full_bytes=body["full_bytes"],
+        replacing=tuple(body["replacing"]),
     )
 
 
 def _table_from_json(body: dict[str, Any]) -> TablePart:
-    chunks = tuple(
-        RowsChunk(place=_place_from_json(place), rows=rows, first=first, last=last, ids=ids, codec=codec)
-        for place, rows, first, last, ids, codec in body["chunks"]
-    )
+    chunks = tuple(_chunk_from_json(chunk) for chunk in body["chunks"])
     spec = table_spec_from_json(body)
     return TablePart(spec=spec, start=body["start"], stop=body["stop"], whole=bool(body["whole"]), chunks=chunks)
 

@@ -106,3 +106,24 @@ def list_ids(bits: Bits, start: int, stop: int) -> NDArray[np.int64]:
 def count(bits: Bits, start: int, stop: int) -> int:
     """How many rows of ``[start, stop)`` have their bit set."""
     return _count(bits.view(np.uint64), start, stop)
+
+
+@_compiled(["void(uint64[:, ::1], uint64[:, ::1], int64[::1])"])
+def scatter_words(target: NDArray[np.uint64], rows: NDArray[np.uint64], ids: Ids) -> None:
+    """Copy ``rows[i]`` to row ``ids[i]`` of the target. Ids are not checked."""
+    for position in range(ids.shape[0]):
+        row = ids[position]
+        for column in range(rows.shape[1]):
+            target[row, column] = rows[position, column]
+
+
+@_compiled(["void(uint64[:, ::1], uint64[:, ::1], int64[::1], boolean[::1])"])
+def scatter_chosen_words(
+    target: NDArray[np.uint64], rows: NDArray[np.uint64], ids: Ids, chosen: NDArray[np.bool_]
+) -> None:
+    """``scatter_words`` for the rows that are chosen."""
+    for position in range(ids.shape[0]):
+        if chosen[position]:
+            row = ids[position]
+            for column in range(rows.shape[1]):
+                target[row, column] = rows[position, column]

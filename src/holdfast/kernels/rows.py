@@ -1,4 +1,4 @@
-"""Copies scattered rows of tensors into packed ones."""
+"""Copies scattered rows of tensors into packed ones, and packed ones to where they belong."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from functools import cache
 from types import ModuleType
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -35,6 +37,37 @@ def gather_rows(gathers: Sequence[Gather]) -> None:
         kernels.gather(lines, torch.get_num_threads())
 
 
+def scatter_rows(target: Tensor, rows: Tensor, ids: Tensor, chosen: Tensor | None = None) -> None:
+    """Copy ``rows[i]`` to row ``ids[i]`` (int64) of the target where ``chosen[i]``; types and devices may differ.
+
+    On one thread, without the GIL: a restore has threads of its own. Ids outside the target raise IndexError.
+    """
+    if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= len(target)):
+        raise IndexError(f"rows {int(ids.min())} to {int(ids.max())} are not all in a table of {len(target)} rows")
+    words = _words(target, rows)
+    if words is None:
+        if chosen is not None:
+            rows, ids = rows[chosen], ids[chosen]
+        target.index_copy_(0, ids.to(target.device), rows.to(device=target.device, dtype=target.dtype))
+        return
+    kernels, to, source = words
+    if chosen is None:
+        kernels.scatter_words(to, source, ids.numpy())
+    else:
+        kernels.scatter_chosen_words(to, source, ids.numpy(), chosen.numpy())
+
+
+def _words(target: Tensor, rows: Tensor) -> tuple[ModuleType, NDArray[np.uint64], NDArray[np.uint64]] | None:
+    """Both as 64-bit words, with the kernels for them; None where they do not fit or there are none."""
+    plain = target.is_cpu and rows.is_cpu and target.dtype == rows.dtype and rows.numel() > 0
+    if not plain or not target.is_contiguous() or not rows.is_contiguous() or (kernels := _scatter_kernels()) is None:
+        return None
+    if (rows.nbytes // len(rows)) % 8 or target.data_ptr() % 8 or rows.data_ptr() % 8:
+        return None
+    to, source = (t.detach().view(len(t), -1).view(torch.int64).numpy().view(np.uint64) for t in (target, rows))
+    return kernels, to, source
+
+
 def warm_up() -> None:
     """Compile or load now what a gather on a CPU needs, so that no save waits for it."""
     _kernels()
@@ -53,3 +86,12 @@ def _kernels() -> ModuleType | None:
     except (ImportError, AttributeError):  # no Numba, one that does not fit this NumPy, or no OpenMP that can be asked
         return None
     return gather
+
+
+@cache
+def _scatter_kernels() -> ModuleType | None:
+    try:
+        from holdfast.kernels import cpu
+    except ImportError:
+        return None
+    return cpu

@@ -1,6 +1,7 @@
 """Pure decisions, context in, decision out: when to save, full or delta, what to do on overlap, what to keep."""
 
 from holdfast.policy.base import Policy, registered
+from holdfast.policy.grid import DeadShare, Grid, Pairs, Rule, default_strategy
 from holdfast.policy.overlap import Overlap
 from holdfast.policy.retention import (
     KeepAll,
@@ -18,9 +19,11 @@ from holdfast.policy.when import UNREACHABLE_STEPS, EveryMinutes, EverySteps, Ne
 __all__ = [
     "UNREACHABLE_STEPS",
     "Consecutive",
+    "DeadShare",
     "EveryMinutes",
     "EverySteps",
     "Full",
+    "Grid",
     "Intermittent",
     "KeepAll",
     "KeepBest",
@@ -30,13 +33,16 @@ __all__ = [
     "Never",
     "OneShot",
     "Overlap",
+    "Pairs",
     "Policy",
     "Retention",
+    "Rule",
     "SaveContext",
     "SavePolicy",
     "Strategy",
     "StrategyContext",
     "TimeToLive",
     "closure",
+    "default_strategy",
     "registered",
 ]

@@ -17,10 +17,17 @@ from holdfast.types import Kind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyContext:
-    """What was committed since the newest baseline of this timeline, that baseline included."""
+    """What was committed since the newest baseline of this timeline, that baseline included.
+
+    Times are from the snapshot to the commit; what was not measured yet is None.
+    """
 
     baseline_exists: bool
     delta_fractions: tuple[float, ...] = ()  # sizes of the deltas after the baseline, each as a fraction of it
+    baseline_s: float | None = None
+    delta_s: float | None = None
+    bytes_above_baseline: int = 0  # that a restore of the newest checkpoint reads
+    read_bytes_per_s: float | None = None
 
     def __post_init__(self) -> None:
         for fraction in self.delta_fractions:

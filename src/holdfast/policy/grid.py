@@ -1,0 +1,114 @@
+"""The grid: increments arranged by the checkpoint that wrote a row and by the one that replaced it (IncrCP, section 4).
+
+A save writes what an increment would. Afterwards, in the background, the agent splits older increments by what became
+of their rows, so that any checkpoint is read without the rows that others replaced. A rule says when that is worth it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from holdfast.policy.arguments import is_finite_number, require, require_count
+from holdfast.policy.base import Policy, registered
+from holdfast.policy.retention import KeepAll, Retention, TimeToLive
+from holdfast.policy.strategy import Intermittent, Strategy, StrategyContext
+from holdfast.types import Kind
+
+
+class Rule(Policy, ABC):
+    """Decides from how much of a bundle was replaced whether its records are worth rearranging."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def is_due(self, dead: int, alive: int) -> bool:
+        """Whether to rearrange a bundle with ``alive`` bytes of records, ``dead`` of which were replaced since."""
+
+
+@registered("dead_share")
+@dataclass(frozen=True, slots=True)
+class DeadShare(Rule):
+    """When a share of what was alive at its last rearrangement has been replaced, by however many checkpoints.
+
+    That bounds both sides: a restore of the newest checkpoint reads at most this share for nothing, and a record is
+    rewritten only after so many others of its bundle were replaced.
+    """
+
+    share: float = 0.25
+
+    def __post_init__(self) -> None:
+        fits = is_finite_number(self.share) and 0 <= self.share <= 1
+        require(fits, self, "share", "between 0 and 1", self.share)
+
+    def is_due(self, dead: int, alive: int) -> bool:
+        return dead > 0 and dead >= self.share * alive
+
+
+@registered("pairs")
+@dataclass(frozen=True, slots=True)
+class Pairs(Rule):
+    """IncrCP's rule (section 4.3): when one new checkpoint replaces more than a share ``threshold`` of a bundle.
+
+    What one checkpoint alone replaces of it and does not reach the threshold is never looked at again. The three
+    checks come in this order, each may be left out: do the row ids of both overlap at all; how many rows of the new
+    one are among the living of the old one, by the index in memory; how many, by the ids as they are stored.
+    """
+
+    threshold: float = 0.02
+    check_range: bool = True
+    check_membership: bool = True
+    check_actual: bool = True
+
+    def __post_init__(self) -> None:
+        fits = is_finite_number(self.threshold) and 0 <= self.threshold <= 1
+        require(fits, self, "threshold", "between 0 and 1", self.threshold)
+        for name in ("check_range", "check_membership", "check_actual"):
+            require(isinstance(getattr(self, name), bool), self, name, "True or False", getattr(self, name))
+
+    def is_due(self, dead: int, alive: int) -> bool:
+        return dead > self.threshold * alive
+
+
+@registered("grid")
+@dataclass(frozen=True, slots=True)
+class Grid(Strategy):
+    """One baseline, then increments in a grid: as small as consecutive ones, as fast to restore as differential ones.
+
+    ``reset`` takes a new baseline when writing it takes less time than reading what has gathered above the old one
+    (section 4.5). ``concatenate`` puts what one rearrangement splits off into one bundle (section 4.4).
+    ``max_postponed`` is how many saves in a row may go before a rearrangement that is due.
+    """
+
+    rule: Rule = DeadShare()
+    reset: bool = True
+    concatenate: bool = True
+    max_postponed: int = 4
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.rule, Rule), self, "rule", "a rule such as DeadShare(0.25)", self.rule)
+        for name in ("reset", "concatenate"):
+            require(isinstance(getattr(self, name), bool), self, name, "True or False", getattr(self, name))
+        require_count(self, "max_postponed", self.max_postponed)
+
+    def _on_baseline(self, context: StrategyContext) -> Kind:
+        return Kind.FULL if self.reset and _reset_pays(context) else Kind.INCREMENTAL
+
+
+def default_strategy(retention: Retention) -> Strategy:
+    """What suits a retention policy: the grid where history is kept, else what keeps the least for the newest few."""
+    return Grid() if isinstance(retention, KeepAll | TimeToLive) else Intermittent()
+
+
+def _reset_pays(context: StrategyContext) -> bool:
+    """T_base < T_incre; the time to read a baseline back is on both sides.
+
+    A healthy run never recovers, so the time to read the increments is what is planned to be read, at the rate at
+    which the agent has read so far.
+    """
+    measured = (context.baseline_s, context.delta_s, context.read_bytes_per_s)
+    if any(value is None for value in measured):
+        return False
+    baseline_s, delta_s, rate = measured
+    assert baseline_s is not None and delta_s is not None and rate is not None
+    return rate > 0 and baseline_s < delta_s + context.bytes_above_baseline / rate
