@@ -145,31 +145,45 @@ def drop_caches(paths: Iterable[Path]) -> None:
             os.close(handle)
 
 
-def recover(source: Source, trace: Trace, table: Tensor, request: Request) -> Recovery:
-    """Do what the request says, and check every row."""
-    baseline = source.baseline(request)
-    trace.fill(table, baseline)
-    seconds, amount = source.recover(request, table)
-    return Recovery(
-        interval=request.interval,
-        baseline=baseline,
-        seconds=seconds,
-        rows_read=amount.rows,
-        bytes_read=amount.size_bytes,
-        wrong_rows=trace.count_wrong(table, request.interval),
-    )
+class Bench:
+    """A table that is brought to one checkpoint after the other."""
+
+    def __init__(self, source: Source, trace: Trace) -> None:
+        self._source = source
+        self._trace = trace
+        self._table = torch.empty(trace.rows, trace.dim)
+        self._interval: int | None = None  # at which the table is known to be, every row of it
+
+    def recover(self, request: Request) -> Recovery:
+        """Do what the request says, and check every row."""
+        baseline = self._source.baseline(request)
+        self._go_to(baseline)
+        seconds, amount = self._source.recover(request, self._table)
+        wrong_rows = self._trace.count_wrong(self._table, request.interval)
+        self._interval = None if wrong_rows else request.interval
+        return Recovery(
+            interval=request.interval,
+            baseline=baseline,
+            seconds=seconds,
+            rows_read=amount.rows,
+            bytes_read=amount.size_bytes,
+            wrong_rows=wrong_rows,
+        )
+
+    def _go_to(self, interval: int) -> None:
+        if self._interval is None:
+            self._trace.fill(self._table, interval)
+        else:
+            self._trace.move(self._table, self._interval, interval)
 
 
 def main(kind: str, folder: str, trace_file: str) -> None:
     """Answer requests until stdin ends."""
     trace = Trace.load(Path(trace_file))
-    table = torch.empty(trace.rows, trace.dim)
-    trace.fill(table, 0)
-    source = FloorSource(Path(folder), trace) if kind == "floor" else RunSource(Path(folder))
+    bench = Bench(FloorSource(Path(folder), trace) if kind == "floor" else RunSource(Path(folder)), trace)
     print("ready", flush=True)
     for line in sys.stdin:
-        answer = recover(source, trace, table, Request(**json.loads(line)))
-        print(json.dumps(dataclasses.asdict(answer)), flush=True)
+        print(json.dumps(dataclasses.asdict(bench.recover(Request(**json.loads(line))))), flush=True)
 
 
 if __name__ == "__main__":

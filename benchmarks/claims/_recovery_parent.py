@@ -39,7 +39,7 @@ class Recoverer:
         self._line()
 
     def recover(self, request: Request) -> Recovery:
-        """Recover one checkpoint; nobody else does anything meanwhile."""
+        """Recover one checkpoint."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(dataclasses.asdict(request)) + "\n")
         self._process.stdin.flush()
@@ -67,12 +67,9 @@ class Recoverer:
 
 @contextmanager
 def started(folders: Mapping[str, Path], trace_file: Path) -> Iterator[dict[str, Recoverer]]:
-    """A recoverer for each folder; FLOOR writes flat files into its own. They import together."""
+    """A recoverer for each folder, not ready yet; that of FLOOR writes flat files into its own."""
     with ExitStack() as stack:
-        recoverers = {
+        yield {
             name: stack.enter_context(Recoverer(name if name == FLOOR else "run", folder, trace_file))
             for name, folder in folders.items()
         }
-        for recoverer in recoverers.values():
-            recoverer.wait_until_ready()
-        yield recoverers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from benchmarks.claims._recovery_parent import FLOOR, Recoverer, started
 from benchmarks.claims._recovery_writer import STRATEGIES, Writer, Written
 from benchmarks.claims._trace import Trace
 
-RIVALS = ("naive", "grid")  # whose saves are compared: they take turns, and nothing else is at work meanwhile
+RIVALS = ("naive", "grid")  # whose saves are compared: nothing else is at work meanwhile
 _TURN = 10  # intervals
 
 
@@ -68,22 +69,35 @@ def replay(trace: Trace, strategies: Sequence[str], folder: Path, *, every: int,
     folders = {name: folder / name for name in (*strategies, FLOOR)}
     recovered = sorted({*range(every, trace.intervals + 1, every), trace.intervals})
     with started(folders, trace_file) as recoverers:
+        others = _write_others(trace, {name: folders[name] for name in strategies if name not in RIVALS})
+        for recoverer in recoverers.values():
+            recoverer.wait_until_ready()
         floor = recoverers.pop(FLOOR)
-        written, right_after = _write_rivals(trace, recoverers, folders)
-        for name in strategies:
-            if name not in RIVALS:
-                written[name] = _write(Writer(STRATEGIES[name](), folders[name], trace), trace.intervals)
+        rivals, right_after = _write_rivals(trace, recoverers, folders)
         for recoverer in (*recoverers.values(), floor):
             recoverer.recover(Request(interval=recovered[0]))  # what is loaded or compiled at first use
         warm = [_round(recoverers, floor, interval, repeats.warm, cold=False) for interval in recovered]
         cold = [_round(recoverers, floor, interval, repeats.cold, cold=True) for interval in recovered if repeats.cold]
         return Replayed(
-            written=written,
+            written=rivals | others,
             warm=_by_name(warm),
             cold=_by_name(cold),
             right_after=right_after,
             wrong_rows=sum(recoverer.wrong_rows for recoverer in (*recoverers.values(), floor)),
         )
+
+
+def _write_others(trace: Trace, folders: Mapping[str, Path]) -> dict[str, Written]:
+    """Save with those whose saves are not compared: two at a time, beside whatever else goes on."""
+
+    def write(name: str) -> Written:
+        writer = Writer(STRATEGIES[name](), folders[name], trace)
+        writer.advance(trace.intervals - 1)
+        writer.save_last()
+        return writer.close()
+
+    with ThreadPoolExecutor(2) as pool:
+        return dict(zip(folders, pool.map(write, folders), strict=True))
 
 
 def _write_rivals(
@@ -97,17 +111,12 @@ def _write_rivals(
             writer.settle()
     written, right_after = {}, {}
     for name, writer in writers.items():
-        recoverers[name].recover(Request(interval=1))
+        for _ in range(2):  # what is loaded at first use, and all files but the last ones
+            recoverers[name].recover(Request(interval=trace.intervals - 1))
         writer.save_last()
         right_after[name] = recoverers[name].recover(Request(interval=trace.intervals))
         written[name] = writer.close()
     return written, right_after
-
-
-def _write(writer: Writer, intervals: int) -> Written:
-    writer.advance(intervals - 1)
-    writer.save_last()
-    return writer.close()
 
 
 def _round(

@@ -6,6 +6,7 @@ without a copy of what was saved.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ EXPONENT = 1.05
 SHARE = 0.01  # of the rows, changed in an interval
 _FINITE = 0x3FFFFFFF  # bits that make a float32 below 2, never a NaN: patterns may be compared as numbers too
 _ROW_FACTOR, _INTERVAL_FACTOR, _COLUMN_FACTOR = 0x1E3779B1, 0x05EBCA6B, 0x165667B1  # odd, so they lose nothing
-_CHECKED_AT_ONCE = 4096  # rows: their expected patterns stay in a cache
+_CHECKED_AT_ONCE = 2**19  # numbers: 2 MiB stay in a cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,20 +75,24 @@ class Trace:
         words = _words(np.arange(self.rows), self.writers(interval))
         np.bitwise_xor(words, self._columns(), out=table.view(torch.int32).numpy())
 
+    def move(self, table: Tensor, before: int, after: int) -> None:
+        """Make a table that is as it was at one interval what it was at another."""
+        writers = self.writers(after)
+        ids = np.flatnonzero(writers != self.writers(before))
+        table.index_copy_(0, torch.from_numpy(ids), self.values(ids, writers[ids]))
+
     def count_wrong(self, table: Tensor, interval: int) -> int:
         """How many rows of the table are not, bit for bit, what they were at that interval."""
-        found = table.view(torch.int32).numpy()
-        words, columns = _words(np.arange(self.rows), self.writers(interval)), self._columns()
-        expected = np.empty((_CHECKED_AT_ONCE, self.dim), dtype=np.int32)
-        differs = np.empty(expected.shape, dtype=bool)
-        wrong = 0
-        for start in range(0, self.rows, len(expected)):
-            piece = words[start : start + len(expected)]
-            np.bitwise_xor(piece, columns, out=expected[: len(piece)])
-            np.not_equal(found[start : start + len(piece)], expected[: len(piece)], out=differs[: len(piece)])
-            if differs[: len(piece)].any():
-                wrong += int(differs[: len(piece)].any(axis=1).sum())
-        return wrong
+        found, writers, columns = table.view(torch.int32).numpy(), self.writers(interval), self._columns()
+        step = max(1, _CHECKED_AT_ONCE // self.dim)
+
+        def count(start: int) -> int:
+            stop = min(start + step, self.rows)
+            differs = found[start:stop] != _words(np.arange(start, stop), writers[start:stop]) ^ columns
+            return int(differs.any(axis=1).sum()) if differs.any() else 0
+
+        with ThreadPoolExecutor() as pool:
+            return sum(pool.map(count, range(0, self.rows, step)))
 
     def _columns(self) -> NDArray[np.int32]:
         return (np.arange(self.dim) * _COLUMN_FACTOR & _FINITE).astype(np.int32)

@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.claims import recovery
 from benchmarks.claims._floor import FlatFile
-from benchmarks.claims._recovery_child import FloorSource, Request, RunSource, recover
+from benchmarks.claims._recovery_child import Bench, FloorSource, Request, RunSource
 from benchmarks.claims._recovery_writer import STRATEGIES, Writer
 from benchmarks.claims._trace import Trace, zipf_trace
 from holdfast.errors import DamagedData
@@ -124,10 +124,9 @@ def naive_run(trace: Trace, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_and_the_floor_recover_the_same_checkpoint(
     trace: Trace, naive_run: Path, tmp_path: Path, interval: int, cold: bool
 ) -> None:
-    table = torch.zeros(trace.rows, trace.dim)
     request = Request(interval=interval, cold=cold)
-    replayed = recover(RunSource(naive_run), trace, table, request)
-    flat = recover(FloorSource(tmp_path / "floor", trace), trace, table, request)
+    replayed = Bench(RunSource(naive_run), trace).recover(request)
+    flat = Bench(FloorSource(tmp_path / "floor", trace), trace).recover(request)
     assert replayed.wrong_rows == flat.wrong_rows == 0
     assert replayed.baseline == flat.baseline == 0
     assert replayed.rows_read == 100 * interval
@@ -139,13 +138,20 @@ def test_a_recovery_of_the_wrong_checkpoint_would_be_noticed(trace: Trace, naive
         def recover(self, request: Request, table: torch.Tensor):  # type: ignore[no-untyped-def]
             return super().recover(Request(interval=request.interval - 1), table)
 
-    recovered = recover(OneTooFew(naive_run), trace, torch.zeros(trace.rows, trace.dim), Request(interval=4))
-    assert recovered.wrong_rows == 100
+    bench = Bench(OneTooFew(naive_run), trace)
+    assert bench.recover(Request(interval=4)).wrong_rows == 100
+    assert bench.recover(Request(interval=2)).wrong_rows == 100  # and does not hide what comes after it
+
+
+def test_a_table_is_brought_to_one_checkpoint_after_the_other(trace: Trace, naive_run: Path) -> None:
+    bench = Bench(RunSource(naive_run), trace)
+    for interval in (5, 1, 6, 6):
+        assert bench.recover(Request(interval=interval)).wrong_rows == 0
 
 
 def test_the_floor_stands_on_the_baseline_it_is_given(trace: Trace, tmp_path: Path) -> None:
-    table = torch.zeros(trace.rows, trace.dim)
-    found = recover(FloorSource(tmp_path / "floor", trace), trace, table, Request(interval=5, baseline=3))
+    bench = Bench(FloorSource(tmp_path / "floor", trace), trace)
+    found = bench.recover(Request(interval=5, baseline=3))
     assert (found.wrong_rows, found.rows_read) == (0, len(trace.wanted(5, 3)))
 
 
