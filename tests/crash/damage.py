@@ -54,8 +54,12 @@ def make_sample(strategy: Strategy) -> Sample:
             guard.step(loss=training.step(step))
             if step in STEPS:
                 guard.save(wait=True)
+                guard.drain(arranged=True)
                 states[step] = training.state()
-    infos = Run(LocalStore(ROOT, disk)).checkpoints()
+    run = Run(LocalStore(ROOT, disk))
+    if run.head().catalog.garbage:
+        run.prune(hf.KeepAll(), grace_s=0.0)  # nobody looks at what nothing refers to
+    infos = run.checkpoints()
     return Sample(
         disk=disk,
         states=states,

@@ -20,7 +20,7 @@ from holdfast.session import Checkpointer
 from tests.tiny import build, same, snapshot, train_step, uninterrupted
 
 EVERY = 4
-STRATEGIES = {"consecutive": hf.Consecutive(), "intermittent": hf.Intermittent()}
+STRATEGIES = {"consecutive": hf.Consecutive(), "intermittent": hf.Intermittent(), "grid": hf.Grid()}
 SETTINGS = hf.Settings(
     buffer_bytes=4 * 65536,
     frame_bytes=65536,

@@ -28,6 +28,8 @@ STRATEGIES = {
     "one_shot": hf.OneShot(),
     "consecutive": hf.Consecutive(),
     "intermittent": hf.Intermittent(),
+    "grid": hf.Grid(rule=hf.DeadShare(0.05), reset=False),
+    "pairs": hf.Grid(rule=hf.Pairs(0.0), reset=False, concatenate=False),
 }
 
 RETENTION = hf.KeepLast(2)
@@ -55,6 +57,7 @@ def runtime(life: int) -> Runtime:
     trainers, agents = count(1), count(0x80_0000)
     return Runtime(
         wall_s=lambda: 1e9,
+        monotonic_s=lambda: 0.0,
         token=lambda: f"{life:02x}{next(trainers if threading.current_thread() is main else agents):06x}",
         wait=lambda event, _: threading.Event.wait(event),
     )
@@ -163,5 +166,6 @@ def _train(training: Training, guard: hf.Checkpointer, acknowledged: Acknowledge
             tag = f"{training.timeline.number}.{guard.steps}"
             guard.save(tag=tag, wait=True)
             acknowledged(tag, training.state())
+            guard.drain(arranged=True)  # in turn: a life must have the same operations whenever it is lived
             if guard.steps == saves[1]:
                 guard.annotate(auc=0.5)  # a commit of its own

@@ -14,8 +14,8 @@ from torch.optim import Adam, Optimizer, SparseAdam
 
 import holdfast as hf
 from holdfast.checkpoint.lookup import lookup_rows
-from holdfast.checkpoint.read import VerifiedReader
 from holdfast.checkpoint.plan import Read, TablePlan
+from holdfast.checkpoint.read import VerifiedReader
 from holdfast.checkpoint.restore import restore_rows
 from holdfast.errors import ConfigurationError, ModelMismatch, UnsupportedState
 from holdfast.format.catalog import Intent

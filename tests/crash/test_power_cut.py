@@ -98,7 +98,9 @@ def check(name: str, recording: Recording, left: Aftermath) -> None:
     run.prune(RETENTION, grace_s=0.0)  # where nothing was left to save, nobody has tidied up yet
     check_exact(store, run.head(), recording.states)
     assert run.verify() == []
-    assert _stored_checkpoints(left.disk) == {entry.info.id for entry in run.head().entries}
+    entries = run.head().entries
+    assert {entry.info.id for entry in entries} <= _stored_folders(left.disk)
+    assert _stored_folders(left.disk) <= {folder for entry in entries for folder in entry.folders}
 
 
 def check_exact(store: LocalStore, head: Head | None, states: dict[str, State]) -> None:
@@ -111,8 +113,8 @@ def check_exact(store: LocalStore, head: Head | None, states: dict[str, State]) 
         assert same(training.state(), states[entry.info.tag]), entry.info.tag
 
 
-def _stored_checkpoints(disk: SimulatedDisk) -> set[str]:
-    """Whose objects are in the store, referred to or not."""
+def _stored_folders(disk: SimulatedDisk) -> set[str]:
+    """Of which checkpoints and rounds there are objects in the store, referred to or not."""
     prefix = f"{ROOT}/data/"
     files = [path for path, data in disk.contents().items() if path.startswith(prefix) and data is not None]
     return {path.removeprefix(prefix).partition("/")[0] for path in files}

@@ -56,7 +56,9 @@ catalogs = st.builds(
     run=names, number=counts, parent=st.none() | refs, term=counts, writer=names, commit=names, reason=names,
     created_s=times, head=maybe, entries=entries,
     pages=st.lists(st.builds(Page, ref=refs, entries=counts), max_size=3).map(tuple),
-    garbage=st.lists(st.builds(Garbage, folder=names, dropped_s=times, names=st.lists(names, max_size=2).map(tuple)), max_size=3).map(tuple),
+    garbage=st.lists(
+        st.builds(Garbage, folder=names, dropped_s=times, names=st.lists(names, max_size=2).map(tuple)), max_size=3
+    ).map(tuple),
     lineage=st.lists(st.tuples(counts, names), max_size=3).map(tuple),
     options=st.dictionaries(names, counts, max_size=2),
 )  # fmt: skip

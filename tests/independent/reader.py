@@ -140,29 +140,57 @@ class IndependentRun:
             raise Damaged(history[-1][0]["name"], f"table {name} is whole nowhere below")
         shape = (generations[0][0][1]["rows"], generations[0][0][1]["columns"])
         result = {column: np.zeros((shape[0], *row), DTYPES[dtype]) for column, dtype, row in shape[1]}
-        for shares in reversed(generations):
+        later: list[tuple[str, set[int]]] = []  # checkpoints above, oldest first, with the rows that each of them wrote
+        written = [self._written(shares) for shares in generations]
+        for age in range(len(generations) - 1, -1, -1):
+            shares = generations[age]
+            later = [(history[above][0]["checkpoint"], written[above]) for above in range(age - 1, -1, -1)]
             edges = [0] + [table["stop"] for _, table in shares]
             require(edges == [table["start"] for _, table in shares] + [shape[0]], name, "its shares leave rows out")
             for part, table in shares:
                 require((table["rows"], table["columns"]) == shape, part["name"], f"{name} changes its shape")
-                self._apply(part, table, result)
+                self._apply(part, table, result, later)
         return result
 
-    def _apply(self, part: Json, table: Json, result: dict[str, Array]) -> None:
+    def _written(self, shares: list[tuple[Json, Json]]) -> set[int]:
+        """The rows that one checkpoint wrote."""
+        chunks = [(part, table, chunk) for part, table in shares for chunk in table["chunks"]]
+        return {int(row) for part, table, chunk in chunks for row in self._rows(part, table, chunk)[0]}
+
+    def _apply(self, part: Json, table: Json, result: dict[str, Array], later: list[tuple[str, set[int]]]) -> None:
         written = np.zeros(table["rows"], bool)
+        common = 0
+        while common < min(len(later), len(part["replacing"])) and part["replacing"][common] == later[common][0]:
+            common += 1
         for chunk in table["chunks"]:
             ids, columns = self._rows(part, table, chunk)
             require(not written[ids].any(), part["name"], f"a row of {table['name']} is saved twice")
             written[ids] = True
+            needed = self._needed(part, chunk, ids, later[:common])
             for name, rows in columns.items():
-                result[name][ids] = rows
+                result[name][ids[:needed]] = rows[:needed]
         share = written[table["start"] : table["stop"]]
         require(share.sum() == written.sum(), part["name"], f"a row of {table['name']} is not in its writer's share")
         require(not table["whole"] or bool(share.all()), part["name"], f"{table['name']} is not whole")
 
+    def _needed(self, part: Json, chunk: list[Any], ids: Array, later: list[tuple[str, set[int]]]) -> int:
+        """How many records at the chunk's beginning no later checkpoint is said to have replaced; it must be true."""
+        start = needed = 0
+        order = []
+        for replaced, count in chunk[6] if len(chunk) > 6 else [[-1, len(ids)]]:
+            order.append(replaced if replaced >= 0 else len(part["replacing"]))
+            if 0 <= replaced < len(later):
+                rows = {int(row) for row in ids[start : start + count]}
+                require(rows <= later[replaced][1], part["name"], "says that rows were replaced which were not")
+            else:
+                needed = start + count
+            start += count
+        require(start == len(ids) and order == sorted(set(order), reverse=True), part["name"], "has other segments")
+        return needed
+
     def _rows(self, part: Json, table: Json, chunk: list[Any]) -> tuple[Array, dict[str, Array]]:
         """A chunk's global row ids and its columns."""
-        place, count, first, last, ids_dtype, codec = chunk
+        place, count, first, last, ids_dtype, codec = chunk[:6]
         bundle = part["bundles"][place[0]]
         name = bundle[0]
         require(codec == "exact", name, f"has a chunk of codec {codec}")
@@ -172,8 +200,11 @@ class IndependentRun:
         pieces = cut(self._objects.chunk(bundle, place), lengths, name)
         arrays = {c: as_array(data, d, [count, *row]) for (c, d, row), data in zip(columns, pieces, strict=True)}
         ids = first + (arrays.pop("ids").astype(np.int64) if ids_dtype else np.arange(count))
-        ordered = count > 0 and bool((np.diff(ids) > 0).all()) and (ids[0], ids[-1]) == (first, last)
-        require(ordered and first >= 0 and last < table["rows"], name, "has row ids that are not as stated")
+        segments = [rows for _, rows in chunk[6]] if len(chunk) > 6 else []
+        runs = np.split(ids, np.cumsum(segments)[:-1]) if segments else [ids]
+        ordered = count > 0 and all((np.diff(run) > 0).all() for run in runs)
+        stated = ordered and (ids.min(), ids.max()) == (first, last)
+        require(stated and first >= 0 and last < table["rows"], name, "has row ids that are not as stated")
         return ids, arrays
 
     def _pieces(self, part: Json) -> Iterator[tuple[list[int], bytes]]:

@@ -15,6 +15,7 @@ from holdfast.policy import (
     EveryMinutes,
     EverySteps,
     Full,
+    Grid,
     Intermittent,
     KeepAll,
     KeepBest,
@@ -24,6 +25,7 @@ from holdfast.policy import (
     Never,
     OneShot,
     Overlap,
+    Pairs,
     Policy,
     Retention,
     SavePolicy,
@@ -58,7 +60,7 @@ every_policy = st.one_of(
             st.builds(TimeToLive, durations),
         )
     ),
-    st.sampled_from([Full(), OneShot(), Consecutive(), Intermittent()]),
+    st.sampled_from([Full(), OneShot(), Consecutive(), Intermittent(), Grid(), Grid(rule=Pairs(0.5), reset=False)]),
 )
 
 

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import ConfigurationError
-from holdfast.policy import Consecutive, Full, Intermittent, OneShot, Strategy, StrategyContext
+from holdfast.policy import Consecutive, Full, Grid, Intermittent, OneShot, Strategy, StrategyContext
 from holdfast.types import Kind
 
 # Differential sizes in the shape of Check-N-Run's figure 8: about a quarter of the model at first, past a half after
 # ten intervals. The paper prints no numbers, only that its rule took a baseline at interval 8, short of a half.
 PAPER_SHAPE = (0.26, 0.33, 0.38, 0.42, 0.45, 0.47, 0.49, 0.495, 0.50, 0.505)
 
-ALL = (Full(), OneShot(), Consecutive(), Intermittent())
+ALL = (Full(), OneShot(), Consecutive(), Intermittent(), Grid())
 
 
 def after(*delta_fractions: float) -> StrategyContext:

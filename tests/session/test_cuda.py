@@ -30,7 +30,7 @@ def train_step(model: Tiny, optimizers: list[torch.optim.Optimizer], step: int) 
     return loss
 
 
-@pytest.mark.parametrize("strategy", [hf.Full(), hf.OneShot(), hf.Consecutive()], ids=repr)
+@pytest.mark.parametrize("strategy", [hf.Full(), hf.OneShot(), hf.Consecutive(), hf.Grid()], ids=repr)
 def test_tables_on_a_gpu_are_saved_as_deltas_and_come_back_bit_for_bit(tmp_path: Path, strategy: Any) -> None:
     model, optimizers = build()
     states = {}

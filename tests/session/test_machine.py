@@ -35,6 +35,7 @@ RETENTIONS: list[Retention] = [
     hf.KeepLast(1) | hf.KeepBest("auc"),
     hf.KeepEvery(4),
 ]
+GRIDS = [hf.Grid(rule=hf.DeadShare(0.05), reset=False), hf.Grid(rule=hf.Pairs(0.2), reset=False, concatenate=False)]
 indices = st.integers(0, 1000)  # of whatever there is, modulo its length: what there is depends on the agents' pace
 
 
@@ -42,7 +43,7 @@ class Training(RuleBasedStateMachine):
     """At most one trainer at a time, except while a second one takes the run over."""
 
     @initialize(
-        strategy=st.sampled_from([hf.Full(), hf.OneShot(), hf.Consecutive(), hf.Intermittent()]),
+        strategy=st.sampled_from([hf.Full(), hf.OneShot(), hf.Consecutive(), hf.Intermittent(), *GRIDS]),
         retention=st.sampled_from(RETENTIONS),
         overlap=st.sampled_from(hf.Overlap),
         save=st.sampled_from([hf.Never(), hf.EverySteps(2)]),

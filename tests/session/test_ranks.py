@@ -24,7 +24,7 @@ from tests.session.rank import Moody, Numbers, build, digests
 
 SLOW_AND_FAST, FAST_AND_SLOW = (0.0, 1e9), (1e9, 0.0)  # the ranks' clocks: one stands still, one races
 EVERY_5 = hf.EverySteps(5).to_dict()
-STRATEGIES = [hf.Full(), hf.OneShot(), hf.Consecutive(), hf.Intermittent()]
+STRATEGIES = [hf.Full(), hf.OneShot(), hf.Consecutive(), hf.Intermittent(), hf.Grid(rule=hf.DeadShare(0.1))]
 States = dict[int, dict[str, str]]
 
 

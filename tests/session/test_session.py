@@ -29,7 +29,7 @@ from holdfast.storage import MemoryStore, Store
 from holdfast.testing.faults import Fault, FaultyStore, Operation
 from tests.tiny import build, same, snapshot, train_step, uninterrupted
 
-STRATEGIES = [hf.Full(), hf.OneShot(), hf.Consecutive(), hf.Intermittent()]
+STRATEGIES = [hf.Full(), hf.OneShot(), hf.Consecutive(), hf.Intermittent(), hf.Grid(), hf.Grid(rule=hf.Pairs(0.0))]
 
 
 @pytest.fixture
@@ -382,7 +382,8 @@ def test_a_save_that_fails_leaves_no_rows_behind_on_a_full_disk(store: MemorySto
             raise StorageFull(operation.name)
 
     model, optimizers = build()
-    with checkpointer(FaultyStore(store, before=refuse_manifests), model, optimizers, save=hf.Never()) as guard:
+    options = {"save": hf.Never(), "strategy": hf.Consecutive()}
+    with checkpointer(FaultyStore(store, before=refuse_manifests), model, optimizers, **options) as guard:
         guard.step(loss=train_step(model, optimizers, 0))
         guard.save(wait=True)
         before = {info.name for info in store.list("data/")}

@@ -61,6 +61,8 @@ class Committer:
         """Wait for all parts, then commit; returns the entry, whoever committed it, and the head that holds it."""
         parts = {self._rank: (manifest, part)}
         problem = self._await_parts(intent, parts, cancelled)
+        if len(parts) < intent.world and (found := self.committed(intent.checkpoint)):
+            return found
         if problem is not None and self.call_off(intent.checkpoint):
             raise SaveFailed(f"checkpoint {intent.checkpoint} {problem}")
         return self._commit(intent, parts)
@@ -106,7 +108,7 @@ class Committer:
         pause_s = _POLL_S
         while not cancelled():
             self._read_new_parts(intent, parts)
-            if len(parts) == intent.world:
+            if len(parts) == intent.world or self.committed(intent.checkpoint):  # by another, who may go on from there
                 return None
             now_s = self._runtime.monotonic_s()
             missing = sorted(set(range(intent.world)) - set(parts))
@@ -138,7 +140,8 @@ class Committer:
                 data = self._store.get(name)
                 ref = Ref(name=name, size_bytes=len(data), digest=digest(data))
                 parts[rank] = (Manifest.decode(data, name=name), ref)
-        if record_name(intent.checkpoint) in present and len(parts) < intent.world:
+        called_off = record_name(intent.checkpoint) in present and len(parts) < intent.world
+        if called_off and not self.committed(intent.checkpoint):
             raise self._called_off(intent)
 
     def _entry(self, intent: Intent, parts: dict[int, tuple[Manifest, Ref]]) -> Entry:

@@ -63,9 +63,7 @@ class Round:
         parts = (*old.parts[: self._rank], part, *old.parts[self._rank + 1 :])
         leaf = f"checkpoint-{entry.info.id}-{self._rank:05d}-{attempt}"
         record = self._put_document(leaf, Record(checkpoint=entry.info.id, parts=parts).encode())
-        own_folder = object_name(entry.info.id, "")
-        documents = [old.parts[self._rank].name, entry.record.name]
-        freed = (*unused, *(name for name in documents if not name.startswith(own_folder)))
+        freed = (*unused, old.parts[self._rank].name, entry.record.name)
         return Rearranged(before=entry.record, after=record, freed=freed, rounds=(*entry.rounds, self._folder))
 
     def _put(self, kind: str, moved: list[Moved]) -> None:
