@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
 
 from benchmarks.claims._recovery_child import Recovery, Request
 
@@ -47,15 +46,10 @@ class Recoverer:
         self.wrong_rows += recovery.wrong_rows
         return recovery
 
-    def __enter__(self) -> Recoverer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is not None:
-            self._process.kill()
-        self._process.communicate()  # closes its stdin, which ends it
+    def close(self) -> None:
+        """End it. It holds nothing that would have to be put away."""
+        self._process.kill()
+        self._process.communicate()
 
     def _line(self) -> str:
         assert self._process.stdout is not None
@@ -69,7 +63,8 @@ class Recoverer:
 def started(folders: Mapping[str, Path], trace_file: Path) -> Iterator[dict[str, Recoverer]]:
     """A recoverer for each folder, not ready yet; that of FLOOR writes flat files into its own."""
     with ExitStack() as stack:
-        yield {
-            name: stack.enter_context(Recoverer(name if name == FLOOR else "run", folder, trace_file))
-            for name, folder in folders.items()
-        }
+        recoverers = {}
+        for name, folder in folders.items():
+            recoverers[name] = Recoverer(name if name == FLOOR else "run", folder, trace_file)
+            stack.callback(recoverers[name].close)
+        yield recoverers

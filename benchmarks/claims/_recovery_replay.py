@@ -74,8 +74,8 @@ def replay(trace: Trace, strategies: Sequence[str], folder: Path, *, every: int,
             recoverer.wait_until_ready()
         floor = recoverers.pop(FLOOR)
         rivals, right_after = _write_rivals(trace, recoverers, folders)
-        for recoverer in (*recoverers.values(), floor):
-            recoverer.recover(Request(interval=recovered[0]))  # what is loaded or compiled at first use
+        with ThreadPoolExecutor() as pool:  # what is loaded or compiled at first use
+            list(pool.map(lambda one: one.recover(Request(interval=recovered[0])), (*recoverers.values(), floor)))
         warm = [_round(recoverers, floor, interval, repeats.warm, cold=False) for interval in recovered]
         cold = [_round(recoverers, floor, interval, repeats.cold, cold=True) for interval in recovered if repeats.cold]
         return Replayed(

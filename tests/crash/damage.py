@@ -54,12 +54,8 @@ def make_sample(strategy: Strategy) -> Sample:
             guard.step(loss=training.step(step))
             if step in STEPS:
                 guard.save(wait=True)
-                guard.drain(arranged=True)
                 states[step] = training.state()
-    run = Run(LocalStore(ROOT, disk))
-    if run.head().catalog.garbage:
-        run.prune(hf.KeepAll(), grace_s=0.0)  # nobody looks at what nothing refers to
-    infos = run.checkpoints()
+    infos = Run(LocalStore(ROOT, disk)).checkpoints()
     return Sample(
         disk=disk,
         states=states,
