@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from benchmarks.claims._recovery_replay import RIVALS, Replayed, Timed
+from benchmarks.claims._recovery_replay import Replayed, Timed
 from benchmarks.claims._recovery_writer import Written
 from benchmarks.report import Figure, Table
 
@@ -19,7 +19,7 @@ def figures(found: Replayed) -> dict[str, Figure]:
     for name in found.written:
         if name.startswith(GRID):
             ratios = _time_ratios(found.warm, name) | _byte_ratios(found.written, name)
-            ratios |= _save_ratios(found.written, name) if name in RIVALS else {}
+            ratios |= _save_ratios(found.written, name) if name in found.right_after else {}
             ratios |= _rearranging(found.written[name])
             ratios |= {f"cold_{key}": value for key, value in _time_ratios(found.cold, name).items()}
             named |= {key + name.removeprefix(GRID): value for key, value in ratios.items()}

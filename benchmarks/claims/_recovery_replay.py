@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.claims._recovery_child import Recovery, Request
 from benchmarks.claims._recovery_parent import FLOOR, Recoverer, started
-from benchmarks.claims._recovery_writer import STRATEGIES, Writer, Written
+from benchmarks.claims._recovery_writer import Writer, Written
 from benchmarks.claims._trace import Trace
+from holdfast.policy import Strategy
 
-RIVALS = ("naive", "grid")  # whose saves are compared: nothing else is at work meanwhile
 _TURN = 10  # intervals
 
 
@@ -63,23 +63,35 @@ class Replayed:
     wrong_rows: int  # over every recovery that was made
 
 
-def replay(trace: Trace, strategies: Sequence[str], folder: Path, *, every: int, repeats: Repeats) -> Replayed:
-    """Save the trace with each strategy below ``folder`` and recover every so many of its checkpoints."""
+def replay(
+    trace: Trace,
+    strategies: Mapping[str, Strategy],
+    folder: Path,
+    *,
+    every: int,
+    repeats: Repeats,
+    rivals: Collection[str] = (),
+) -> Replayed:
+    """Save the trace with each strategy below ``folder`` and recover every so many of its checkpoints.
+
+    The ``rivals`` are those whose saves are compared: they take turns, and nothing else is at work meanwhile.
+    """
     trace.save(trace_file := folder / "trace.npz")
     folders = {name: folder / name for name in (*strategies, FLOOR)}
     recovered = sorted({*range(every, trace.intervals + 1, every), trace.intervals})
     with started(folders, trace_file) as recoverers:
-        others = _write_others(trace, {name: folders[name] for name in strategies if name not in RIVALS})
+        others = _write_others(trace, {name: s for name, s in strategies.items() if name not in rivals}, folder)
         for recoverer in recoverers.values():
             recoverer.wait_until_ready()
         floor = recoverers.pop(FLOOR)
-        rivals, right_after = _write_rivals(trace, recoverers, folders)
+        writers = {name: Writer(s, folder / name, trace) for name, s in strategies.items() if name in rivals}
+        compared, right_after = _write_in_turns(trace, writers, recoverers)
         with ThreadPoolExecutor() as pool:  # what is loaded or compiled at first use
             list(pool.map(lambda one: one.recover(Request(interval=recovered[0])), (*recoverers.values(), floor)))
         warm = [_round(recoverers, floor, interval, repeats.warm, cold=False) for interval in recovered]
         cold = [_round(recoverers, floor, interval, repeats.cold, cold=True) for interval in recovered if repeats.cold]
         return Replayed(
-            written=rivals | others,
+            written=compared | others,
             warm=_by_name(warm),
             cold=_by_name(cold),
             right_after=right_after,
@@ -87,24 +99,23 @@ def replay(trace: Trace, strategies: Sequence[str], folder: Path, *, every: int,
         )
 
 
-def _write_others(trace: Trace, folders: Mapping[str, Path]) -> dict[str, Written]:
+def _write_others(trace: Trace, strategies: Mapping[str, Strategy], folder: Path) -> dict[str, Written]:
     """Save with those whose saves are not compared: two at a time, beside whatever else goes on."""
 
     def write(name: str) -> Written:
-        writer = Writer(STRATEGIES[name](), folders[name], trace)
+        writer = Writer(strategies[name], folder / name, trace)
         writer.advance(trace.intervals - 1)
         writer.save_last()
         return writer.close()
 
     with ThreadPoolExecutor(2) as pool:
-        return dict(zip(folders, pool.map(write, folders), strict=True))
+        return dict(zip(strategies, pool.map(write, strategies), strict=True))
 
 
-def _write_rivals(
-    trace: Trace, recoverers: Mapping[str, Recoverer], folders: Mapping[str, Path]
+def _write_in_turns(
+    trace: Trace, writers: Mapping[str, Writer], recoverers: Mapping[str, Recoverer]
 ) -> tuple[dict[str, Written], dict[str, Recovery]]:
-    """Save with the rivals in turns, each turn begun when the other's agent is done with everything."""
-    writers = {name: Writer(STRATEGIES[name](), folders[name], trace) for name in RIVALS if name in recoverers}
+    """Save in turns, each begun when the other's agent is done with everything; the last save is recovered at once."""
     for start in range(0, trace.intervals - 1, _TURN):
         for writer in writers.values():
             writer.advance(min(_TURN, trace.intervals - 1 - start))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,22 +19,6 @@ from holdfast.types import Kind
 
 TABLE = "table"
 _POLL_S = 0.001
-
-_library: Any = hf
-STRATEGIES: Mapping[str, Callable[[], Strategy]] = {
-    "naive": lambda: hf.Consecutive(),
-    "differential_once": lambda: hf.OneShot(),
-    "intermittent": lambda: hf.Intermittent(),
-    "grid": lambda: _library.Grid(),
-    "grid_no_reset": lambda: _library.Grid(reset=False),
-    "grid_pairs_0": lambda: _library.Grid(rule=_library.Pairs(0.0), reset=False),
-    "grid_pairs_002": lambda: _library.Grid(rule=_library.Pairs(0.02), reset=False),
-}
-
-
-def strategy_exists(name: str) -> bool:
-    """Whether the library has it yet."""
-    return not name.startswith("grid") or hasattr(hf, "Grid")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,18 +14,28 @@ rows stand above it; it pays for them in bytes, and ``grid_bytes_over_differenti
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import holdfast as hf
 from benchmarks.claims._recovery_figures import figures, tables
 from benchmarks.claims._recovery_replay import Repeats, replay
-from benchmarks.claims._recovery_writer import STRATEGIES, strategy_exists
 from benchmarks.claims._trace import zipf_trace
 from benchmarks.report import Figure, Report, Table
+from holdfast.policy import Strategy
 
 SEED = 7
-FEW = ("naive", "differential_once", "intermittent", "grid")
+STRATEGIES: Mapping[str, Strategy] = {
+    "naive": hf.Consecutive(),
+    "differential_once": hf.OneShot(),
+    "intermittent": hf.Intermittent(),
+    "grid": hf.Grid(),
+    "grid_no_reset": hf.Grid(reset=False),
+    "grid_pairs_0": hf.Grid(rule=hf.Pairs(0.0), reset=False),
+    "grid_pairs_002": hf.Grid(rule=hf.Pairs(0.02), reset=False),
+}
+RIVALS = ("naive", "grid")
 MAIN_DIM = 128  # the one whose figures have no prefix
 
 
@@ -36,6 +46,7 @@ class Shape:
     rows: int
     dim: int
     strategies: Sequence[str] = tuple(STRATEGIES)
+    every: int = 10  # of the checkpoints one in so many is recovered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,27 +55,25 @@ class Plan:
 
     shapes: Sequence[Shape]
     intervals: int
-    every: int  # of the checkpoints one in so many is recovered
     repeats: Repeats
 
 
 PLANS = {
     "tiny": Plan(
-        shapes=[Shape(rows=20_000, dim=128, strategies=FEW)],
+        shapes=[
+            Shape(rows=20_000, dim=128, strategies=("naive", "differential_once", "intermittent", "grid"), every=4)
+        ],
         intervals=8,
-        every=4,
         repeats=Repeats(warm=1, cold=1),
     ),
     "small": Plan(
-        shapes=[Shape(rows=500_000, dim=128), Shape(rows=2_000_000, dim=16, strategies=("naive", "grid"))],
+        shapes=[Shape(rows=500_000, dim=128), Shape(rows=2_000_000, dim=16, strategies=RIVALS, every=25)],
         intervals=50,
-        every=10,
         repeats=Repeats(warm=3, cold=0),
     ),
     "full": Plan(
         shapes=[Shape(rows=500_000, dim=128), Shape(rows=2_000_000, dim=16)],
         intervals=150,
-        every=10,
         repeats=Repeats(warm=5, cold=3),
     ),
 }
@@ -86,8 +95,8 @@ def run(scale: str) -> Report:
 
 def _figures_of(shape: Shape, plan: Plan, shown: list[Table]) -> dict[str, Figure]:
     trace = zipf_trace(rows=shape.rows, dim=shape.dim, intervals=plan.intervals, seed=SEED)
-    strategies = [name for name in shape.strategies if strategy_exists(name)]
+    strategies = {name: STRATEGIES[name] for name in shape.strategies}
     with tempfile.TemporaryDirectory(prefix="holdfast-recovery-") as folder:
-        found = replay(trace, strategies, Path(folder), every=plan.every, repeats=plan.repeats)
+        found = replay(trace, strategies, Path(folder), every=shape.every, repeats=plan.repeats, rivals=RIVALS)
     shown += tables(found, f"{shape.rows:,} rows of {shape.dim}")
     return figures(found)

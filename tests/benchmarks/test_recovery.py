@@ -11,7 +11,7 @@ import torch
 from benchmarks.claims import recovery
 from benchmarks.claims._floor import FlatFile
 from benchmarks.claims._recovery_child import Bench, FloorSource, Request, RunSource
-from benchmarks.claims._recovery_writer import STRATEGIES, Writer
+from benchmarks.claims._recovery_writer import Writer
 from benchmarks.claims._trace import Trace, zipf_trace
 from holdfast.errors import DamagedData
 
@@ -110,7 +110,7 @@ def test_a_flipped_byte_of_a_flat_file_is_noticed(tmp_path: Path, position: int)
 @pytest.fixture(scope="module")
 def naive_run(trace: Trace, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "naive"
-    writer = Writer(STRATEGIES["naive"](), folder, trace)
+    writer = Writer(recovery.STRATEGIES["naive"], folder, trace)
     writer.advance(INTERVALS - 1)
     writer.save_last()
     written = writer.close()
