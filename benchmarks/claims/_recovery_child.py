@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -21,12 +21,14 @@ from torch import Tensor
 
 import holdfast as hf
 from benchmarks.claims._floor import FlatFile
-from benchmarks.claims._trace import Trace
+from benchmarks.claims._trace import TABLE, Trace
 from holdfast.checkpoint.chain import Chain, Head
-from holdfast.checkpoint.plan import TablePlan, plan_tables
+from holdfast.checkpoint.plan import plan_tables
 from holdfast.checkpoint.read import VerifiedReader, leased, lineage
-from holdfast.checkpoint.restore import restore_rows
+from holdfast.checkpoint.restore import Targets, restore_rows
 from holdfast.checkpoint.tables import WEIGHT
+from holdfast.format.catalog import Entry
+from holdfast.storage import Store
 from holdfast.types import Kind
 
 
@@ -89,11 +91,8 @@ class RunSource:
                 drop_caches(path for path in self._folder.rglob("*") if path.is_file())
             started_s = time.perf_counter()
             self._head()  # its cost counts; the one to plan from is the one whose objects the lease keeps
-            reader = VerifiedReader(self._store)
-            plans = plan_tables([reader.parts(entry) for entry in lineage(head, checkpoint)])
-            above = next(iter(plans.values())).without_baseline()
-            restore_rows(reader, [(above, {WEIGHT: table})])
-            return time.perf_counter() - started_s, _amount(above)
+            amount = recover_above(self._store, lineage(head, checkpoint), {TABLE: {WEIGHT: table}})
+            return time.perf_counter() - started_s, amount
 
     def _head(self) -> Head:
         head = Chain(self._store).head()
@@ -101,9 +100,14 @@ class RunSource:
         return head
 
 
-def _amount(plan: TablePlan) -> Amount:
-    rows = sum(read.rows for generation in plan.generations for read in generation)
-    return Amount(rows=rows, size_bytes=plan.size_bytes)
+def recover_above(store: Store, history: Sequence[Entry], tables: Mapping[str, Targets]) -> Amount:
+    """Bring tables that are as a checkpoint's baseline says to the checkpoint, the last of ``history``."""
+    reader = VerifiedReader(store)
+    plans = plan_tables([reader.parts(entry) for entry in history])
+    above = {name: plan.without_baseline() for name, plan in plans.items()}
+    restore_rows(reader, [(plan, tables[name]) for name, plan in above.items()])
+    reads = [read for plan in above.values() for generation in plan.generations for read in generation]
+    return Amount(rows=sum(read.rows for read in reads), size_bytes=sum(read.size_bytes for read in reads))
 
 
 class FloorSource:

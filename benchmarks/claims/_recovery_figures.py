@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from benchmarks.claims._recovery_replay import Replayed, Timed
 from benchmarks.claims._recovery_writer import Written
@@ -13,8 +14,29 @@ GRID = "grid"
 Times = Mapping[str, Sequence[Timed]]
 
 
-def figures(found: Replayed) -> dict[str, Figure]:
-    """The claim's figures for one table; those of another grid than the default carry its name at their end."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """A part of the claim's report."""
+
+    tables: Sequence[Table]
+    figures: Mapping[str, Figure]
+    wrong_rows: int
+
+
+def findings(found: Replayed, title: str, prefix: str) -> Findings:
+    """Of one table's replay; its figures begin with ``prefix``."""
+    shown = [_recovery_table(found.warm, f"{title}: recovery, ms (its floor)")]
+    if found.cold:
+        shown.append(_recovery_table(found.cold, f"{title}: recovery with dropped caches, ms (its floor)"))
+    return Findings(
+        tables=[*shown, _summary(found, f"{title}: in short")],
+        figures={prefix + key: value for key, value in _figures(found).items()},
+        wrong_rows=found.wrong_rows,
+    )
+
+
+def _figures(found: Replayed) -> dict[str, Figure]:
+    """Those of another grid than the default carry its name at their end."""
     named: dict[str, Figure] = {"wrong_rows": found.wrong_rows}
     for name in found.written:
         if name.startswith(GRID):
@@ -64,22 +86,20 @@ def _byte_ratios(written: Mapping[str, Written], name: str) -> dict[str, Figure]
 def _save_ratios(written: Mapping[str, Written], name: str) -> dict[str, Figure]:
     """What a save takes, for the loop and until it is durable."""
     grid, naive = written[name], written["naive"]
-    ratios: dict[str, Figure] = {
+    return {
         "grid_blocking_over_naive_blocking": _median(grid.blocking_s) / _median(naive.blocking_s),
         "grid_durable_over_naive_durable": _median(grid.durable_s) / _median(naive.durable_s),
+        "grid_saves_during_rearrangement_share": grid.counters["saves_beside"] / len(grid.blocking_s),
     }
-    if (beside := grid.counters.get("saves_beside")) is not None:
-        ratios["grid_saves_during_rearrangement_share"] = beside / len(grid.blocking_s)
-    return ratios
 
 
 def _rearranging(grid: Written) -> dict[str, Figure]:
     """What the agent writes beside the deltas: as it counts itself, and all of it as the system counts."""
     beside = grid.agent_bytes - grid.saved_bytes  # later baselines, manifests, catalogs and leases are part of it
-    ratios: dict[str, Figure] = {"grid_written_beside_over_saved_bytes": beside / grid.saved_bytes}
-    if (rearranged := grid.counters.get("written_bytes")) is not None:
-        ratios["rearranged_bytes_over_saved_bytes"] = rearranged / grid.saved_bytes
-    return ratios
+    return {
+        "rearranged_bytes_over_saved_bytes": grid.counters["written_bytes"] / grid.saved_bytes,
+        "grid_written_beside_over_saved_bytes": beside / grid.saved_bytes,
+    }
 
 
 def _plain(found: Replayed, name: str) -> dict[str, Figure]:
@@ -107,14 +127,6 @@ def _plain(found: Replayed, name: str) -> dict[str, Figure]:
         plain[f"rows_read_{one.interval:03d}"] = one.rows_read
         plain[f"rows_wanted_{one.interval:03d}"] = one.rows_wanted
     return plain | {f"counted_{key}": value for key, value in written.counters.items() if name.startswith(GRID)}
-
-
-def tables(found: Replayed, title: str) -> list[Table]:
-    """Recovery by checkpoint, then everything by strategy."""
-    times = [_recovery_table(found.warm, f"{title}: recovery, ms (its floor)")]
-    if found.cold:
-        times.append(_recovery_table(found.cold, f"{title}: recovery with dropped caches, ms (its floor)"))
-    return [*times, _summary(found, f"{title}: in short")]
 
 
 def _recovery_table(times: Times, caption: str) -> Table:

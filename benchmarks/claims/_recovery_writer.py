@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -12,12 +12,11 @@ from torch import Tensor, nn
 
 import holdfast as hf
 from benchmarks.claims._agent import await_quiet, bytes_written
-from benchmarks.claims._trace import Trace
+from benchmarks.claims._trace import TABLE, Trace
 from holdfast.format.catalog import DATA_PREFIX
 from holdfast.policy import Strategy
 from holdfast.types import Kind
 
-TABLE = "table"
 _POLL_S = 0.001
 
 
@@ -31,7 +30,7 @@ class Written:
     kept_bytes: int  # of everything in the run's folder in the end
     agent_bytes: int  # that the agent wrote in all, catalogs and leases included; 0 where the system does not tell
     baselines: int  # taken later on
-    counters: Mapping[str, float]  # of the grid, where there is one
+    counters: Mapping[str, float]  # of the grid; zeros where there is none
 
 
 class Writer:
@@ -80,7 +79,7 @@ class Writer:
 
     def settle(self) -> None:
         """Until the last save is committed and the agent has nothing more to do."""
-        self._guard.drain()
+        self._guard.drain(arranged=True)
         await_quiet(self._guard.agent_pid)
 
     def close(self) -> Written:
@@ -98,7 +97,7 @@ class Writer:
             kept_bytes=sum(objects.values()) - sum(objects.get(name, 0) for name in self._first_baseline),
             agent_bytes=agent_bytes,
             baselines=sum(info.kind is Kind.FULL for info in checkpoints),
-            counters=_counters(getattr(self._guard.stats, "grid", None)),
+            counters=self._guard.stats.grid.to_json(),
         )
 
     def _save(self) -> float:
@@ -121,9 +120,3 @@ def _first_state(trace: Trace) -> Tensor:
 def _objects(folder: Path) -> dict[Path, int]:
     """The files below a folder and their sizes."""
     return {path: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
-
-
-def _counters(stats: object) -> dict[str, float]:
-    """The numbers in a dataclass of statistics."""
-    names = [field.name for field in fields(stats)] if is_dataclass(stats) else []
-    return {name: value for name in names if isinstance(value := getattr(stats, name), int | float)}

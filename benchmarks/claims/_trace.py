@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+TABLE = "table"  # its name in the runs that save it
 EXPONENT = 1.05
 SHARE = 0.01  # of the rows, changed in an interval
 _FINITE = 0x3FFFFFFF  # bits that make a float32 below 2, never a NaN: patterns may be compared as numbers too

@@ -14,13 +14,16 @@ rows stand above it; it pays for them in bytes, and ``grid_bytes_over_differenti
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import holdfast as hf
-from benchmarks.claims._recovery_figures import figures, tables
+from benchmarks.claims import _recovery_models, _recovery_sweeps
+from benchmarks.claims._recovery_figures import Findings, findings
+from benchmarks.claims._recovery_models import ModelPlan
 from benchmarks.claims._recovery_replay import Repeats, replay
+from benchmarks.claims._recovery_sweeps import SweepPlan
 from benchmarks.claims._trace import zipf_trace
 from benchmarks.report import Figure, Report, Table
 from holdfast.policy import Strategy
@@ -56,13 +59,13 @@ class Plan:
     shapes: Sequence[Shape]
     intervals: int
     repeats: Repeats
+    sweep: SweepPlan | None = None
+    model: ModelPlan | None = None
 
 
 PLANS = {
     "tiny": Plan(
-        shapes=[
-            Shape(rows=20_000, dim=128, strategies=("naive", "differential_once", "intermittent", "grid"), every=4)
-        ],
+        shapes=[Shape(rows=20_000, dim=128, strategies=("naive", "differential_once", "grid"), every=4)],
         intervals=8,
         repeats=Repeats(warm=1, cold=1),
     ),
@@ -75,6 +78,8 @@ PLANS = {
         shapes=[Shape(rows=500_000, dim=128), Shape(rows=2_000_000, dim=16)],
         intervals=150,
         repeats=Repeats(warm=5, cold=3),
+        sweep=SweepPlan(rows=500_000, dim=128, intervals=150, every=30, repeats=Repeats(warm=3, cold=0), seed=SEED),
+        model=ModelPlan(scale=0.03, batch_size=512, batches_per_interval=8, intervals=60, every=10, repeats=3),
     ),
 }
 
@@ -82,21 +87,30 @@ PLANS = {
 def run(scale: str) -> Report:
     plan = PLANS[scale]
     shown: list[Table] = []
-    named: dict[str, Figure] = {}
+    figures: dict[str, Figure] = {}
     wrong_rows = 0
+    for part in _measure(plan):
+        shown += part.tables
+        figures |= part.figures
+        wrong_rows += part.wrong_rows
+    figures |= {"wrong_rows": wrong_rows, "checkpoints": plan.intervals}
+    return Report(title="Back to any saved point", tables=shown, figures=figures)
+
+
+def _measure(plan: Plan) -> Iterator[Findings]:
     for shape in plan.shapes:
-        found = _figures_of(shape, plan, shown)
-        wrong_rows += int(found["wrong_rows"])
-        prefix = "" if shape.dim == MAIN_DIM else f"dim{shape.dim}_"
-        named |= {prefix + key: value for key, value in found.items()}
-    named |= {"wrong_rows": wrong_rows, "checkpoints": plan.intervals}
-    return Report(title="Back to any saved point", tables=shown, figures=named)
+        yield _replay(shape, plan)
+    if plan.sweep:
+        for sweep in (_recovery_sweeps.rules(), _recovery_sweeps.checks(), *_recovery_sweeps.lengths()):
+            yield _recovery_sweeps.measure(sweep, plan.sweep)
+    if plan.model:
+        for name in _recovery_models.MODELS:
+            yield _recovery_models.measure(name, plan.model)
 
 
-def _figures_of(shape: Shape, plan: Plan, shown: list[Table]) -> dict[str, Figure]:
+def _replay(shape: Shape, plan: Plan) -> Findings:
     trace = zipf_trace(rows=shape.rows, dim=shape.dim, intervals=plan.intervals, seed=SEED)
     strategies = {name: STRATEGIES[name] for name in shape.strategies}
     with tempfile.TemporaryDirectory(prefix="holdfast-recovery-") as folder:
         found = replay(trace, strategies, Path(folder), every=shape.every, repeats=plan.repeats, rivals=RIVALS)
-    shown += tables(found, f"{shape.rows:,} rows of {shape.dim}")
-    return figures(found)
+    return findings(found, f"{shape.rows:,} rows of {shape.dim}", "" if shape.dim == MAIN_DIM else f"dim{shape.dim}_")

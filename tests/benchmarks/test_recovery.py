@@ -8,9 +8,15 @@ import numpy as np
 import pytest
 import torch
 
+import holdfast as hf
 from benchmarks.claims import recovery
 from benchmarks.claims._floor import FlatFile
 from benchmarks.claims._recovery_child import Bench, FloorSource, Request, RunSource
+from benchmarks.claims._recovery_models import MODELS, ModelPlan
+from benchmarks.claims._recovery_models import measure as measure_model
+from benchmarks.claims._recovery_replay import Repeats
+from benchmarks.claims._recovery_sweeps import Sweep, SweepPlan
+from benchmarks.claims._recovery_sweeps import measure as measure_sweep
 from benchmarks.claims._recovery_writer import Writer
 from benchmarks.claims._trace import Trace, zipf_trace
 from holdfast.errors import DamagedData
@@ -159,10 +165,35 @@ def test_the_floor_stands_on_the_baseline_it_is_given(trace: Trace, tmp_path: Pa
 def test_the_whole_claim_adds_up_and_no_row_is_wrong() -> None:
     figures = recovery.run("tiny").figures
     assert figures["wrong_rows"] == 0
-    plan = recovery.PLANS["tiny"]
-    assert figures["naive_rows_read_008"] == plan.intervals * 200
+    assert figures["naive_rows_read_008"] == 8 * 200
     assert figures["differential_once_rows_read_008"] == figures["naive_rows_wanted_008"]
     assert float(figures["naive_kept_bytes"]) < float(figures["differential_once_kept_bytes"])
-    for name in ("naive", "differential_once", "intermittent"):
+    for name in recovery.PLANS["tiny"].shapes[0].strategies:
         assert float(figures[f"{name}_recovery_s"]) > 0
         assert 0 < float(figures[f"{name}_blocking_s"]) < float(figures[f"{name}_durable_s"])
+    ratio = float(figures["naive_recovery_s"]) / float(figures["grid_recovery_s"])
+    assert figures["naive_over_grid"] == pytest.approx(ratio)
+    possible = float(figures["naive_rows_over_wanted_rows"])
+    assert figures["naive_over_grid_of_possible"] == pytest.approx(ratio / possible)
+
+
+@pytest.mark.slow
+def test_a_sweep_tells_its_strategies_apart_and_no_row_is_wrong() -> None:
+    grids = {"never": hf.Grid(rule=hf.DeadShare(1.0), reset=False), "always": hf.Grid(rule=hf.Pairs(0.0), reset=False)}
+    sweep = Sweep(key="test", caption="two extremes", strategies=grids)
+    repeats = Repeats(warm=1, cold=0)
+    found = measure_sweep(sweep, SweepPlan(rows=20_000, dim=16, intervals=8, every=4, repeats=repeats, seed=1))
+    assert found.wrong_rows == 0
+    read = {name: float(found.figures[f"test_{name}_rows_read_over_wanted"]) for name in grids}
+    moved = {name: float(found.figures[f"test_{name}_rearranged_over_saved"]) for name in grids}
+    assert read["always"] == 1 < read["never"]
+    assert moved["always"] > moved["never"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_in_training_is_recovered_row_by_row_by_every_strategy(name: str) -> None:
+    plan = ModelPlan(scale=0.0005, batch_size=64, batches_per_interval=1, intervals=4, every=2, repeats=1)
+    found = measure_model(name, plan)
+    assert found.wrong_rows == 0
+    assert float(found.figures[f"{name}_naive_rows_read_over_wanted"]) > 1
