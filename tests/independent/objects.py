@@ -90,8 +90,8 @@ class Objects:
             require(directory[number] == crc, name, f"block {number} does not match its checksum")
         return chunk
 
-    def check_bundle(self, bundle: list[Any], places: Iterable[list[int]]) -> None:
-        """The header's tensors cover the object; the chunks cover the body and the directory, in order."""
+    def check_bundle(self, bundle: list[Any], places: Iterable[list[int]], *, complete: bool) -> None:
+        """The header's tensors cover the object; the chunks lie in order, and cover it where it is ``complete``."""
         name, size, head_bytes, _ = bundle
         directory = self._directory(bundle)
         header_bytes, header = self._header(name)
@@ -100,9 +100,11 @@ class Objects:
         require(len(self.read(name)) == size, name, "is not as long as its manifest says")
         end, blocks = head_bytes, 0
         for _, offset, length, block in sorted(places, key=lambda place: place[1]):
-            require((offset, block) == (end, blocks), name, f"no chunk starts at {end} with block {blocks}")
+            follows = (offset, block) == (end, blocks) if complete else offset >= end and block >= blocks
+            require(follows, name, f"no chunk starts at {end} with block {blocks}")
             end, blocks = offset + length, block + -(-length // _BLOCK_BYTES)
-        require(end == size and len(directory) == blocks + blocks % 2, name, "holds more than its chunks")
+        whole = end == size and len(directory) == blocks + blocks % 2
+        require(whole or not complete, name, "holds more than its chunks")
 
     def _directory(self, bundle: list[Any]) -> Array:
         name, _, head_bytes, digest = bundle

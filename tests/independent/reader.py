@@ -72,9 +72,9 @@ class IndependentRun:
         self._check_catalog()
         for entry in self._entries:
             for part in self._parts(entry["id"]):
-                self._check_bundles(part)
                 self.value(entry["id"], part["rank"])
             self.tables(entry["id"])
+        self._check_bundles()
         for name in self.objects():
             if not name.endswith(".safetensors"):
                 self._objects.document(None, name)
@@ -86,7 +86,8 @@ class IndependentRun:
 
     def _check_catalog(self) -> None:
         name, catalog = self._name, self.catalog
-        require(not any(gone in self._by_id for gone, _ in catalog["garbage"]), name, "keeps what it dropped")
+        dropped = [item[0] for item in catalog["garbage"] if len(item) == 2]  # others name single objects
+        require(not any(gone in self._by_id for gone in dropped), name, "keeps what it dropped")
         require(catalog["head"] is None or catalog["head"] in self._by_id, name, "stands on what it does not list")
         if catalog["parent"] is None:
             require(catalog["lineage"] == [], name, "has ancestors and no parent")
@@ -98,11 +99,23 @@ class IndependentRun:
             require(catalog["run"] == parent["run"], name, "belongs to another run than its parent")
             require(0 <= catalog["term"] - parent["term"] <= 1, name, "jumps over a term")
 
-    def _check_bundles(self, part: Json) -> None:
-        places = [chunk[0] for table in part["tables"] for chunk in table["chunks"]]
-        places += [chunk["place"] for chunk in part["state"]]
-        for index, bundle in enumerate(part["bundles"]):
-            self._objects.check_bundle(bundle, [place for place in places if place[0] == index])
+    def _check_bundles(self) -> None:
+        """Every bundle against all chunks that lie in it, whoever refers to them."""
+        bundles: dict[str, list[Any]] = {}
+        places: dict[str, list[list[int]]] = {}
+        rearranged: set[str] = set()  # where rows were moved away from, or shared with what was dropped since
+        for entry in self._entries:
+            for part in self._parts(entry["id"]):
+                chunks = [chunk[0] for table in part["tables"] for chunk in table["chunks"]]
+                for place in chunks + [chunk["place"] for chunk in part["state"]]:
+                    bundle = part["bundles"][place[0]]
+                    require(bundles.setdefault(bundle[0], bundle) == bundle, part["name"], "tells another bundle")
+                    places.setdefault(bundle[0], []).append(place)
+                    rearranged |= {bundle[0]} if entry.get("rounds") else set()
+                named = {bundle[0] for bundle in part["bundles"]}
+                require(named <= places.keys(), part["name"], "names a bundle that nothing of it lies in")
+        for name, bundle in bundles.items():
+            self._objects.check_bundle(bundle, places[name], complete=name not in rearranged)
 
     def _stands_on(self, checkpoint: str) -> Iterator[str]:
         """The checkpoint and what its rows stand on, newest first."""
@@ -177,7 +190,7 @@ class IndependentRun:
         """How many records at the chunk's beginning no later checkpoint is said to have replaced; it must be true."""
         start = needed = 0
         order = []
-        for replaced, count in chunk[6] if len(chunk) > 6 else [[-1, len(ids)]]:
+        for replaced, count in chunk[6] if len(chunk) > 6 and chunk[6] else [[-1, len(ids)]]:
             order.append(replaced if replaced >= 0 else len(part["replacing"]))
             if 0 <= replaced < len(later):
                 rows = {int(row) for row in ids[start : start + count]}
@@ -185,7 +198,7 @@ class IndependentRun:
             else:
                 needed = start + count
             start += count
-        require(start == len(ids) and order == sorted(set(order), reverse=True), part["name"], "has other segments")
+        require(start == len(ids) and order == sorted(order, reverse=True), part["name"], "has other segments")
         return needed
 
     def _rows(self, part: Json, table: Json, chunk: list[Any]) -> tuple[Array, dict[str, Array]]:
@@ -200,7 +213,7 @@ class IndependentRun:
         pieces = cut(self._objects.chunk(bundle, place), lengths, name)
         arrays = {c: as_array(data, d, [count, *row]) for (c, d, row), data in zip(columns, pieces, strict=True)}
         ids = first + (arrays.pop("ids").astype(np.int64) if ids_dtype else np.arange(count))
-        segments = [rows for _, rows in chunk[6]] if len(chunk) > 6 else []
+        segments = [rows for _, rows in chunk[6]] if len(chunk) > 6 else []  # several of them may be alive
         runs = np.split(ids, np.cumsum(segments)[:-1]) if segments else [ids]
         ordered = count > 0 and all((np.diff(run) > 0).all() for run in runs)
         stated = ordered and (ids.min(), ids.max()) == (first, last)

@@ -287,5 +287,6 @@ TestTraining.pytestmark = [pytest.mark.filterwarnings("ignore::pytest.PytestUnha
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 class TestTrainingForLong(Training.TestCase):
     settings = settings(FAST, max_examples=400, stateful_step_count=40, derandomize=False)

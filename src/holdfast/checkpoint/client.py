@@ -65,6 +65,11 @@ class AgentClient:
         """How many frames can be had without waiting."""
         return len(self._free)
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the agent is gone and no other was started."""
+        return self._lost
+
     def begin(self, intent: Intent, tables: Sequence[TableSlice], tensors: Sequence[tuple[str, Sequence[int]]]) -> None:
         """Announce a snapshot; to a new agent if the last one was lost and not replaced.
 

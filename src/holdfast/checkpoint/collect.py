@@ -7,7 +7,7 @@ read: it might refer to what looks unused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from holdfast.checkpoint.chain import Chain, Head
@@ -51,11 +51,15 @@ def collect_dropped(store: Store, chain: Chain, *, term: int, grace_s: float) ->
     )
     if not due:
         return Collected()
-    objects = [info for item in due for info in _objects(store, item)]
-    store.delete([info.name for info in objects])
+    objects = {info.name: info for item in due for info in _objects(store, item)}
+    store.delete(list(objects))
     chain.commit(forget_garbage(due, term=term))
     dropped = sum(not item.names for item in due)
-    return Collected(checkpoints=dropped, objects=len(objects), size_bytes=sum(info.size_bytes for info in objects))
+    return Collected(checkpoints=dropped, objects=len(objects), size_bytes=_size(objects.values()))
+
+
+def _size(objects: Iterable[ObjectInfo]) -> int:
+    return sum(info.size_bytes for info in objects)
 
 
 def collect_orphans(store: Store, chain: Chain, *, term: int, grace_s: float) -> Collected:
@@ -67,7 +71,7 @@ def collect_orphans(store: Store, chain: Chain, *, term: int, grace_s: float) ->
     found = [info for info in _unreferenced(store, head, term) if now_s - info.modified_s >= grace_s]
     store.delete([info.name for info in found])
     remove_expired(store)
-    return Collected(objects=len(found), size_bytes=sum(info.size_bytes for info in found))
+    return Collected(objects=len(found), size_bytes=_size(found))
 
 
 def _objects(store: Store, item: Garbage) -> list[ObjectInfo]:

@@ -83,14 +83,13 @@ class TablePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRead:
-    """A byte range of an object, and the records of a table in it."""
+    """A byte range of an object with records of a table in it."""
 
     table: str
     checkpoint: str  # that wrote the records
     object_name: str
     start: int
     stop: int
-    rows: int
 
     @property
     def size_bytes(self) -> int:
@@ -104,6 +103,7 @@ class RestorePlan:
 
     checkpoint: CheckpointInfo
     reads: tuple[PlannedRead, ...]
+    rows: int  # records, those among them that another one replaces included
 
     @property
     def size_bytes(self) -> int:
@@ -125,14 +125,14 @@ class RestorePlan:
                 object_name=read.bundle.name,
                 start=read.chunk.place.offset + start,
                 stop=read.chunk.place.offset + stop,
-                rows=read.rows,
             )
             for name, plan in plans.items()
             for generation in plan.generations
             for read in generation
             for start, stop in read.ranges(read.columns)
         )
-        return cls(checkpoint=info, reads=tuple(reads))
+        rows = (read.rows for plan in plans.values() for generation in plan.generations for read in generation)
+        return cls(checkpoint=info, reads=tuple(reads), rows=sum(rows))
 
 
 def plan_tables(history: Sequence[Parts]) -> dict[str, TablePlan]:

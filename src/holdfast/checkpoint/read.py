@@ -21,6 +21,7 @@ from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store
 
 Parts = tuple[Manifest, ...]
+Memory = Callable[[int], memoryview]  # gives at least so many bytes to read into
 
 
 class VerifiedReader:
@@ -39,14 +40,23 @@ class VerifiedReader:
             raise DamagedData(entry.record.name, f"belongs to checkpoint {record.checkpoint}")
         return tuple(self._part(entry, part) for part in record.parts)
 
-    def chunk(self, bundle: BundleRef, place: Place, start: int = 0, stop: int | None = None) -> memoryview:
-        """Bytes ``start .. stop`` of a chunk, whole blocks of it read and verified."""
+    def chunk(
+        self,
+        bundle: BundleRef,
+        place: Place,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        memory: Memory | None = None,
+    ) -> memoryview:
+        """Bytes ``start .. stop`` of a chunk, whole blocks of it read and verified; in ``memory`` where given."""
         stop = place.length if stop is None else stop
         first = start // BLOCK_BYTES
         low = first * BLOCK_BYTES
         high = min(-(-stop // BLOCK_BYTES) * BLOCK_BYTES, place.length)
         directory = self.directory(bundle)
-        data = self._range(bundle.name, place.offset + low, place.offset + high)
+        into = memory(high - low) if memory else None
+        data = self._range(bundle.name, place.offset + low, place.offset + high, into)
         verify_blocks(data, place.block + first, directory, name=bundle.name)
         return data[start - low : stop - low]
 
@@ -78,9 +88,9 @@ class VerifiedReader:
             raise DamagedData(ref.name, "does not match the digest in what refers to it")
         return data
 
-    def _range(self, name: str, start: int, stop: int) -> memoryview:
+    def _range(self, name: str, start: int, stop: int, into: memoryview | None = None) -> memoryview:
         try:
-            return memoryview(self._store.get_range(name, start, stop))
+            return memoryview(self._store.get_range(name, start, stop, into=into))
         except ObjectNotFound as error:
             raise DamagedData(name, "is missing") from error
 

@@ -8,6 +8,7 @@ So its generations need no order, and no barrier.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
@@ -17,9 +18,9 @@ import torch
 from torch import Tensor
 
 from holdfast.checkpoint.plan import Read, TablePlan, prefix_bytes
-from holdfast.checkpoint.read import VerifiedReader
+from holdfast.checkpoint.read import Memory, VerifiedReader
 from holdfast.format.dtypes import torch_dtype
-from holdfast.format.layout import IDS, padded
+from holdfast.format.layout import ALIGNMENT, IDS, padded
 from holdfast.format.manifest import Manifest
 from holdfast.format.tree import decode_tree
 from holdfast.kernels.rows import scatter_rows
@@ -41,6 +42,7 @@ def restore_rows(
 ) -> None:
     """Write every planned row into its targets."""
     planned = list(plans)
+    scratch = Scratch()
     with ThreadPoolExecutor(workers, thread_name_prefix="holdfast-read") as pool:
 
         def go(tasks: Iterable[Callable[[], int]]) -> None:
@@ -49,7 +51,7 @@ def restore_rows(
         def level(number: int, chosen: Iterable[tuple[TablePlan, Targets]]) -> Iterator[Callable[[], int]]:
             for plan, targets in chosen:
                 for read in plan.generations[number] if number < len(plan.generations) else ():
-                    yield partial(_apply, reader, read, targets, seen if number or not plan.baseline else None)
+                    yield partial(_apply, reader, read, targets, seen if number or not plan.baseline else None, scratch)
 
         go(level(0, planned))
         replayed = [(plan, targets) for plan, targets in planned if not plan.arranged]
@@ -59,7 +61,7 @@ def restore_rows(
             if plan.arranged:
                 winners = find_winners(pool, reader, plan)
                 go(
-                    partial(_apply, reader, read, targets, seen, winners=winners, number=number)
+                    partial(_apply, reader, read, targets, seen, scratch, winners=winners, number=number)
                     for number, generation in enumerate(plan.generations[1:], start=1)
                     for read in generation
                 )
@@ -92,18 +94,43 @@ def _settle(pending: set[Future[int]], progress: Progress | None) -> set[Future[
     return rest
 
 
+class Scratch(threading.local):
+    """Memory of each thread to read into: fresh memory for every read costs more than the reading, and does not scale.
+
+    What was read before is overwritten by what is read next.
+    """
+
+    def __init__(self) -> None:
+        self._free = np.empty(0, dtype=np.uint8)
+        self._used = 0
+
+    def begin(self) -> None:
+        """Nobody needs what was read so far."""
+        self._used = 0
+
+    def __call__(self, length: int) -> memoryview:
+        if self._used + length > len(self._free):
+            self._free = np.empty(length + length // 4, dtype=np.uint8)
+            self._used = 0
+        start = self._used
+        self._used += -(-length // ALIGNMENT) * ALIGNMENT
+        return self._free[start : start + length].data
+
+
 def _apply(
     reader: VerifiedReader,
     read: Read,
     targets: Targets,
     seen: RowsSeen | None,
+    scratch: Scratch,
     *,
     winners: Winners | None = None,
     number: int = 0,
 ) -> int:
     """Read records and write those of them that no later generation replaces."""
+    scratch.begin()
     known = winners.ids(read) if winners else None
-    columns = read_columns(reader, read, targets.keys() | ({IDS} if known is None else set()))
+    columns = read_columns(reader, read, targets.keys() | ({IDS} if known is None else set()), scratch)
     ids = columns.pop(IDS, known)
     chosen = winners.chosen(ids, number) if winners and read.contested and ids is not None else None
     for name, rows in columns.items():
@@ -113,11 +140,14 @@ def _apply(
     return read.size_bytes
 
 
-def read_columns(reader: VerifiedReader, read: Read, names: Collection[str]) -> dict[str, Tensor]:
+def read_columns(
+    reader: VerifiedReader, read: Read, names: Collection[str], memory: Memory | None = None
+) -> dict[str, Tensor]:
     """These of a chunk's columns as far as they are planned; ``ids`` as global int64 row ids."""
     columns = [column for column in read.columns if column.name in names]
     data = {
-        (start, stop): reader.chunk(read.bundle, read.chunk.place, start, stop) for start, stop in read.ranges(columns)
+        (start, stop): reader.chunk(read.bundle, read.chunk.place, start, stop, memory=memory)
+        for start, stop in read.ranges(columns)
     }
     decoded = {}
     for column in columns:

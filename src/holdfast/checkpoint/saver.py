@@ -158,7 +158,7 @@ class Saver:
         if self._client is not None and isinstance(self._strategy, Grid):
             self._arranged = False
             self._client.arrange()
-            while not self._arranged and self.stats.agent_deaths == deaths:
+            while not self._arranged and self.stats.agent_deaths == deaths and not self._client.is_lost:
                 self.poll(0.5)
 
     def annotate(self, checkpoint: str, metrics: Mapping[str, float]) -> None:

@@ -43,8 +43,11 @@ class Store(Protocol):
         """The whole object. Raises ObjectNotFound."""
         ...
 
-    def get_range(self, name: str, start: int, stop: int) -> Buffer:
-        """Bytes ``[start, stop)``; raises DamagedData if the object is shorter."""
+    def get_range(self, name: str, start: int, stop: int, *, into: memoryview | None = None) -> Buffer:
+        """Bytes ``[start, stop)``; raises DamagedData if the object is shorter.
+
+        ``into`` is memory, large enough, that the store may put them in; where they are is what it returns.
+        """
         ...
 
     def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from holdfast.storage.base import Buffer
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -86,8 +88,8 @@ class FileSystem(Protocol):
         """Make a directory's names durable."""
         ...
 
-    def read(self, path: str, start: int, stop: int | None) -> bytes:
-        """Bytes ``[start, stop)`` of a file, fewer where it ends earlier."""
+    def read(self, path: str, start: int, stop: int | None, into: memoryview | None = None) -> Buffer:
+        """Bytes ``[start, stop)`` of a file, fewer where it ends earlier; in ``into`` where that is given."""
         ...
 
     def stat(self, path: str) -> FileInfo:
@@ -147,10 +149,10 @@ class PosixFiles:
         with _opened(path, os.O_DIRECTORY) as handle:
             self.sync(handle)
 
-    def read(self, path: str, start: int, stop: int | None) -> bytes:
+    def read(self, path: str, start: int, stop: int | None, into: memoryview | None = None) -> Buffer:
         with _opened(path) as handle:
             size = os.fstat(handle).st_size
-            return _read(handle, start, size if stop is None else min(stop, size))
+            return _read(handle, start, size if stop is None else min(stop, size), into)
 
     def stat(self, path: str) -> FileInfo:
         status = os.stat(path)
@@ -173,12 +175,13 @@ def _opened(path: str, flags: int = 0) -> Iterator[int]:
         os.close(handle)
 
 
-def _read(handle: int, start: int, stop: int) -> bytes:
-    parts = []
-    while start < stop and (part := os.pread(handle, min(stop - start, _READ_BYTES), start)):
-        parts.append(part)
-        start += len(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+def _read(handle: int, start: int, stop: int, into: memoryview | None) -> memoryview:
+    length = max(0, stop - start)
+    data = into[:length] if into is not None else np.empty(length, dtype=np.uint8).data
+    done = 0
+    while done < len(data) and (count := os.preadv(handle, [data[done : done + _READ_BYTES]], start + done)):
+        done += count
+    return data[:done]
 
 
 def _write_all(handle: int, views: Sequence[memoryview]) -> None:

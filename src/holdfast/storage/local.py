@@ -57,14 +57,14 @@ class LocalStore:
         with explained(path), present(path):
             return self._files.read(path, 0, None)
 
-    def get_range(self, name: str, start: int, stop: int) -> Buffer:
+    def get_range(self, name: str, start: int, stop: int, *, into: memoryview | None = None) -> Buffer:
         path = self._path(name)
         check_range(start, stop)
         with explained(path), present(path):
             if start == stop:  # nothing to read, but the object must be there and reach that far
                 size_bytes = self._files.stat(path).size_bytes
                 return check_complete(name, b"", min(start, size_bytes), stop)
-            return check_complete(name, self._files.read(path, start, stop), start, stop)
+            return check_complete(name, self._files.read(path, start, stop, into), start, stop)
 
     def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
         check_prefix(prefix)

@@ -48,7 +48,7 @@ class MemoryStore:
         except KeyError:
             raise ObjectNotFound(f"{self.url}: no object {name}") from None
 
-    def get_range(self, name: str, start: int, stop: int) -> Buffer:
+    def get_range(self, name: str, start: int, stop: int, *, into: memoryview | None = None) -> Buffer:
         check_range(start, stop)
         content = memoryview(self.get(name))
         start = min(start, len(content))

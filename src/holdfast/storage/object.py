@@ -66,7 +66,7 @@ class ObjectStore:
         with self._explained(name):
             return memoryview(self._backend.get(name).bytes())
 
-    def get_range(self, name: str, start: int, stop: int) -> Buffer:
+    def get_range(self, name: str, start: int, stop: int, *, into: memoryview | None = None) -> Buffer:
         check_name(name)
         check_range(start, stop)
         with self._explained(name):

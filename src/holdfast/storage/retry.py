@@ -56,8 +56,8 @@ class RetryingStore:
     def get(self, name: str) -> Buffer:
         return self._retry(f"get of {name}", lambda _: self._store.get(name))
 
-    def get_range(self, name: str, start: int, stop: int) -> Buffer:
-        return self._retry(f"get of {name}", lambda _: self._store.get_range(name, start, stop))
+    def get_range(self, name: str, start: int, stop: int, *, into: memoryview | None = None) -> Buffer:
+        return self._retry(f"get of {name}", lambda _: self._store.get_range(name, start, stop, into=into))
 
     def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
         check_prefix(prefix)

@@ -182,7 +182,7 @@ class SimulatedDisk:
             directory = self._directory(path)
             directory.durable = dict(directory.names)
 
-    def read(self, path: str, start: int, stop: int | None) -> bytes:
+    def read(self, path: str, start: int, stop: int | None, into: memoryview | None = None) -> bytes:
         with self._operation("read", path):
             return self._file(path).content[start:stop]
 

@@ -72,8 +72,8 @@ class FaultyStore:
     def get(self, name: str) -> Buffer:
         return self._run("get", name, lambda: self._store.get(name))
 
-    def get_range(self, name: str, start: int, stop: int) -> Buffer:
-        return self._run("get_range", name, lambda: self._store.get_range(name, start, stop))
+    def get_range(self, name: str, start: int, stop: int, *, into: memoryview | None = None) -> Buffer:
+        return self._run("get_range", name, lambda: self._store.get_range(name, start, stop, into=into))
 
     def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
         objects = self._run("list", prefix, lambda: self._store.list(prefix, after=after))

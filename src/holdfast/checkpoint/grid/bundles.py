@@ -11,7 +11,7 @@ from holdfast.checkpoint.plan import replacing_in
 from holdfast.checkpoint.writer import row_members
 from holdfast.format.bundle import Member, build_head, checksums
 from holdfast.format.document import digest
-from holdfast.format.manifest import BundleRef, Manifest, Place, RowsChunk, StateChunk, TablePart
+from holdfast.format.manifest import ALIVE, BundleRef, Manifest, Place, RowsChunk, StateChunk, TablePart
 from holdfast.storage import Buffer, Store
 from holdfast.types import TableSpec
 
@@ -96,6 +96,7 @@ def rebuild(manifest: Manifest, moved: Mapping[ChunkKey, Sequence[Placed]], repl
     tables = []
     for part in manifest.tables:
         became = [new for old in chunks_of(manifest, part) for new in moved.get(old.key, [_in_view(old, common)])]
+        became.sort(key=lambda placed: placed.chunk.first)
         chunks = tuple(replace(p.chunk, place=index.place([p.bundle], p.chunk, 0)) for p in became)
         tables.append(replace(part, chunks=chunks))
     return replace(
@@ -106,12 +107,10 @@ def rebuild(manifest: Manifest, moved: Mapping[ChunkKey, Sequence[Placed]], repl
 def _in_view(placed: Placed, common: int) -> Placed:
     """A chunk that stays where it is; what checkpoints of a timeline that was left replaced lives again."""
     chunk = placed.chunk
-    gone = [segment for segment in chunk.segments if 0 <= segment.replaced < common]
-    if len(gone) == len(chunk.segments) or not chunk.segments:
-        return replace(placed, chunk=replace(chunk, through=min(chunk.through, common)))
-    alive = chunk.rows - sum(segment.rows for segment in gone)
-    merged = (replace(chunk.segments[0], replaced=-1, rows=alive), *gone)
-    return replace(placed, chunk=replace(chunk, segments=merged, through=min(chunk.through, common)))
+    segments = tuple(
+        segment if segment.replaced < common else replace(segment, replaced=ALIVE) for segment in chunk.segments
+    )
+    return replace(placed, chunk=replace(chunk, segments=segments, through=min(chunk.through, common)))
 
 
 class _BundleIndex:

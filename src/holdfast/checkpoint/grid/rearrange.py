@@ -104,7 +104,8 @@ class Rearranger:
             work.finish()
             self._commit(work)
         except HoldfastError:
-            self._give_up(work)
+            if not work.may_count:
+                self._give_up(work)
             raise
         self._count()
         self.stats.rounds += 1
@@ -123,7 +124,7 @@ class Rearranger:
             raise
 
     def _give_up(self, work: Round) -> None:
-        """Nothing refers to what a failed round wrote; where even deleting fails, a later term does it."""
+        """Delete what a round wrote that nothing can refer to; where even that fails, a later term does it."""
         with suppress(StorageError):
             work.discard()
 
@@ -146,6 +147,14 @@ class Rearranger:
                 return
             later.pop(0)
             self._append(ours, later, reader, ids)
+        if isinstance(self._grid.rule, Pairs):
+            self._forget_pairs(but=len(self._cohorts) - 1)
+
+    def _forget_pairs(self, *, but: int) -> None:
+        """Pairs that were compared before are not compared again."""
+        for cohort in self._cohorts:
+            for held in cohort.holdings.values():
+                held.replaced = [(by, lost) for by, lost in held.replaced if by == but]
 
     def _same_rows(self, manifest: Manifest) -> bool:
         if not self._cohorts:
@@ -162,7 +171,7 @@ class Rearranger:
         for part in manifest.tables:
             table = self._tables.setdefault(part.spec.name, TableIndex(part.start, part.stop))
             if part.whole:
-                table.restart()
+                self._restart(table)
                 continue
             for placed in chunks_of(manifest, part):
                 found = ids.get(placed.key)
@@ -170,6 +179,12 @@ class Rearranger:
                 holding = _holding(number, part, placed, common)
                 cohort.holdings[placed.key] = holding
                 table.add(holding, rows)
+
+    def _restart(self, table: TableIndex) -> None:
+        """The table was saved whole: no later checkpoint needs what is older, and nobody arranges it any more."""
+        for held in table.holdings:
+            self._cohorts[held.cohort].holdings.pop(held.key, None)
+        table.restart()
 
     def _count(self) -> None:
         holdings = [held for cohort in self._cohorts for held in cohort.holdings.values()]
@@ -308,11 +323,12 @@ class Rearranger:
                     raise CheckpointNotFound(f"checkpoint {cohort.checkpoint} was dropped while it was rearranged")
                 unused = sorted(_private(bundle_names([cohort.manifest]) - kept))
                 updates[cohort.checkpoint] = work.put_record(entry, part, unused, attempt)
+            work.may_count = True  # whatever the store answers from here on, the commit may be there
             try:
                 self._chain.commit(rearrange(updates, term=self._term, clocks=clocks))
                 break
             except RecordMoved:
-                continue
+                work.may_count = False
         self._adopt(work, manifests)
 
     def _adopt(self, work: Round, manifests: Mapping[int, Manifest]) -> None:
@@ -328,7 +344,7 @@ class Rearranger:
             if living:
                 held.key, held.through = living.key, living.chunk.through
                 cohort.holdings[living.key] = held
-        self._forced.clear()
+            self._forced.discard((held.cohort, key[0]))
 
     def _name(self) -> str:
         step = int(self._cohorts[-1].checkpoint[1:].partition("-")[0])

@@ -27,6 +27,7 @@ class Round:
         self._waiting: list[Moved] = []
         self._written: list[str] = []
         self.written_bytes = 0
+        self.may_count = False  # whether a commit that refers to its objects may have succeeded
         self.moved: dict[ChunkKey, list[Placed]] = {}
         self.cohort_of: dict[ChunkKey, int] = {}
 

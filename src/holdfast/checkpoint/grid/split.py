@@ -58,10 +58,11 @@ def add_labels(
 def split(
     columns: Sequence[ColumnSpec], chunk: RowsChunk, data: memoryview, ids: Ids, labels: NDArray[np.int32]
 ) -> tuple[Records | None, Records | None]:
-    """The living records, and the replaced ones, last replaced first; None where there are none."""
+    """The living records, and the replaced ones, last replaced first, each by their ids; None where there are none."""
     placed = chunk_columns(columns, chunk.rows, chunk.ids)
-    alive = np.flatnonzero(labels == ALIVE)
-    dead = np.flatnonzero(labels != ALIVE)
+    order = np.argsort(ids, kind="stable")
+    alive = order[labels[order] == ALIVE]
+    dead = order[labels[order] != ALIVE]
     dead = dead[np.argsort(-labels[dead], kind="stable")]
     return _take(columns, placed, data, ids, alive, ()), _take(
         columns, placed, data, ids, dead, _segments(labels[dead])

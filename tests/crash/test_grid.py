@@ -1,0 +1,62 @@
+"""What goes wrong while increments are rearranged costs time and space, never a row."""
+
+from __future__ import annotations
+
+import pytest
+
+import holdfast as hf
+from holdfast.storage import MemoryStore
+from holdfast.testing.faults import Fault, FaultyStore, Operation
+from tests.crash.jobs import Job, check_exact
+from tests.session.mortal import MortalAgent, mortal_agents
+
+GRID = hf.Grid(rule=hf.DeadShare(0.05), reset=False)
+FAULTS = (Fault.UNAVAILABLE, Fault.UNKNOWN, Fault.FULL)
+
+
+def life(store: FaultyStore) -> Job:
+    """Three saves, each rearranged before the next; a save that failed is tried once more."""
+    job = Job(store, GRID, grace_s=0.0)
+    with job.guard:
+        for _ in range(3):
+            job.train()
+            if job.save() or job.save():
+                job.guard.drain(arranged=True)
+    return job
+
+
+def first_round(store: FaultyStore) -> tuple[int, int]:
+    """The numbers of its first and of its last operation, the look that confirms its commit."""
+    names = [operation.name.rpartition("/")[2] for operation in store.history]
+    first = next(number for number, name in enumerate(names, 1) if name.startswith("rows-"))
+    commit = next(n for n, o in enumerate(store.history, 1) if n > first and o.kind == "put" and "catalog/" in o.name)
+    assert store.history[commit] == Operation(kind="list", name="catalog/")
+    return first, commit + 1
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_any_operation_of_a_round_loses_nothing(fault: Fault) -> None:
+    clean = FaultyStore(MemoryStore())
+    life(clean)
+    first, last = first_round(clean)
+    for number in range(first, last + 1):
+        store = FaultyStore(MemoryStore(), {number: fault})
+        job = life(store)
+        try:
+            check_exact(store, job.states)
+        except BaseException as error:
+            error.add_note(f"{fault.name} at operation {number}, {store.history[number - 1]}")
+            raise
+
+
+@pytest.mark.timeout(20)
+def test_draining_does_not_wait_for_an_agent_that_is_gone_for_good() -> None:
+    with mortal_agents():
+        job = Job(MemoryStore(), GRID)
+        job.train()
+        job.save()
+        for deaths in range(1, 5):  # one more than are replaced at once
+            MortalAgent.born[-1].die(after=0)
+            job.train_until(lambda deaths=deaths: job.guard.stats.agent_deaths == deaths)
+        job.guard.drain(arranged=True)
+        job.guard.close()
