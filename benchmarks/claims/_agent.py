@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-_LOOK_EVERY_S = 0.02
-_QUIET_S = 0.1  # an agent that took no CPU time for so long has nothing left to do
+_LOOK_EVERY_S = 0.01
+_QUIET_S = 0.05  # an agent that took no CPU time for so long has nothing left to do
 
 
 def bytes_written(pid: int | None) -> int:

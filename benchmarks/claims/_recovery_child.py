@@ -1,6 +1,6 @@
 """The process that recovers: one per strategy, started fresh, asked for one checkpoint after the other.
 
-Run as a module by ``_recovery_parent``. It reads requests from stdin and writes answers to stdout, a line of JSON each.
+Run as a module by ``_recovery_parent``: orders come by stdin and answers go to stdout, a line each.
 The clock covers what stands above the baseline: reading the head and the manifests, planning, reading, verifying and
 applying the rows. The table is made what the baseline says beforehand, and checked row by row afterwards.
 """
@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -150,7 +150,7 @@ def drop_caches(paths: Iterable[Path]) -> None:
 
 
 class Bench:
-    """A table that is brought to one checkpoint after the other."""
+    """A table that is brought to one checkpoint after the other, in three steps, of which the second is timed."""
 
     def __init__(self, source: Source, trace: Trace) -> None:
         self._source = source
@@ -158,36 +158,54 @@ class Bench:
         self._table = torch.empty(trace.rows, trace.dim)
         self._interval: int | None = None  # at which the table is known to be, every row of it
 
-    def recover(self, request: Request) -> Recovery:
-        """Do what the request says, and check every row."""
+    def prepare(self, request: Request) -> int:
+        """Make the table what the checkpoint's baseline says; that baseline's interval."""
         baseline = self._source.baseline(request)
-        self._go_to(baseline)
-        seconds, amount = self._source.recover(request, self._table)
+        if self._interval is None:
+            self._trace.fill(self._table, baseline)
+        else:
+            self._trace.move(self._table, self._interval, baseline)
+        self._interval = None
+        return baseline
+
+    def recover(self, request: Request) -> tuple[float, Amount]:
+        """Bring it to the checkpoint; the seconds of it that count."""
+        return self._source.recover(request, self._table)
+
+    def check(self, request: Request) -> int:
+        """How many rows are wrong."""
         wrong_rows = self._trace.count_wrong(self._table, request.interval)
         self._interval = None if wrong_rows else request.interval
-        return Recovery(
+        return wrong_rows
+
+
+def serve(bench: Bench, orders: Iterator[str], tell: Callable[[str], None]) -> None:
+    """Answer requests; each step of one waits for its order, so that others can rest meanwhile."""
+    tell("ready")
+    for line in orders:
+        request = Request(**json.loads(line))
+        baseline = bench.prepare(request)
+        tell("prepared")
+        next(orders)
+        seconds, amount = bench.recover(request)
+        tell("recovered")
+        next(orders)
+        recovery = Recovery(
             interval=request.interval,
             baseline=baseline,
             seconds=seconds,
             rows_read=amount.rows,
             bytes_read=amount.size_bytes,
-            wrong_rows=wrong_rows,
+            wrong_rows=bench.check(request),
         )
-
-    def _go_to(self, interval: int) -> None:
-        if self._interval is None:
-            self._trace.fill(self._table, interval)
-        else:
-            self._trace.move(self._table, self._interval, interval)
+        tell(json.dumps(dataclasses.asdict(recovery)))
 
 
 def main(kind: str, folder: str, trace_file: str) -> None:
-    """Answer requests until stdin ends."""
+    """Serve the process that started this one until it closes stdin."""
     trace = Trace.load(Path(trace_file))
-    bench = Bench(FloorSource(Path(folder), trace) if kind == "floor" else RunSource(Path(folder)), trace)
-    print("ready", flush=True)
-    for line in sys.stdin:
-        print(json.dumps(dataclasses.asdict(bench.recover(Request(**json.loads(line))))), flush=True)
+    source = FloorSource(Path(folder), trace) if kind == "floor" else RunSource(Path(folder))
+    serve(Bench(source, trace), iter(sys.stdin), lambda line: print(line, flush=True))
 
 
 if __name__ == "__main__":

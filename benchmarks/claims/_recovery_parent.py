@@ -35,28 +35,46 @@ class Recoverer:
 
     def wait_until_ready(self) -> None:
         """Until it has imported what it needs."""
-        self._line()
+        self._answer()
 
     def recover(self, request: Request) -> Recovery:
         """Recover one checkpoint."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(dataclasses.asdict(request)) + "\n")
-        self._process.stdin.flush()
-        recovery = Recovery(**json.loads(self._line()))
-        self.wrong_rows += recovery.wrong_rows
-        return recovery
+        return recover_in_turns({"": self}, request)[""]
 
     def close(self) -> None:
         """End it. It holds nothing that would have to be put away."""
         self._process.kill()
         self._process.communicate()
 
-    def _line(self) -> str:
+    def _order(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+
+    def _answer(self) -> str:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError(f"{self._name} ended; what it wrote to stderr says why")
         return line
+
+
+def recover_in_turns(recoverers: Mapping[str, Recoverer], request: Request) -> dict[str, Recovery]:
+    """Recover one checkpoint with each: all prepare at once, then one by one recovers, then all check at once."""
+    everybody = recoverers.values()
+    for one in everybody:
+        one._order(json.dumps(dataclasses.asdict(request)))
+    for one in everybody:
+        one._answer()
+    for one in everybody:
+        one._order("recover")
+        one._answer()
+    for one in everybody:
+        one._order("check")
+    found = {name: Recovery(**json.loads(one._answer())) for name, one in recoverers.items()}
+    for name, recovery in found.items():
+        recoverers[name].wrong_rows += recovery.wrong_rows
+    return found
 
 
 @contextmanager

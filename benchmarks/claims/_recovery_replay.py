@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.claims._recovery_child import Recovery, Request
-from benchmarks.claims._recovery_parent import FLOOR, Recoverer, started
+from benchmarks.claims._recovery_parent import FLOOR, Recoverer, recover_in_turns, started
 from benchmarks.claims._recovery_writer import Writer, Written
 from benchmarks.claims._trace import Trace
 from holdfast.policy import Strategy
@@ -135,13 +135,13 @@ def _round(
 ) -> dict[str, Timed]:
     """Recover one checkpoint with everybody in turns, after a turn that only warms the page cache."""
     request = Request(interval=interval, cold=cold)
-    baselines = {name: recoverer.recover(request).baseline for name, recoverer in recoverers.items()}
+    baselines = {name: recovery.baseline for name, recovery in recover_in_turns(recoverers, request).items()}
     floors = {baseline: Request(interval=interval, baseline=baseline, cold=cold) for baseline in baselines.values()}
     for floor_request in floors.values():
         floor.recover(floor_request)
     turns = [
         (
-            {name: recoverer.recover(request) for name, recoverer in recoverers.items()},
+            recover_in_turns(recoverers, request),
             {baseline: floor.recover(floor_request) for baseline, floor_request in floors.items()},
         )
         for _ in range(repeats)

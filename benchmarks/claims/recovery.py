@@ -48,6 +48,7 @@ class Shape:
 
     rows: int
     dim: int
+    repeats: Repeats
     strategies: Sequence[str] = tuple(STRATEGIES)
     every: int = 10  # of the checkpoints one in so many is recovered
 
@@ -58,27 +59,35 @@ class Plan:
 
     shapes: Sequence[Shape]
     intervals: int
-    repeats: Repeats
     sweep: SweepPlan | None = None
     model: ModelPlan | None = None
 
 
+_ONCE, _WARM, _ALL = Repeats(warm=1, cold=0), Repeats(warm=3, cold=0), Repeats(warm=5, cold=3)
 PLANS = {
     "tiny": Plan(
-        shapes=[Shape(rows=20_000, dim=128, strategies=("naive", "differential_once", "grid"), every=4)],
+        shapes=[
+            Shape(
+                rows=20_000,
+                dim=128,
+                strategies=("naive", "differential_once", "grid"),
+                every=4,
+                repeats=Repeats(warm=1, cold=1),
+            )
+        ],
         intervals=8,
-        repeats=Repeats(warm=1, cold=1),
     ),
     "small": Plan(
-        shapes=[Shape(rows=500_000, dim=128), Shape(rows=2_000_000, dim=16, strategies=RIVALS, every=25)],
+        shapes=[
+            Shape(rows=500_000, dim=128, repeats=_WARM),
+            Shape(rows=2_000_000, dim=16, strategies=RIVALS, every=25, repeats=_ONCE),
+        ],
         intervals=50,
-        repeats=Repeats(warm=3, cold=0),
     ),
     "full": Plan(
-        shapes=[Shape(rows=500_000, dim=128), Shape(rows=2_000_000, dim=16)],
+        shapes=[Shape(rows=500_000, dim=128, repeats=_ALL), Shape(rows=2_000_000, dim=16, repeats=_ALL)],
         intervals=150,
-        repeats=Repeats(warm=5, cold=3),
-        sweep=SweepPlan(rows=500_000, dim=128, intervals=150, every=30, repeats=Repeats(warm=3, cold=0), seed=SEED),
+        sweep=SweepPlan(rows=500_000, dim=128, intervals=150, every=30, repeats=_WARM, seed=SEED),
         model=ModelPlan(scale=0.03, batch_size=512, batches_per_interval=8, intervals=60, every=10, repeats=3),
     ),
 }
@@ -112,5 +121,5 @@ def _replay(shape: Shape, plan: Plan) -> Findings:
     trace = zipf_trace(rows=shape.rows, dim=shape.dim, intervals=plan.intervals, seed=SEED)
     strategies = {name: STRATEGIES[name] for name in shape.strategies}
     with tempfile.TemporaryDirectory(prefix="holdfast-recovery-") as folder:
-        found = replay(trace, strategies, Path(folder), every=shape.every, repeats=plan.repeats, rivals=RIVALS)
+        found = replay(trace, strategies, Path(folder), every=shape.every, repeats=shape.repeats, rivals=RIVALS)
     return findings(found, f"{shape.rows:,} rows of {shape.dim}", "" if shape.dim == MAIN_DIM else f"dim{shape.dim}_")

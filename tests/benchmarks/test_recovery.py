@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,7 @@ import torch
 import holdfast as hf
 from benchmarks.claims import recovery
 from benchmarks.claims._floor import FlatFile
-from benchmarks.claims._recovery_child import Bench, FloorSource, Request, RunSource
+from benchmarks.claims._recovery_child import Amount, Bench, FloorSource, Recovery, Request, RunSource, Source, serve
 from benchmarks.claims._recovery_models import MODELS, ModelPlan
 from benchmarks.claims._recovery_models import measure as measure_model
 from benchmarks.claims._recovery_replay import Repeats
@@ -125,14 +127,24 @@ def naive_run(trace: Trace, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def recover(source: Source, trace: Trace, *requests: Request) -> list[Recovery]:
+    """What one process answers to these requests."""
+    orders = [order for request in requests for order in (json.dumps(dataclasses.asdict(request)), "recover", "check")]
+    answers: list[str] = []
+    serve(Bench(source, trace), iter(orders), answers.append)
+    assert answers[:3] == ["ready", "prepared", "recovered"]
+    return [Recovery(**json.loads(answer)) for answer in answers[3::3]]
+
+
 @pytest.mark.parametrize("cold", [False, True])
 @pytest.mark.parametrize("interval", [1, 4, INTERVALS])
 def test_a_run_and_the_floor_recover_the_same_checkpoint(
     trace: Trace, naive_run: Path, tmp_path: Path, interval: int, cold: bool
 ) -> None:
     request = Request(interval=interval, cold=cold)
-    replayed = Bench(RunSource(naive_run), trace).recover(request)
-    flat = Bench(FloorSource(tmp_path / "floor", trace), trace).recover(request)
+    replayed, flat = (
+        recover(source, trace, request)[0] for source in (RunSource(naive_run), FloorSource(tmp_path / "floor", trace))
+    )
     assert replayed.wrong_rows == flat.wrong_rows == 0
     assert replayed.baseline == flat.baseline == 0
     assert replayed.rows_read == 100 * interval
@@ -141,23 +153,23 @@ def test_a_run_and_the_floor_recover_the_same_checkpoint(
 
 def test_a_recovery_of_the_wrong_checkpoint_would_be_noticed(trace: Trace, naive_run: Path) -> None:
     class OneTooFew(RunSource):
-        def recover(self, request: Request, table: torch.Tensor):  # type: ignore[no-untyped-def]
+        def recover(self, request: Request, table: torch.Tensor) -> tuple[float, Amount]:
             return super().recover(Request(interval=request.interval - 1), table)
 
-    bench = Bench(OneTooFew(naive_run), trace)
-    assert bench.recover(Request(interval=4)).wrong_rows == 100
-    assert bench.recover(Request(interval=2)).wrong_rows == 100  # and does not hide what comes after it
+    found = recover(OneTooFew(naive_run), trace, Request(interval=4), Request(interval=2))
+    assert [recovery.wrong_rows for recovery in found] == [100, 100]  # the first does not hide the second
 
 
 def test_a_table_is_brought_to_one_checkpoint_after_the_other(trace: Trace, naive_run: Path) -> None:
-    bench = Bench(RunSource(naive_run), trace)
-    for interval in (5, 1, 6, 6):
-        assert bench.recover(Request(interval=interval)).wrong_rows == 0
+    intervals = [5, 1, 6, 6]
+    found = recover(RunSource(naive_run), trace, *(Request(interval=interval) for interval in intervals))
+    assert [recovery.interval for recovery in found] == intervals
+    assert not any(recovery.wrong_rows for recovery in found)
 
 
 def test_the_floor_stands_on_the_baseline_it_is_given(trace: Trace, tmp_path: Path) -> None:
-    bench = Bench(FloorSource(tmp_path / "floor", trace), trace)
-    found = bench.recover(Request(interval=5, baseline=3))
+    source = FloorSource(tmp_path / "floor", trace)
+    found = recover(source, trace, Request(interval=5, baseline=3))[0]
     assert (found.wrong_rows, found.rows_read) == (0, len(trace.wanted(5, 3)))
 
 
