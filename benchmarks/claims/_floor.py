@@ -1,27 +1,28 @@
 """The floor of a recovery: exactly the wanted rows, sorted, in one flat file, read and applied as fast as we can.
 
-``checksums | ids | rows``: a CRC-32 for every block of the ids and of the rows, as in a bundle. It is read on as many
-threads as a restore uses, in pieces, into memory that each thread uses again, and applied with the restore's own
-function. Nothing is planned, merged or skipped: a restore of the same rows can hardly be faster.
+``checksums | ids | rows``: a CRC-32 for every block of the ids and of the rows, as in a bundle. It is read in pieces,
+by a restore's own threads, into their memory, and applied with a restore's own writer. Nothing is planned, merged or
+skipped: a restore of the same rows can hardly be faster.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from holdfast.checkpoint.restore import WORKERS, write_rows
+from holdfast.checkpoint.columns import ColumnWriter, Scratch
+from holdfast.checkpoint.crew import Crew
+from holdfast.checkpoint.restore import WORKERS
 from holdfast.format.bundle import BLOCK_BYTES, Directory, blocks_of, checksums, verify_blocks
+from holdfast.format.dtypes import code_of
 
 _PIECE_BYTES = 16 * BLOCK_BYTES  # measured: smaller and larger ones take longer
 _CHECKSUM_BYTES = _ID_BYTES = 4
@@ -53,18 +54,18 @@ class FlatFile:
 
     def restore(self, target: Tensor) -> None:
         """Read, verify and write every row into ``target``."""
-        ids, rows_bytes = bytearray(_ID_BYTES * self.rows), self.row_bytes * self.rows
-        id_blocks = blocks_of(len(ids))
-        with _opened(self.path) as handle, ThreadPoolExecutor(WORKERS) as pool:
+        ids_bytes, rows_bytes = _ID_BYTES * self.rows, self.row_bytes * self.rows
+        id_blocks = blocks_of(ids_bytes)
+        crew = Crew(WORKERS)
+        with _opened(self.path) as handle:
             crcs = os.pread(handle, _CHECKSUM_BYTES * (id_blocks + blocks_of(rows_bytes)), 0)
             directory = np.frombuffer(crcs, dtype="<u4")
             part = _Part(handle=handle, offset=len(crcs), directory=directory[:id_blocks])
-            pieces = list(_pieces(len(ids)))
-            views = [memoryview(ids)[piece.start : piece.stop] for piece in pieces]
-            list(pool.map(part.read, pieces, views))
-            part = _Part(handle=handle, offset=len(crcs) + len(ids), directory=directory[id_blocks:])
-            applier = _Applier(part, np.frombuffer(ids, dtype="<i4"), target)
-            list(pool.map(applier.apply, _pieces(rows_bytes)))
+            ids = np.empty(self.rows, dtype="<i4")
+            crew.do(partial(part.read, piece, ids.view(np.uint8).data) for piece in _pieces(ids_bytes))
+            part = _Part(handle=handle, offset=len(crcs) + ids_bytes, directory=directory[id_blocks:])
+            applier = _Applier(part, ids, target, self.row_bytes)
+            crew.do(partial(applier.apply, piece) for piece in _pieces(rows_bytes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,35 +76,36 @@ class _Part:
     offset: int
     directory: Directory
 
-    def read(self, piece: range, into: memoryview) -> None:
-        """Read and verify bytes that begin with a block."""
-        if os.preadv(self.handle, [into], self.offset + piece.start) != len(piece):
+    def read(self, piece: range, whole: memoryview) -> int:
+        """Read and verify a piece that begins with a block, into its place in the whole."""
+        return self.read_into(piece, whole[piece.start : piece.stop])
+
+    def read_into(self, piece: range, memory: memoryview) -> int:
+        """Read and verify a piece that begins with a block."""
+        if os.preadv(self.handle, [memory], self.offset + piece.start) != len(piece):
             raise OSError(f"the flat file ends before byte {piece.stop} of its rows or ids")
-        verify_blocks(into, piece.start // BLOCK_BYTES, self.directory, name="the flat file")
+        verify_blocks(memory, piece.start // BLOCK_BYTES, self.directory, name="the flat file")
+        return len(piece)
 
 
 class _Applier:
-    """Reads pieces of the rows and writes them to their places, with one buffer per thread."""
+    """Reads pieces of the rows and writes them to their places."""
 
-    def __init__(self, rows: _Part, ids: NDArray[np.int32], target: Tensor) -> None:
+    def __init__(self, rows: _Part, ids: NDArray[np.int32], target: Tensor, row_bytes: int) -> None:
         self._rows = rows
         self._ids = ids
-        self._target = target
-        self._memory = threading.local()
+        self._row_bytes = row_bytes
+        self._writer = ColumnWriter(target, code_of(target.dtype), tuple(target.shape[1:]))
+        self._scratch = Scratch()
 
-    def apply(self, piece: range) -> None:
+    def apply(self, piece: range) -> int:
         """The rows in these bytes."""
-        target, row_bytes = self._target, self._target[0].nbytes
-        view = self._buffer()[: len(piece)]
-        self._rows.read(piece, view)
-        ids = self._ids[piece.start // row_bytes : piece.stop // row_bytes].astype(np.int64)
-        rows = torch.frombuffer(view, dtype=target.dtype).view(len(ids), *target.shape[1:])
-        write_rows(target, rows, 0, torch.from_numpy(ids))
-
-    def _buffer(self) -> memoryview:
-        if not hasattr(self._memory, "buffer"):
-            self._memory.buffer = bytearray(_PIECE_BYTES)
-        return memoryview(self._memory.buffer)
+        self._scratch.begin()
+        memory = self._scratch(len(piece))
+        self._rows.read_into(piece, memory)
+        ids = self._ids[piece.start // self._row_bytes : piece.stop // self._row_bytes].astype(np.int64)
+        self._writer.write(memory, len(ids), 0, ids, None)
+        return len(piece)
 
 
 def _pieces(length: int) -> Iterator[range]:

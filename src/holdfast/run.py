@@ -19,13 +19,14 @@ from holdfast.checkpoint import importing
 from holdfast.checkpoint.chain import Chain, Head
 from holdfast.checkpoint.changes import Clocks, annotate, prune
 from holdfast.checkpoint.collect import Collected, collect_dropped, collect_orphans
+from holdfast.checkpoint.crew import Progress
 from holdfast.checkpoint.export import TableDifference, difference, export_file
 from holdfast.checkpoint.importing import ImportReport
 from holdfast.checkpoint.lookup import lookup_rows
 from holdfast.checkpoint.plan import RestorePlan, TablePlan, plan_tables
 from holdfast.checkpoint.pruning import Verdict, judge
 from holdfast.checkpoint.read import VerifiedReader, find_checkpoint, leased, lineage
-from holdfast.checkpoint.restore import Progress, read_state
+from holdfast.checkpoint.restore import read_state
 from holdfast.checkpoint.resume import ModelRestorer
 from holdfast.checkpoint.state import TrainingState, dense_weights
 from holdfast.checkpoint.summary import RunSummary, all_leases, summarize

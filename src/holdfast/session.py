@@ -21,11 +21,11 @@ from holdfast.checkpoint.buffer import FrameBuffer
 from holdfast.checkpoint.capture import Capture
 from holdfast.checkpoint.chain import Chain
 from holdfast.checkpoint.channel import Configure
+from holdfast.checkpoint.crew import Progress
 from holdfast.checkpoint.launch import Launcher
 from holdfast.checkpoint.position import Position, SaveStats
 from holdfast.checkpoint.read import find_checkpoint
 from holdfast.checkpoint.reader import Reader
-from holdfast.checkpoint.restore import Progress
 from holdfast.checkpoint.resume import ModelRestorer, await_writers, claim, position_of, protected, restore_newest
 from holdfast.checkpoint.rng import restore_rng
 from holdfast.checkpoint.saver import Saver, SaveRequest

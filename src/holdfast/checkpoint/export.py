@@ -19,9 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from holdfast.checkpoint.crew import Progress
 from holdfast.checkpoint.plan import TablePlan
 from holdfast.checkpoint.read import VerifiedReader
-from holdfast.checkpoint.restore import Progress, restore_rows
+from holdfast.checkpoint.restore import restore_rows
 from holdfast.errors import ConfigurationError
 from holdfast.format.dtypes import code_of, itemsize, torch_dtype
 from holdfast.format.layout import padded

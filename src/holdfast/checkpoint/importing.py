@@ -15,9 +15,9 @@ from holdfast.checkpoint.buffer import PAGE, FrameBuffer
 from holdfast.checkpoint.chain import Chain, Head
 from holdfast.checkpoint.channel import FrameChunk, TableSlice
 from holdfast.checkpoint.committer import Committer
+from holdfast.checkpoint.crew import Progress
 from holdfast.checkpoint.foreign import ForeignTensor, Selection, open_foreign, select
 from holdfast.checkpoint.lease import HeldLease
-from holdfast.checkpoint.restore import Progress
 from holdfast.checkpoint.resume import claim
 from holdfast.checkpoint.snapshot import FrameFiller, TableCopy
 from holdfast.checkpoint.state import weights_only_tree

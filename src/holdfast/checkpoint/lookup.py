@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from holdfast.checkpoint.columns import as_tensor, read_columns, row_ids
 from holdfast.checkpoint.plan import Read, TablePlan
 from holdfast.checkpoint.read import VerifiedReader
-from holdfast.checkpoint.restore import as_tensor, read_columns
 from holdfast.errors import ConfigurationError
 from holdfast.format.bundle import BLOCK_BYTES
 from holdfast.format.dtypes import torch_dtype
@@ -47,7 +47,7 @@ def _take(
     columns = {column.name: column for column in read.columns}
     rows = unique[here] - chunk.first
     if chunk.ids is not None:
-        ids, order = torch.sort(read_columns(reader, read, {IDS})[IDS])  # arranged ones are sorted by segments
+        ids, order = torch.sort(_ids(reader, read))  # arranged ones are sorted by segments
         hit = torch.searchsorted(ids, unique[here]).clamp(max=len(ids) - 1)
         present = ids[hit] == unique[here]
         here, rows = here[present], order[hit[present]]
@@ -61,6 +61,12 @@ def _take(
             low = (part.start - columns[spec.name].offset) // size if size else 0
             found[spec.name][here[positions]] = block[rows[positions] - low]
     missing[here] = False
+
+
+def _ids(reader: VerifiedReader, read: Read) -> Tensor:
+    ids = row_ids(read, read_columns(reader, read, {IDS}))
+    assert ids is not None
+    return torch.from_numpy(ids)
 
 
 def _runs(column: Column, rows: Tensor) -> Iterator[tuple[range, Tensor]]:

@@ -35,6 +35,11 @@ class Read:
         return self.manifest.bundles[self.chunk.place.bundle]
 
     @property
+    def key(self) -> tuple[str, int]:
+        """What no other chunk of the run has."""
+        return self.bundle.name, self.chunk.place.offset
+
+    @property
     def columns(self) -> tuple[Column, ...]:
         """All of the chunk's columns."""
         return chunk_columns(self.part.spec.columns, self.chunk.rows, self.chunk.ids)

@@ -8,12 +8,10 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-import numpy as np
-
 from holdfast.checkpoint.chain import Head
 from holdfast.checkpoint.lease import HeldLease
 from holdfast.errors import CheckpointNotFound, DamagedData, ObjectNotFound
-from holdfast.format.bundle import BLOCK_BYTES, read_directory, verify_blocks
+from holdfast.format.bundle import BLOCK_BYTES, Directory, read_directory, verify_blocks
 from holdfast.format.catalog import Entry, Record, Ref
 from holdfast.format.document import digest
 from holdfast.format.manifest import BundleRef, Manifest, Place
@@ -31,7 +29,7 @@ class VerifiedReader:
         self._store = store
         self._lock = threading.Lock()
         self._reading: dict[str, threading.Lock] = {}
-        self._directories: dict[str, np.ndarray[tuple[int], np.dtype[np.uint32]]] = {}
+        self._directories: dict[str, Directory] = {}
 
     def parts(self, entry: Entry) -> Parts:
         """A checkpoint's manifests, one of each writer."""
@@ -54,24 +52,30 @@ class VerifiedReader:
         first = start // BLOCK_BYTES
         low = first * BLOCK_BYTES
         high = min(-(-stop // BLOCK_BYTES) * BLOCK_BYTES, place.length)
-        directory = self.directory(bundle)
-        into = memory(high - low) if memory else None
-        data = self._range(bundle.name, place.offset + low, place.offset + high, into)
+        directory = self._directories.get(bundle.name)
+        if directory is None and place.offset + low == bundle.head_bytes:  # right behind the head: both in one read
+            whole = self._bytes(bundle.name, 0, place.offset + high, memory)
+            directory = self._learn(bundle, whole[: bundle.head_bytes])
+            data = whole[bundle.head_bytes :]
+        else:
+            directory = self.directory(bundle) if directory is None else directory
+            data = self._bytes(bundle.name, place.offset + low, place.offset + high, memory)
         verify_blocks(data, place.block + first, directory, name=bundle.name)
         return data[start - low : stop - low]
 
-    def directory(self, bundle: BundleRef) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
+    def directory(self, bundle: BundleRef) -> Directory:
         """The block checksums of a bundle, from its verified head."""
         with self._lock:
             reading = self._reading.setdefault(bundle.name, threading.Lock())
         with reading:  # the workers that read its chunks start together; one of them reads the head for all
             known = self._directories.get(bundle.name)
-            if known is None:
-                head = self._range(bundle.name, 0, bundle.head_bytes)
-                if digest(head) != bundle.digest:
-                    raise DamagedData(bundle.name, "its head does not match the digest in its manifest")
-                known = self._directories[bundle.name] = read_directory(head, name=bundle.name)
-            return known
+            return self._learn(bundle, self._bytes(bundle.name, 0, bundle.head_bytes)) if known is None else known
+
+    def _learn(self, bundle: BundleRef, head: memoryview) -> Directory:
+        if digest(head) != bundle.digest:
+            raise DamagedData(bundle.name, "its head does not match the digest in its manifest")
+        directory = self._directories[bundle.name] = read_directory(head, name=bundle.name).copy()
+        return directory
 
     def _part(self, entry: Entry, ref: Ref) -> Manifest:
         manifest = Manifest.decode(self._object(ref), name=ref.name)
@@ -88,8 +92,9 @@ class VerifiedReader:
             raise DamagedData(ref.name, "does not match the digest in what refers to it")
         return data
 
-    def _range(self, name: str, start: int, stop: int, into: memoryview | None = None) -> memoryview:
+    def _bytes(self, name: str, start: int, stop: int, memory: Memory | None = None) -> memoryview:
         try:
+            into = memory(stop - start) if memory else None
             return memoryview(self._store.get_range(name, start, stop, into=into))
         except ObjectNotFound as error:
             raise DamagedData(name, "is missing") from error

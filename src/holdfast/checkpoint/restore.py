@@ -8,27 +8,25 @@ So its generations need no order, and no barrier.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from holdfast.checkpoint.plan import Read, TablePlan, prefix_bytes
-from holdfast.checkpoint.read import Memory, VerifiedReader
-from holdfast.format.dtypes import torch_dtype
-from holdfast.format.layout import ALIGNMENT, IDS, padded
+from holdfast.checkpoint.columns import ColumnWriter, Ids, Scratch, as_tensor, read_columns, row_ids
+from holdfast.checkpoint.crew import Crew, Progress, Task
+from holdfast.checkpoint.plan import Read, TablePlan
+from holdfast.checkpoint.read import VerifiedReader
+from holdfast.format.layout import IDS, padded
 from holdfast.format.manifest import Manifest
 from holdfast.format.tree import decode_tree
-from holdfast.kernels.rows import scatter_rows
 
 WORKERS = 4
 
 Targets = dict[str, Tensor]  # by column name: where a table's rows go
-Progress = Callable[[int], None]  # called with bytes done
 RowsSeen = Callable[[str, Tensor | None], None]  # rows restored from a delta; None: all of them
 
 
@@ -41,123 +39,75 @@ def restore_rows(
     workers: int = WORKERS,
 ) -> None:
     """Write every planned row into its targets."""
-    planned = list(plans)
-    scratch = Scratch()
-    with ThreadPoolExecutor(workers, thread_name_prefix="holdfast-read") as pool:
-
-        def go(tasks: Iterable[Callable[[], int]]) -> None:
-            _run(pool, iter(tasks), limit=2 * workers, progress=progress)
-
-        def level(number: int, chosen: Iterable[tuple[TablePlan, Targets]]) -> Iterator[Callable[[], int]]:
-            for plan, targets in chosen:
-                for read in plan.generations[number] if number < len(plan.generations) else ():
-                    yield partial(_apply, reader, read, targets, seen if number or not plan.baseline else None, scratch)
-
-        go(level(0, planned))
-        replayed = [(plan, targets) for plan, targets in planned if not plan.arranged]
-        for number in range(1, max((len(plan.generations) for plan, _ in replayed), default=0)):
-            go(level(number, replayed))
-        for plan, targets in planned:
-            if plan.arranged:
-                winners = find_winners(pool, reader, plan)
-                go(
-                    partial(_apply, reader, read, targets, seen, scratch, winners=winners, number=number)
-                    for number, generation in enumerate(plan.generations[1:], start=1)
-                    for read in generation
-                )
+    tables = [_Table(reader, plan, targets, seen) for plan, targets in plans]
+    crew = Crew(workers, progress)
+    crew.do(task for table in tables for task in table.generation(0))
+    replayed = [table for table in tables if not table.plan.arranged]
+    for number in range(1, max((len(table.plan.generations) for table in replayed), default=0)):
+        crew.do(task for table in replayed for task in table.generation(number))
+    for table in tables:
+        if table.plan.arranged:
+            table.find_winners(crew)
+            crew.do(task for number in range(1, len(table.plan.generations)) for task in table.generation(number))
 
 
-def _run(
-    pool: ThreadPoolExecutor, tasks: Iterator[Callable[[], int]], *, limit: int, progress: Progress | None
-) -> None:
-    """Run the tasks with at most ``limit`` under way; the first error ends it."""
-    pending: set[Future[int]] = set()
-    for task in tasks:
-        if len(pending) >= limit:
-            pending = _settle(pending, progress)
-        pending.add(pool.submit(task))
-    while pending:
-        pending = _settle(pending, progress)
+class _Table:
+    """One table's restore."""
 
+    def __init__(self, reader: VerifiedReader, plan: TablePlan, targets: Targets, seen: RowsSeen | None) -> None:
+        self.plan = plan
+        self._reader = reader
+        self._seen = seen
+        self._scratch = Scratch()
+        self._winners: Winners | None = None
+        self._writers = {
+            column.name: ColumnWriter(targets[column.name], column.dtype, column.row_shape)
+            for column in plan.spec.columns
+            if column.name in targets
+        }
 
-def _settle(pending: set[Future[int]], progress: Progress | None) -> set[Future[int]]:
-    done, rest = wait(pending, return_when=FIRST_COMPLETED)
-    for future in done:
-        try:
-            count = future.result()
-        except BaseException:
-            for other in rest:
-                other.cancel()
-            raise
-        if progress:
-            progress(count)
-    return rest
+    def generation(self, number: int) -> Iterator[Task]:
+        """What it takes to write one generation."""
+        reads = self.plan.generations[number] if number < len(self.plan.generations) else ()
+        return (partial(self._apply, read, number) for read in reads)
 
+    def find_winners(self, crew: Crew) -> None:
+        """Read the ids of every chunk that is contested or may contest one, where there are such."""
+        plan = self.plan
+        numbered = [(number, read) for number, reads in enumerate(plan.generations) if number for read in reads]
+        first = min((number for number, read in numbered if read.contested), default=len(plan.generations))
+        if first >= len(plan.generations) - 1:  # nothing is newer than the newest
+            return
+        contest = [(number, read) for number, read in numbered if number >= first]
+        ids: dict[int, Ids] = {}
+        crew.do(partial(self._read_ids, read, position, ids) for position, (_, read) in enumerate(contest))
+        self._winners = Winners(plan.spec.rows, len(plan.generations))
+        for position, (number, read) in enumerate(contest):
+            self._winners.add(read, ids[position], number)
 
-class Scratch(threading.local):
-    """Memory of each thread to read into: fresh memory for every read costs more than the reading, and does not scale.
+    def _read_ids(self, read: Read, position: int, ids: dict[int, Ids]) -> int:
+        self._scratch.begin()
+        found = row_ids(read, read_columns(self._reader, read, {IDS}, self._scratch))
+        ids[position] = np.arange(read.chunk.first, read.chunk.first + read.rows) if found is None else found
+        return 0
 
-    What was read before is overwritten by what is read next.
-    """
+    def _apply(self, read: Read, number: int) -> int:
+        """Read records and write those of them that no later generation replaces."""
+        self._scratch.begin()
+        winners = self._winners
+        known = winners.ids(read) if winners else None
+        names = self._writers.keys() if known is not None else self._writers.keys() | {IDS}
+        columns = read_columns(self._reader, read, names, self._scratch)
+        ids = row_ids(read, columns) if known is None else known
+        chosen = winners.chosen(ids, number) if winners and read.contested and ids is not None else None
+        for name, writer in self._writers.items():
+            writer.write(columns[name], read.rows, read.chunk.first, ids, chosen)
+        self._tell(read, ids, number)
+        return read.size_bytes
 
-    def __init__(self) -> None:
-        self._free = np.empty(0, dtype=np.uint8)
-        self._used = 0
-
-    def begin(self) -> None:
-        """Nobody needs what was read so far."""
-        self._used = 0
-
-    def __call__(self, length: int) -> memoryview:
-        if self._used + length > len(self._free):
-            self._free = np.empty(length + length // 4, dtype=np.uint8)
-            self._used = 0
-        start = self._used
-        self._used += -(-length // ALIGNMENT) * ALIGNMENT
-        return self._free[start : start + length].data
-
-
-def _apply(
-    reader: VerifiedReader,
-    read: Read,
-    targets: Targets,
-    seen: RowsSeen | None,
-    scratch: Scratch,
-    *,
-    winners: Winners | None = None,
-    number: int = 0,
-) -> int:
-    """Read records and write those of them that no later generation replaces."""
-    scratch.begin()
-    known = winners.ids(read) if winners else None
-    columns = read_columns(reader, read, targets.keys() | ({IDS} if known is None else set()), scratch)
-    ids = columns.pop(IDS, known)
-    chosen = winners.chosen(ids, number) if winners and read.contested and ids is not None else None
-    for name, rows in columns.items():
-        write_rows(targets[name], rows, read.chunk.first, ids, chosen)
-    if seen is not None:
-        seen(read.part.spec.name, None if read.part.whole else ids)
-    return read.size_bytes
-
-
-def read_columns(
-    reader: VerifiedReader, read: Read, names: Collection[str], memory: Memory | None = None
-) -> dict[str, Tensor]:
-    """These of a chunk's columns as far as they are planned; ``ids`` as global int64 row ids."""
-    columns = [column for column in read.columns if column.name in names]
-    data = {
-        (start, stop): reader.chunk(read.bundle, read.chunk.place, start, stop, memory=memory)
-        for start, stop in read.ranges(columns)
-    }
-    decoded = {}
-    for column in columns:
-        length = prefix_bytes(column, read.rows)
-        within = next(((low, view) for (low, high), view in data.items() if low <= column.offset < high), None)
-        low, view = within if length and within else (column.offset, memoryview(b""))
-        start = column.offset - low
-        tensor = as_tensor(view[start : start + length], column.dtype, (read.rows, *column.shape[1:]))
-        decoded[column.name] = tensor.to(torch.int64) + read.chunk.first if column.name == IDS else tensor
-    return decoded
+    def _tell(self, read: Read, ids: Ids | None, number: int) -> None:
+        if self._seen is not None and (number or not self.plan.baseline):
+            self._seen(self.plan.spec.name, None if read.part.whole or ids is None else torch.from_numpy(ids))
 
 
 class Winners:
@@ -169,62 +119,21 @@ class Winners:
 
     def __init__(self, rows: int, generations: int) -> None:
         self._newest = np.zeros(rows, dtype=np.min_scalar_type(generations))
-        self._ids: dict[tuple[str, int], Tensor] = {}
+        self._ids: dict[tuple[str, int], Ids] = {}
 
-    def add(self, read: Read, ids: Tensor, number: int) -> None:
+    def add(self, read: Read, ids: Ids, number: int) -> None:
         """Records of a generation that is newer than all that were added before."""
-        self._ids[_key(read)] = ids
-        self._newest[ids.numpy()] = number
+        self._ids[read.key] = ids
+        self._newest[ids] = number
 
-    def ids(self, read: Read) -> Tensor | None:
+    def ids(self, read: Read) -> Ids | None:
         """The ids of a chunk's records if they were read already."""
-        return self._ids.get(_key(read))
+        return self._ids.get(read.key)
 
-    def chosen(self, ids: Tensor, number: int) -> Tensor | None:
+    def chosen(self, ids: Ids, number: int) -> NDArray[np.bool_] | None:
         """Which of a generation's records are the newest of their rows; None for all."""
-        mask = torch.from_numpy(self._newest[ids.numpy()] == number)
+        mask: NDArray[np.bool_] = self._newest[ids] == number
         return None if mask.all() else mask
-
-
-def _key(read: Read) -> tuple[str, int]:
-    return read.bundle.name, read.chunk.place.offset
-
-
-def find_winners(pool: ThreadPoolExecutor, reader: VerifiedReader, plan: TablePlan) -> Winners | None:
-    """Read the ids of every chunk that is contested or may contest one; None where nothing is."""
-    numbered = [(number, read) for number, reads in enumerate(plan.generations) if number for read in reads]
-    first = min((number for number, read in numbered if read.contested), default=len(plan.generations))
-    contest = [(number, read) for number, read in numbered if number >= first]
-    if first >= len(plan.generations) - 1:  # nothing newer than the newest
-        return None
-    winners = Winners(plan.spec.rows, len(plan.generations))
-    found = pool.map(lambda item: _read_ids(reader, item[1]), contest)
-    for (number, read), ids in zip(contest, found, strict=True):
-        winners.add(read, ids, number)
-    return winners
-
-
-def _read_ids(reader: VerifiedReader, read: Read) -> Tensor:
-    if read.chunk.ids is None:
-        return torch.arange(read.chunk.first, read.chunk.first + read.rows)
-    return read_columns(reader, read, {IDS})[IDS]
-
-
-def as_tensor(data: memoryview, dtype: str, shape: tuple[int, ...]) -> Tensor:
-    """Bytes as a tensor, without a copy where the buffer can be written to."""
-    kind = torch_dtype(dtype)
-    if not len(data):
-        return torch.empty(shape, dtype=kind)
-    buffer = bytearray(data) if data.readonly else data
-    return torch.frombuffer(buffer, dtype=kind).view(shape)
-
-
-def write_rows(target: Tensor, rows: Tensor, first: int, ids: Tensor | None, chosen: Tensor | None = None) -> None:
-    """Copy rows into a table's column, by range or by id; converts type and device where they differ."""
-    if ids is None:
-        target[first : first + len(rows)].copy_(rows)
-    else:
-        scatter_rows(target, rows, ids, chosen)
 
 
 def read_state(reader: VerifiedReader, manifest: Manifest) -> object:

@@ -14,11 +14,12 @@ from torch import Tensor
 from holdfast.checkpoint.agreement import Agreement
 from holdfast.checkpoint.chain import Chain, Head
 from holdfast.checkpoint.changes import go_back, take_over
+from holdfast.checkpoint.crew import Progress
 from holdfast.checkpoint.lease import live_leases
 from holdfast.checkpoint.plan import TablePlan, plan_tables
 from holdfast.checkpoint.position import Position
 from holdfast.checkpoint.read import Parts, VerifiedReader, find_checkpoint, leased, lineage
-from holdfast.checkpoint.restore import Progress, Targets, read_state, restore_rows
+from holdfast.checkpoint.restore import Targets, read_state, restore_rows
 from holdfast.checkpoint.state import RestoreReport, TrainingState
 from holdfast.checkpoint.tables import Table
 from holdfast.checkpoint.tracker import Tracker

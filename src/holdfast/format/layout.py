@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from holdfast.errors import ConfigurationError
 from holdfast.format.dtypes import itemsize
@@ -49,7 +50,8 @@ def row_bytes(columns: Sequence[ColumnSpec]) -> int:
     return sum(math.prod(column.row_shape) * itemsize(column.dtype) for column in columns)
 
 
-def chunk_columns(columns: Sequence[ColumnSpec], rows: int, ids: str | None) -> tuple[Column, ...]:
+@lru_cache(maxsize=4096)
+def chunk_columns(columns: tuple[ColumnSpec, ...], rows: int, ids: str | None) -> tuple[Column, ...]:
     """The columns of a chunk of ``rows`` row records; ``ids`` is the ids' dtype, None for a contiguous chunk."""
     if any(column.name == IDS for column in columns):
         raise ConfigurationError(f"a column cannot be called {IDS!r}: chunks keep their row ids under that name")

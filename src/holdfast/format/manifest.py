@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.format.document import parse, seal, unseal
 from holdfast.format.dtypes import itemsize
@@ -40,8 +40,7 @@ class Place:
 ALIVE = -1  # in a segment: replaced by none of the checkpoints that the manifest names
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
+class Segment(NamedTuple):
     """So many row records of a chunk that checkpoint ``replaced`` (an index into the manifest's list) replaced."""
 
     replaced: int
@@ -75,7 +74,7 @@ class RowsChunk:
         """How many records, from the first one on, a checkpoint needs that comes after so many replacing ones."""
         if not self.segments:
             return self.rows
-        return sum(segment.rows for segment in self.segments if not 0 <= segment.replaced < replacing)
+        return sum(rows for replaced, rows in self.segments if not 0 <= replaced < replacing)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +202,7 @@ def _table_to_json(table: TablePart) -> dict[str, Any]:
 
 
 def _chunk_to_json(chunk: RowsChunk) -> list[Any]:
-    segments = [[segment.replaced, segment.rows] for segment in chunk.segments]
+    segments = [list(segment) for segment in chunk.segments]
     arranged = [segments, chunk.through] if segments or chunk.through else []
     return [_place_to_json(chunk.place), chunk.rows, chunk.first, chunk.last, chunk.ids, chunk.codec, *arranged]
 
@@ -218,7 +217,7 @@ def _chunk_from_json(body: list[Any]) -> RowsChunk:
         last=last,
         ids=ids,
         codec=codec,
-        segments=tuple(Segment(replaced=replaced, rows=count) for replaced, count in segments),
+        segments=tuple(map(Segment._make, segments)),
         through=through,
     )
 

@@ -37,35 +37,36 @@ def gather_rows(gathers: Sequence[Gather]) -> None:
         kernels.gather(lines, torch.get_num_threads())
 
 
-def scatter_rows(target: Tensor, rows: Tensor, ids: Tensor, chosen: Tensor | None = None) -> None:
-    """Copy ``rows[i]`` to row ``ids[i]`` (int64) of the target where ``chosen[i]``; types and devices may differ.
+class RowScatter:
+    """Copies packed rows to where they belong in one tensor: on one thread, without the GIL.
 
-    On one thread, without the GIL: a restore has threads of its own. Ids outside the target raise IndexError.
+    For threads of the caller's own; ``into`` gives None where the tensor is not of the kind, or without Numba.
     """
-    if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= len(target)):
-        raise IndexError(f"rows {int(ids.min())} to {int(ids.max())} are not all in a table of {len(target)} rows")
-    words = _words(target, rows)
-    if words is None:
-        if chosen is not None:
-            rows, ids = rows[chosen], ids[chosen]
-        target.index_copy_(0, ids.to(target.device), rows.to(device=target.device, dtype=target.dtype))
-        return
-    kernels, to, source = words
-    if chosen is None:
-        kernels.scatter_words(to, source, ids.numpy())
-    else:
-        kernels.scatter_chosen_words(to, source, ids.numpy(), chosen.numpy())
 
+    def __init__(self, words: NDArray[np.uint64], kernels: ModuleType) -> None:
+        self._words = words
+        self._kernels = kernels
 
-def _words(target: Tensor, rows: Tensor) -> tuple[ModuleType, NDArray[np.uint64], NDArray[np.uint64]] | None:
-    """Both as 64-bit words, with the kernels for them; None where they do not fit or there are none."""
-    plain = target.is_cpu and rows.is_cpu and target.dtype == rows.dtype and rows.numel() > 0
-    if not plain or not target.is_contiguous() or not rows.is_contiguous() or (kernels := _scatter_kernels()) is None:
-        return None
-    if (rows.nbytes // len(rows)) % 8 or target.data_ptr() % 8 or rows.data_ptr() % 8:
-        return None
-    to, source = (t.detach().view(len(t), -1).view(torch.int64).numpy().view(np.uint64) for t in (target, rows))
-    return kernels, to, source
+    @classmethod
+    def into(cls, target: Tensor) -> RowScatter | None:
+        """For tensors of this process's memory whose rows are whole 64-bit words."""
+        kernels = _scatter_kernels()
+        if kernels is None or not target.is_cpu or not target.is_contiguous() or not target.numel():
+            return None
+        if target.nbytes // len(target) % 8 or target.data_ptr() % 8:
+            return None
+        words = target.detach().view(len(target), -1).view(torch.int64).numpy().view(np.uint64)
+        return cls(words, kernels)
+
+    def __call__(self, rows: memoryview, ids: NDArray[np.int64], chosen: NDArray[np.bool_] | None = None) -> None:
+        """Copy the ``i``-th row to row ``ids[i]``, where ``chosen[i]``. Ids outside the tensor raise IndexError."""
+        if int(ids.min()) < 0 or int(ids.max()) >= len(self._words):
+            raise IndexError(f"rows {ids.min()} to {ids.max()} are not all in a table of {len(self._words)} rows")
+        source = np.frombuffer(bytearray(rows) if rows.readonly else rows, dtype=np.uint64).reshape(len(ids), -1)
+        if chosen is None:
+            self._kernels.scatter_words(self._words, source, ids)
+        else:
+            self._kernels.scatter_chosen_words(self._words, source, ids, chosen)
 
 
 def warm_up() -> None:

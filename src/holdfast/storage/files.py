@@ -150,9 +150,12 @@ class PosixFiles:
             self.sync(handle)
 
     def read(self, path: str, start: int, stop: int | None, into: memoryview | None = None) -> Buffer:
-        with _opened(path) as handle:
-            size = os.fstat(handle).st_size
-            return _read(handle, start, size if stop is None else min(stop, size), into)
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            stop = os.fstat(handle).st_size if stop is None else stop
+            return _read(handle, start, stop, into)
+        finally:
+            os.close(handle)
 
     def stat(self, path: str) -> FileInfo:
         status = os.stat(path)

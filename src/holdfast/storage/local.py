@@ -12,7 +12,7 @@ from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage.base import Buffer, ObjectInfo
 from holdfast.storage.buffers import as_views, check_complete, check_range
 from holdfast.storage.files import POSIX, Entry, FileSystem
-from holdfast.storage.local_errors import explained, present
+from holdfast.storage.local_errors import explained, read_error
 from holdfast.storage.names import check_name, check_prefix, is_name
 
 _MARK = "~"  # in every temporary's name and in no object's, so neither is ever taken for the other
@@ -54,17 +54,21 @@ class LocalStore:
 
     def get(self, name: str) -> Buffer:
         path = self._path(name)
-        with explained(path), present(path):
+        try:
             return self._files.read(path, 0, None)
+        except OSError as error:
+            raise read_error(path, error) from error
 
     def get_range(self, name: str, start: int, stop: int, *, into: memoryview | None = None) -> Buffer:
         path = self._path(name)
         check_range(start, stop)
-        with explained(path), present(path):
+        try:
             if start == stop:  # nothing to read, but the object must be there and reach that far
                 size_bytes = self._files.stat(path).size_bytes
                 return check_complete(name, b"", min(start, size_bytes), stop)
             return check_complete(name, self._files.read(path, start, stop, into), start, stop)
+        except OSError as error:
+            raise read_error(path, error) from error
 
     def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
         check_prefix(prefix)

@@ -33,22 +33,24 @@ _MEANINGS: dict[int, tuple[type[HoldfastError], str]] = {
 _PASSING = (errno.EAGAIN, errno.EBUSY, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
+def read_error(path: str, error: OSError) -> HoldfastError:
+    """What an error of reading a file means: it may be missing in several ways."""
+    if isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError):
+        return ObjectNotFound(f"{path}: no such object")
+    return _meaning(path, error)
+
+
 @contextmanager
 def explained(path: str) -> Iterator[None]:
     """Turn an OSError into one of ours that names the path and the remedy."""
     try:
         yield
     except OSError as error:
-        kind, meaning = _MEANINGS.get(error.errno or 0, (StorageError, str(error.strerror or error)))
-        if error.errno in _PASSING:
-            kind = StorageUnavailable
-        raise kind(f"{path}: {meaning}") from error
+        raise _meaning(path, error) from error
 
 
-@contextmanager
-def present(path: str) -> Iterator[None]:
-    """Turn the ways in which a file can be missing into ObjectNotFound."""
-    try:
-        yield
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-        raise ObjectNotFound(f"{path}: no such object") from error
+def _meaning(path: str, error: OSError) -> HoldfastError:
+    kind, meaning = _MEANINGS.get(error.errno or 0, (StorageError, str(error.strerror or error)))
+    if error.errno in _PASSING:
+        kind = StorageUnavailable
+    return kind(f"{path}: {meaning}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from holdfast.errors import ConfigurationError
 
@@ -26,6 +27,7 @@ def check_prefix(prefix: str) -> str:
     return prefix
 
 
+@lru_cache(maxsize=8192)
 def is_name(name: str) -> bool:
     """Whether an object may be called ``name``."""
     return all(_is_segment(segment) for segment in name.split("/"))

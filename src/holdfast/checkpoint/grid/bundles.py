@@ -108,7 +108,7 @@ def _in_view(placed: Placed, common: int) -> Placed:
     """A chunk that stays where it is; what checkpoints of a timeline that was left replaced lives again."""
     chunk = placed.chunk
     segments = tuple(
-        segment if segment.replaced < common else replace(segment, replaced=ALIVE) for segment in chunk.segments
+        segment if segment.replaced < common else segment._replace(replaced=ALIVE) for segment in chunk.segments
     )
     return replace(placed, chunk=replace(chunk, segments=segments, through=min(chunk.through, common)))
 

@@ -1,0 +1,101 @@
+"""Reads columns of chunks and writes them into live tensors, without a copy in between where that is possible."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from holdfast.checkpoint.plan import Read, prefix_bytes
+from holdfast.checkpoint.read import Memory, VerifiedReader
+from holdfast.errors import DamagedData
+from holdfast.format.dtypes import torch_dtype
+from holdfast.format.layout import ALIGNMENT, IDS
+from holdfast.format.rows import chunk_ids
+from holdfast.kernels.rows import RowScatter
+
+Ids = NDArray[np.int64]
+
+
+class Scratch(threading.local):
+    """Memory of each thread to read into, used again for every read: fresh memory costs more than the reading."""
+
+    def __init__(self) -> None:
+        self._memory = np.empty(0, dtype=np.uint8)
+        self._used = 0
+
+    def begin(self) -> None:
+        """Nobody needs what was read so far."""
+        self._used = 0
+
+    def __call__(self, length: int) -> memoryview:
+        if self._used + length > len(self._memory):
+            self._memory = np.empty(length + length // 4, dtype=np.uint8)
+            self._used = 0
+        start = self._used
+        self._used += -(-length // ALIGNMENT) * ALIGNMENT
+        return self._memory[start : start + length].data
+
+
+def read_columns(
+    reader: VerifiedReader, read: Read, names: Collection[str], memory: Memory | None = None
+) -> dict[str, memoryview]:
+    """The bytes of these of a chunk's columns, as far as they are planned."""
+    columns = [column for column in read.columns if column.name in names]
+    found: dict[str, memoryview] = {}
+    for start, stop in read.ranges(columns):
+        data = reader.chunk(read.bundle, read.chunk.place, start, stop, memory=memory)
+        for column in columns:
+            if start <= column.offset < stop:
+                begin = column.offset - start
+                found[column.name] = data[begin : begin + prefix_bytes(column, read.rows)]
+    return {column.name: found.get(column.name, memoryview(b"")) for column in columns}
+
+
+def row_ids(read: Read, columns: Mapping[str, memoryview]) -> Ids | None:
+    """The ids in a chunk's columns; None for a contiguous one. Ids that the table does not have are refused."""
+    if read.chunk.ids is None:
+        return None
+    ids = chunk_ids(read.rows, read.chunk.first, read.chunk.ids, columns[IDS])
+    if len(ids) and int(ids.max()) >= read.part.spec.rows:
+        raise DamagedData(read.bundle.name, f"holds row {int(ids.max())} of {read.part.spec.rows}")
+    return ids
+
+
+def as_tensor(data: memoryview, dtype: str, shape: tuple[int, ...]) -> Tensor:
+    """Bytes as a tensor, without a copy where the buffer can be written to."""
+    kind = torch_dtype(dtype)
+    if not len(data):
+        return torch.empty(shape, dtype=kind)
+    buffer = bytearray(data) if data.readonly else data
+    return torch.frombuffer(buffer, dtype=kind).view(shape)
+
+
+class ColumnWriter:
+    """Writes rows into a table's column, by range or by id; converts type and device where they differ."""
+
+    def __init__(self, target: Tensor, dtype: str, row_shape: tuple[int, ...]) -> None:
+        self._target = target
+        self._dtype = dtype
+        self._row_shape = row_shape
+        self._scatter = RowScatter.into(target) if target.dtype == torch_dtype(dtype) else None
+
+    def write(self, data: memoryview, rows: int, first: int, ids: Ids | None, chosen: NDArray[np.bool_] | None) -> None:
+        """Rows ``first ..`` or rows ``ids``, of these the chosen ones."""
+        if ids is not None and self._scatter is not None and len(data):
+            self._scatter(data, ids, chosen)
+            return
+        tensor = as_tensor(data, self._dtype, (rows, *self._row_shape))
+        if ids is None:
+            self._target[first : first + rows].copy_(tensor)
+            return
+        where = torch.from_numpy(ids)
+        if chosen is not None:
+            mask = torch.from_numpy(chosen)
+            tensor, where = tensor[mask], where[mask]
+        tensor = tensor.to(device=self._target.device, dtype=self._target.dtype)
+        self._target.index_copy_(0, where.to(self._target.device), tensor)
