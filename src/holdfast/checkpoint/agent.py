@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import ParamSpec
 
+from holdfast.checkpoint.arranging import Arranging
 from holdfast.checkpoint.buffer import FrameBuffer
 from holdfast.checkpoint.chain import Chain
 from holdfast.checkpoint.changes import annotate
@@ -35,7 +36,6 @@ from holdfast.checkpoint.channel import (
     Failed,
     FrameFilled,
     Freed,
-    GridNews,
     Message,
     Notice,
     Resolve,
@@ -43,12 +43,11 @@ from holdfast.checkpoint.channel import (
 )
 from holdfast.checkpoint.collect import collect_dropped, collect_orphans
 from holdfast.checkpoint.committer import Committer
-from holdfast.checkpoint.grid.rearrange import Rearranger, RowIds
+from holdfast.checkpoint.grid.rearrange import Rearranger
 from holdfast.checkpoint.lease import HeldLease
 from holdfast.checkpoint.writer import PartWriter
 from holdfast.errors import HoldfastError, SaveFailed, StorageError
 from holdfast.format.catalog import Entry, Intent
-from holdfast.format.manifest import Manifest
 from holdfast.policy import Grid, Retention
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store, open_store
@@ -105,14 +104,22 @@ class Agent:
         self._finisher = self._frames if alone else ThreadPoolExecutor(1, thread_name_prefix="holdfast-commit")
         self._fatal: BaseException | None = None
         self._save: _Save | None = None
-        grid = Grid.from_dict(config.grid) if config.grid else None
-        self._rearranger = (
-            Rearranger(store, self._chain, grid, rank=config.rank, term=config.term, runtime=runtime) if grid else None
-        )
-        self._max_postponed = grid.max_postponed if grid else 0
-        self._postponed = 0  # saves in a row that went before a rearrangement
-        self._arranging = False  # whether a round is under way or due
+        self._arranging = self._start_arranging(Grid.from_dict(config.grid)) if config.grid else None
         self._orphans_due_s = float("-inf")
+
+    def _start_arranging(self, grid: Grid) -> Arranging:
+        config = self._config
+        rearranger = Rearranger(
+            self._store, self._chain, grid, rank=config.rank, term=config.term, runtime=self._runtime
+        )
+
+        def submit(work: Callable[[], None]) -> None:
+            with suppress(RuntimeError):  # the agent ends: what is due stays so
+                self._submit(self._finisher, work)
+
+        return Arranging(
+            rearranger, max_postponed=grid.max_postponed, submit=submit, tell=self._tell, tidy=self._collect
+        )
 
     def run(self, trainer: int | None = None) -> None:
         """Serve until the trainer closes the channel or is gone; ``trainer`` is a pidfd of it."""
@@ -179,20 +186,18 @@ class Agent:
                 self._submit(self._finisher, self._annotate, message)
             case Resolve():
                 self._submit(self._finisher, self._resolve, message.checkpoint)
-            case Arrange():
-                self._submit(self._finisher, self._arrange_all)
+            case Arrange() if self._arranging is not None:
+                self._submit(self._finisher, self._arranging.finish)
             case _:
                 pass
 
     def _begin(self, message: Begin) -> None:
         intent = Intent.from_json(message.intent)
-        grid = self._rearranger
-        if grid is not None and self._arranging:
-            grid.stats.saves_beside += 1
-        writer = PartWriter(
-            self._store, intent, self._config.rank, message.tables, message.tensors, keep_ids=grid is not None
-        )
+        in_grid = self._arranging is not None
+        writer = PartWriter(self._store, intent, self._config.rank, message.tables, message.tensors, keep_ids=in_grid)
         save = self._save = _Save(intent, writer, self._runtime.monotonic_s())
+        if self._arranging is not None:
+            self._arranging.save_begins(save.over)
         save.frames.append(self._submit(self._frames, self._announce, save))
 
     def _announce(self, save: _Save) -> None:
@@ -243,67 +248,11 @@ class Agent:
         else:
             seconds = self._runtime.monotonic_s() - save.started_s
             self._tell(_commitment(entry, [e.info.id for e in head.entries], seconds))
-            self._follow(entry, manifest, save.writer.ids)
+            if self._arranging is not None:
+                self._arranging.committed(entry, manifest, save.writer.ids)
             self._collect()
         finally:
-            save.over.set()
-            save.leases.close()
-        self._submit_arranging()
-
-    # ---- the grid ------------------------------------------------------------------------------------------------
-
-    def _follow(self, entry: Entry, manifest: Manifest, ids: RowIds) -> None:
-        """Let the grid know of a commit. Whatever goes wrong with it, the checkpoint is safe."""
-        if self._rearranger is None:
-            return
-        try:
-            self._rearranger.saved(entry.info, manifest, ids)
-        except HoldfastError as error:
-            self._rearranger.forget()
-            self._tell(Notice(message=f"increments are not rearranged for now: {error}"))
-        self._tell(GridNews(stats=self._rearranger.stats.to_json()))
-
-    def _submit_arranging(self) -> None:
-        self._arranging = self._rearranger is not None and self._rearranger.is_due
-        if self._arranging:
-            with suppress(RuntimeError):  # the agent ends; what is due stays so
-                self._submit(self._finisher, self._arrange)
-
-    def _arrange(self) -> None:
-        """One round, unless a save is under way: it goes first, but not for ever."""
-        assert self._rearranger is not None
-        save = self._save
-        if save is not None and not save.over.is_set() and self._postponed < self._max_postponed:
-            self._postponed += 1
-            self._rearranger.stats.postponed += 1
-            return  # the end of that save brings us back
-        self._postponed = 0
-        self._round()
-        self._submit_arranging()
-
-    def _arrange_all(self) -> None:
-        while self._round():
-            pass
-        if self._rearranger is not None:
-            self._tell(GridNews(stats=self._rearranger.stats.to_json(), settled=True))
-            self._collect()
-
-    def _round(self) -> bool:
-        """Whether there was something to rearrange and it went well."""
-        if self._rearranger is None:
-            return False
-        try:
-            done = self._rearranger.round()
-        except HoldfastError as error:
-            self._rearranger.forget()
-            self._tell(Notice(message=f"increments are not rearranged for now: {error}"))
-            return False
-        if done:
-            self._tell(GridNews(stats=self._rearranger.stats.to_json()))
-            self._collect()
-        return done
-
-    # ---- the rest ------------------------------------------------------------------------------------------------
+            self._end(save)
 
     def _discard(self, save: _Save) -> None:
         """Forget a snapshot that was never sealed; its objects stay as orphans until a later term collects them."""
@@ -313,10 +262,14 @@ class Agent:
 
     def _report_discarded(self, save: _Save) -> None:
         self._clean_up(save)
-        save.leases.close()
         self._tell(_failure(save.identifier, SaveFailed(f"checkpoint {save.identifier} was cancelled")))
+        self._end(save)
+
+    def _end(self, save: _Save) -> None:
         save.over.set()
-        self._submit_arranging()
+        save.leases.close()
+        if self._arranging is not None:
+            self._arranging.go_on()
 
     def _clean_up(self, save: _Save) -> None:
         for frame in save.frames:

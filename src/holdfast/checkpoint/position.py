@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass, field, replace
 
 from holdfast.checkpoint.grid.stats import GridStats
 from holdfast.types import CheckpointInfo, Kind
+
+_RECENT = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +20,8 @@ class Position:
     baseline: str | None = None
     baseline_bytes: int = 0
     fractions: tuple[float, ...] = ()  # sizes of the deltas since the baseline, as shares of it
-    baseline_s: float | None = None  # from the snapshot to the commit, of the last baseline and of the last delta
-    delta_s: float | None = None
+    baseline_s: float | None = None  # from the snapshot to the commit, of the last baseline
+    deltas_s: tuple[float, ...] = ()  # of the last few deltas
 
     def after(self, info: CheckpointInfo, seconds: float) -> Position:
         """The position once this checkpoint is committed, after so many seconds."""
@@ -29,10 +32,16 @@ class Position:
                 baseline=info.id,
                 baseline_bytes=info.size_bytes,
                 baseline_s=seconds,
-                delta_s=self.delta_s,
+                deltas_s=self.deltas_s,
             )
         fraction = info.size_bytes / max(1, self.baseline_bytes)
-        return replace(self, checkpoint=info.id, fractions=(*self.fractions, fraction), delta_s=seconds)
+        recent = (*self.deltas_s, seconds)[-_RECENT:]
+        return replace(self, checkpoint=info.id, fractions=(*self.fractions, fraction), deltas_s=recent)
+
+    @property
+    def delta_s(self) -> float | None:
+        """What a delta takes: the median of the last few, because any one may have waited for something else."""
+        return statistics.median(self.deltas_s) if self.deltas_s else None
 
     def without_baseline(self) -> Position:
         """The position once the run has dropped what it stood on: the next checkpoint is a baseline."""

@@ -211,7 +211,7 @@ def position_of(restored: Restored, term: int) -> Position:
     """Where saving goes on after a restore."""
     info = restored.info
     own = info.size_bytes / max(1, restored.position_bytes)
-    baseline_s, delta_s = restored.local.get("seconds", (None, None))
+    baseline_s, deltas_s = restored.local.get("seconds", (None, ()))
     fractions = () if info.kind is Kind.FULL else (*restored.local["fractions"], own)
     return Position(
         term=term,
@@ -220,5 +220,5 @@ def position_of(restored: Restored, term: int) -> Position:
         baseline_bytes=restored.position_bytes,
         fractions=fractions,
         baseline_s=baseline_s,
-        delta_s=delta_s,
+        deltas_s=tuple(deltas_s),
     )

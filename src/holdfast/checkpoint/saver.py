@@ -243,7 +243,7 @@ class Saver:
                 "step": request.step,
                 "reader": request.reader,
                 "fractions": list(self.position.fractions),
-                "seconds": [self.position.baseline_s, self.position.delta_s],
+                "seconds": [self.position.baseline_s, list(self.position.deltas_s)],
             }
             captured = self._capture.take(intent.kind, local)
             self._client.begin(intent, captured.slices, captured.tensor_specs)
