@@ -21,6 +21,7 @@ from holdfast.checkpoint.changes import Clocks, annotate, prune
 from holdfast.checkpoint.collect import Collected, collect_dropped, collect_orphans
 from holdfast.checkpoint.crew import Progress
 from holdfast.checkpoint.export import TableDifference, difference, export_file
+from holdfast.checkpoint.grid.picture import GridPicture, draw_grid
 from holdfast.checkpoint.importing import ImportReport
 from holdfast.checkpoint.lookup import lookup_rows
 from holdfast.checkpoint.plan import RestorePlan, TablePlan, plan_tables
@@ -110,6 +111,13 @@ class Run:
         leases = all_leases(self._store)  # before we hold one ourselves
         with self._reading(step) as (reader, head, entry):
             return summarize(self.url, reader, head, entry, leases=leases)
+
+    def grid(self, step: int | str | None = None) -> GridPicture:
+        """The increments that a checkpoint, the newest by default, stands on, and what became of their rows."""
+        with self._reading(step) as (reader, head, entry):
+            entries = lineage(head, entry.info.id)
+            parts = [reader.parts(each) for each in entries]
+            return draw_grid([each.info for each in entries], parts, [len(each.rounds) for each in entries])
 
     def tables(self, step: int | str | None = None) -> list[TableSpec]:
         """The tables of a checkpoint, the newest by default."""

@@ -36,6 +36,8 @@ _NUMBERS = {
     "of full",
     "share",
     "largest",
+    "alive",
+    "rounds",
 }
 _WORDS = {"kind", "created", "dtype"}
 

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from holdfast.cli.common import StepOption, StoreOptions, UrlArgument, opened, output
 from holdfast.cli.drawing import as_json, checkpoints, count, label, measured, share, size, table, when
+from holdfast.cli.grid import drawn_grid
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.export import TableDifference
@@ -32,8 +33,19 @@ def ls(url: UrlArgument, json: JsonFlag = False, option: StoreOptions = None) ->
     output().print(f"{checkpoints(len(listed))}, {size(kept)}; all of them full: {size(full)}")
 
 
-def show(url: UrlArgument, step: StepOption = None, json: JsonFlag = False, option: StoreOptions = None) -> None:
+def show(
+    url: UrlArgument,
+    step: StepOption = None,
+    grid: Annotated[bool, typer.Option("--grid", help="Show the grid it stands on instead.")] = False,
+    json: JsonFlag = False,
+    option: StoreOptions = None,
+) -> None:
     """Show a run, and one of its checkpoints in full."""
+    if grid:
+        picture = opened(url, option).grid(step)
+        for drawn in [as_json(picture)] if json else drawn_grid(picture):
+            output().print(drawn)
+        return
     summary = opened(url, option).summary(step)
     if json:
         typer.echo(as_json(summary))
