@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -10,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import SparseAdam
 
 import holdfast as hf
-from holdfast.checkpoint.read import VerifiedReader
+from holdfast.checkpoint.read import VerifiedReader, lineage
 from holdfast.format.manifest import Manifest
 from holdfast.policy import Strategy
 from holdfast.run import Run
@@ -65,7 +67,7 @@ class Model:
             if name in ids:
                 rows = torch.tensor(sorted(ids[name]), dtype=torch.int64)
                 values = torch.rand((len(rows), *parameter.shape[1:]), generator=generator).to(parameter.dtype) + 0.5
-                parameter.grad = torch.sparse_coo_tensor(rows[None], values, parameter.shape)
+                parameter.grad = torch.sparse_coo_tensor(rows[None], values, parameter.shape, check_invariants=False)
         self.optimizer.step()
 
     def state(self) -> State:
@@ -77,14 +79,44 @@ class Model:
         return {name: tensor.detach().clone() for name, tensor in {"weight": parameter, **slots}.items()}
 
 
+@dataclass(slots=True)
+class Truth:
+    """What every checkpoint of a run must hold, and which rows were moved since the one it stands on; by its id."""
+
+    states: dict[str, State] = field(default_factory=dict)
+    moved: dict[str, dict[str, set[int]]] = field(default_factory=dict)
+
+    def check(self, run: Run, *checkpoints: str) -> None:
+        """These checkpoints, or all that are kept, are restored exactly, and so are their rows one by one."""
+        for checkpoint in checkpoints or [info.id for info in run.checkpoints()]:
+            assert same(restored(run, checkpoint), self.states[checkpoint]), checkpoint
+            for table, columns in self.states[checkpoint].items():
+                ids = torch.randperm(ROWS[table], generator=torch.Generator().manual_seed(len(checkpoint)))
+                rows = run.read_rows(table, ids, step=checkpoint)
+                assert same({table: rows}, {table: {name: column[ids] for name, column in columns.items()}})
+
+    def wanted(self, run: Run, checkpoint: str) -> int:
+        """How many rows of a checkpoint differ from those that its tables stand on."""
+        parts = manifests(run.store)
+        count = 0
+        for table in ROWS:
+            rows: set[int] = set()
+            for entry in reversed(lineage(run.head(), checkpoint)):
+                if any(part.spec.name == table and part.whole for m in parts[entry.info.id] for part in m.tables):
+                    break
+                rows |= self.moved[entry.info.id].get(table, set())
+            count += len(rows)
+        return count
+
+
 class Trainer:
-    """Moves rows and saves, from wherever the run stands; remembers in ``saved`` what each checkpoint must hold."""
+    """Moves rows and saves, from wherever the run stands; tells a Truth what each checkpoint must hold."""
 
     def __init__(
         self,
         store: Store,
         strategy: Strategy,
-        saved: dict[str, State],
+        truth: Truth,
         *,
         step: int | None = None,
         retention: hf.Retention = hf.KeepAll(),  # noqa: B008 - frozen
@@ -92,8 +124,9 @@ class Trainer:
         **settings: Any,
     ) -> None:
         self.model = Model()
-        self.saved = saved
-        self._store = store
+        self.truth = truth
+        self._run = Run(store)
+        self._moved: defaultdict[str, set[int]] = defaultdict(set)
         self.guard = hf.Checkpointer(
             store,
             **self.model.parts,
@@ -117,22 +150,34 @@ class Trainer:
 
     def move(self, ids: Ids) -> None:
         """One step that moves these rows."""
-        self.model.step(ids, seed=hash((self.guard.steps, len(self.saved))) % 2**31)
+        self.model.step(ids, seed=hash((self.guard.steps, len(self.truth.states))) % 2**31)
+        for table, rows in ids.items():
+            self._moved[table] |= set(rows)
         self.guard.step()
 
-    def save(self, ids: Ids, *, whole: Sequence[str] = (), tag: str | None = None) -> str:
-        """Move these rows, save, and wait for the commit; some tables are saved whole."""
+    def save(self, ids: Ids, *, whole: Sequence[str] = (), tag: str | None = None, arranged: bool = False) -> str:
+        """Move these rows, save some tables whole, and wait for the commit, or until all is arranged."""
         self.move(ids)
         for name in whole:
             self.guard.mark(name, None)
         self.guard.save(tag=tag, wait=True)
-        return self.remember()
+        checkpoint = self.remember()
+        if arranged:
+            self.guard.drain(arranged=True)
+        return checkpoint
 
     def remember(self) -> str:
         """The newest checkpoint holds the state of now."""
-        info = Run(self._store).checkpoints()[-1]
-        self.saved[info.id] = self.model.state()
+        info = self._run.checkpoints()[-1]
+        self.truth.states[info.id] = self.model.state()
+        self.truth.moved[info.id] = dict(self._moved)
+        self._moved.clear()
         return info.id
+
+
+def rows_above(run: Run, checkpoint: str) -> int:
+    """How many records a restore reads above the rows of each table's last whole save."""
+    return run.restore_plan(checkpoint).rows - sum(ROWS.values())
 
 
 def manifests(store: Store) -> dict[str, tuple[Manifest, ...]]:
