@@ -16,6 +16,7 @@ from typing import Any
 import holdfast
 from holdfast.checkpoint import chain, lease
 from holdfast.format import bundle, catalog, layout, tree
+from tests.spec.grid_life import grid_life
 from tests.spec.sample import SampleRun, sample_run
 
 PAGES = Path(holdfast.__file__).parents[2] / "docs" / "spec"
@@ -129,6 +130,7 @@ _KINDS: dict[str, Callable[[SampleRun, str], str]] = {
     "listing": _listing,
     "numbers": _numbers,
     "values": _values,
+    "gridlife": lambda _run, _name: grid_life(),
 }
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
 
 Task = Callable[[], int]  # returns the bytes it has done
 Progress = Callable[[int], None]  # called with bytes done
@@ -13,21 +15,26 @@ class Crew:
     """Does tasks with so many threads, the caller's among them. The first error ends the work and is raised."""
 
     def __init__(self, workers: int, progress: Progress | None = None) -> None:
-        self._workers = workers
+        self._helpers = workers - 1
+        self._pool = ThreadPoolExecutor(max(1, self._helpers), thread_name_prefix="holdfast-read")
         self._progress = progress
 
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown()
+
     def do(self, tasks: Iterable[Task]) -> None:
-        """Do them all; they are taken from ``tasks`` in order, one at a time."""
-        work = _Work(tasks, self._progress)
-        threads = [
-            threading.Thread(target=work.run, name=f"holdfast-read-{number}", daemon=True)
-            for number in range(1, self._workers)
-        ]
-        for thread in threads:
-            thread.start()
+        """Do them all; they are taken in order, one at a time."""
+        waiting = list(tasks)
+        work = _Work(waiting, self._progress)
+        helping = [self._pool.submit(work.run) for _ in range(min(self._helpers, len(waiting) - 1))]
         work.run()
-        for thread in threads:
-            thread.join()
+        for helper in helping:
+            helper.result()
         if work.error is not None:
             raise work.error
 

@@ -40,15 +40,21 @@ def restore_rows(
 ) -> None:
     """Write every planned row into its targets."""
     tables = [_Table(reader, plan, targets, seen) for plan, targets in plans]
-    crew = Crew(workers, progress)
-    crew.do(task for table in tables for task in table.generation(0))
+    arranged = [table for table in tables if table.plan.arranged]
     replayed = [table for table in tables if not table.plan.arranged]
-    for number in range(1, max((len(table.plan.generations) for table in replayed), default=0)):
-        crew.do(task for table in replayed for task in table.generation(number))
-    for table in tables:
-        if table.plan.arranged:
-            table.find_winners(crew)
-            crew.do(task for number in range(1, len(table.plan.generations)) for task in table.generation(number))
+    with Crew(workers, progress) as crew:
+        crew.do(task for table in tables for task in table.generation(0))
+        for number in range(1, _depth(replayed)):
+            crew.do(task for table in replayed for task in table.generation(number))
+        crew.do(task for table in arranged for task in table.contest())
+        for table in arranged:
+            table.settle()
+        generations = range(1, _depth(arranged))
+        crew.do(task for table in arranged for number in generations for task in table.generation(number))
+
+
+def _depth(tables: Iterable[_Table]) -> int:
+    return max((len(table.plan.generations) for table in tables), default=0)
 
 
 class _Table:
@@ -59,6 +65,8 @@ class _Table:
         self._reader = reader
         self._seen = seen
         self._scratch = Scratch()
+        self._contest: list[tuple[int, Read]] = []
+        self._ids: dict[tuple[str, int], Ids] = {}
         self._winners: Winners | None = None
         self._writers = {
             column.name: ColumnWriter(targets[column.name], column.dtype, column.row_shape)
@@ -71,24 +79,27 @@ class _Table:
         reads = self.plan.generations[number] if number < len(self.plan.generations) else ()
         return (partial(self._apply, read, number) for read in reads)
 
-    def find_winners(self, crew: Crew) -> None:
-        """Read the ids of every chunk that is contested or may contest one, where there are such."""
+    def contest(self) -> Iterator[Task]:
+        """What it takes to learn the ids of every chunk that is contested or may contest one."""
         plan = self.plan
         numbered = [(number, read) for number, reads in enumerate(plan.generations) if number for read in reads]
         first = min((number for number, read in numbered if read.contested), default=len(plan.generations))
         if first >= len(plan.generations) - 1:  # nothing is newer than the newest
             return
-        contest = [(number, read) for number, read in numbered if number >= first]
-        ids: dict[int, Ids] = {}
-        crew.do(partial(self._read_ids, read, position, ids) for position, (_, read) in enumerate(contest))
-        self._winners = Winners(plan.spec.rows, len(plan.generations))
-        for position, (number, read) in enumerate(contest):
-            self._winners.add(read, ids[position], number)
+        self._contest = [(number, read) for number, read in numbered if number >= first]
+        yield from (partial(self._read_ids, read) for _, read in self._contest)
 
-    def _read_ids(self, read: Read, position: int, ids: dict[int, Ids]) -> int:
+    def settle(self) -> None:
+        """Decide the contest, once all its ids are read."""
+        if self._contest:
+            self._winners = Winners(self.plan.spec.rows, len(self.plan.generations))
+            for number, read in self._contest:
+                self._winners.add(read, self._ids.pop(read.key), number)
+
+    def _read_ids(self, read: Read) -> int:
         self._scratch.begin()
         found = row_ids(read, read_columns(self._reader, read, {IDS}, self._scratch))
-        ids[position] = np.arange(read.chunk.first, read.chunk.first + read.rows) if found is None else found
+        self._ids[read.key] = np.arange(read.chunk.first, read.chunk.first + read.rows) if found is None else found
         return 0
 
     def _apply(self, read: Read, number: int) -> int:
