@@ -161,10 +161,9 @@ class Trainer:
         for name in whole:
             self.guard.mark(name, None)
         self.guard.save(tag=tag, wait=True)
-        checkpoint = self.remember()
         if arranged:
             self.guard.drain(arranged=True)
-        return checkpoint
+        return self.remember()
 
     def remember(self) -> str:
         """The newest checkpoint holds the state of now."""
@@ -180,8 +179,18 @@ def rows_above(run: Run, checkpoint: str) -> int:
     return run.restore_plan(checkpoint).rows - sum(ROWS.values())
 
 
+def bundles_stored(store: Store) -> set[str]:
+    """Every bundle that is there."""
+    return {info.name for info in store.list("data/") if info.name.endswith(".safetensors")}
+
+
+def bundles_named(store: Store) -> set[str]:
+    """Every bundle that a kept checkpoint refers to."""
+    return {bundle.name for parts in manifests(store).values() for part in parts for bundle in part.bundles}
+
+
 def manifests(store: Store) -> dict[str, tuple[Manifest, ...]]:
-    """Every kept checkpoint's manifests, by its id."""
+    """Every kept checkpoint's manifests, by its id; nobody may rearrange them meanwhile."""
     reader = VerifiedReader(store)
     return {entry.info.id: reader.parts(entry) for entry in Run(store).head().entries}
 

@@ -31,6 +31,11 @@ class VerifiedReader:
         self._reading: dict[str, threading.Lock] = {}
         self._directories: dict[str, Directory] = {}
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether reading is waiting for the network."""
+        return "://" in self._store.url and not self._store.url.startswith(("file:", "memory:"))
+
     def parts(self, entry: Entry) -> Parts:
         """A checkpoint's manifests, one of each writer."""
         record = Record.decode(self._object(entry.record), name=entry.record.name)

@@ -8,6 +8,7 @@ So its generations need no order, and no barrier.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
@@ -24,7 +25,8 @@ from holdfast.format.layout import IDS, padded
 from holdfast.format.manifest import Manifest
 from holdfast.format.tree import decode_tree
 
-WORKERS = 4
+WORKERS = min(4, max(2, os.cpu_count() or 2))  # more than there are processors get into each other's way
+_REMOTE_WORKERS = 8  # these mostly wait
 
 Targets = dict[str, Tensor]  # by column name: where a table's rows go
 RowsSeen = Callable[[str, Tensor | None], None]  # rows restored from a delta; None: all of them
@@ -36,9 +38,10 @@ def restore_rows(
     *,
     seen: RowsSeen | None = None,
     progress: Progress | None = None,
-    workers: int = WORKERS,
+    workers: int | None = None,
 ) -> None:
     """Write every planned row into its targets."""
+    workers = workers or (_REMOTE_WORKERS if reader.is_remote else WORKERS)
     tables = [_Table(reader, plan, targets, seen) for plan, targets in plans]
     arranged = [table for table in tables if table.plan.arranged]
     replayed = [table for table in tables if not table.plan.arranged]

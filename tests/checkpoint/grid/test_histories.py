@@ -13,11 +13,10 @@ import pytest
 import torch
 
 import holdfast as hf
-from holdfast.errors import SaveFailed
 from holdfast.policy import Retention, Rule
 from holdfast.run import Run
 from holdfast.storage import MemoryStore, Store
-from tests.grid import ROWS, Trainer, Truth, manifests, rows_above
+from tests.grid import ROWS, Trainer, Truth, bundles_named, bundles_stored, manifests, rows_above
 from tests.independent.reader import IndependentRun
 
 RULES = [
@@ -48,7 +47,7 @@ class History:
             rule=rule, reset=False, concatenate=concatenate, max_postponed=self.chance.choice([1, 4])
         )
         self.forked = False  # or pruned: then some of what a round wrote for others may be left over
-        self.settled = True  # no table was saved whole before what lay below was arranged
+        self._after_unarranged: list[str] = []  # checkpoints that were saved before the one below was arranged
         self._arranged = True
         self.trainer = Trainer(self.store, self.strategy, self.truth)
 
@@ -57,13 +56,9 @@ class History:
         ids = {n: self.chance.sample(range(ROWS[n]), count) for n, count in rows.items() if self.chance.random() < 0.8}
         whole = [name for name in ROWS if self.chance.random() < 0.08]
         tag = self.chance.choice([None, None, "named"])
-        try:
-            checkpoint = self.trainer.save(ids, whole=whole, tag=tag, arranged=arranged)
-        except SaveFailed as error:  # what it stood on was pruned; the next one stands on nothing
-            assert "which the run no longer holds" in str(error)
-            checkpoint = self.trainer.save(ids, arranged=arranged)
-        if not self._arranged and any(part.whole for part in manifests(self.store)[checkpoint][0].tables):
-            self.settled = False
+        checkpoint = self.trainer.save(ids, whole=whole, tag=tag, arranged=arranged)
+        if not self._arranged:
+            self._after_unarranged.append(checkpoint)
         self._arranged = arranged
 
     def restart(self) -> None:
@@ -94,6 +89,12 @@ class History:
         if self.chance.random() < 0.2:
             self.truth.check(self.run)
 
+    @property
+    def settled(self) -> bool:
+        """Whether no table was saved whole before what lay below was arranged; from then on nobody does."""
+        parts = manifests(self.store)
+        return not any(part.whole for each in self._after_unarranged if each in parts for part in parts[each][0].tables)
+
     def end(self) -> None:
         self.save(arranged=True)
         self.trainer.guard.close()
@@ -120,10 +121,11 @@ def test_every_kept_checkpoint_of_any_history_is_exact(seed: int, tmp_path: Path
     assert bundles_named(store) <= bundles_stored(store)
     if not history.forked:
         assert bundles_named(store) == bundles_stored(store)
+    settled = history.settled
     for info in run.checkpoints():
         above, wanted = rows_above(run, info.id), history.truth.wanted(run, info.id)
         assert above >= wanted
-        if history.rule == hf.DeadShare(0.0) and history.settled and not info.abandoned:
+        if history.rule == hf.DeadShare(0.0) and settled and not info.abandoned:
             assert above == wanted
 
 
@@ -140,14 +142,6 @@ def check_independently(store: Store, truth: Truth, folder: Path) -> None:
         for table, columns in truth.states[entry["id"]].items():
             for name, column in columns.items():
                 assert tables[table][name].tobytes() == column.contiguous().view(torch.uint8).numpy().tobytes()
-
-
-def bundles_named(store: Store) -> set[str]:
-    return {bundle.name for parts in manifests(store).values() for part in parts for bundle in part.bundles}
-
-
-def bundles_stored(store: Store) -> set[str]:
-    return {info.name for info in store.list("data/") if info.name.endswith(".safetensors")}
 
 
 def histories_arranged_at_once(rule: Rule, cases: int) -> Iterator[History]:
