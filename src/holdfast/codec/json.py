@@ -1,0 +1,46 @@
+"""Codecs as JSON, as they stand beside the data that they encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.codec.base import Codec
+from holdfast.codec.difference import Baseline, Difference
+from holdfast.codec.exact import Exact, Rounded
+from holdfast.codec.quantized import AdaptiveAsymmetric, Asymmetric, Fitted, Logarithmic, Quantized, Symmetric
+from holdfast.errors import ConfigurationError, UnsupportedState
+
+_PLAIN: dict[str, type[Exact] | type[Rounded]] = {kind.name: kind for kind in (Exact, Rounded)}
+_QUANTIZED: dict[str, type[Quantized]] = {
+    kind.name: kind for kind in (Symmetric, Asymmetric, AdaptiveAsymmetric, Fitted, Logarithmic)
+}
+
+
+def to_json(codec: Codec | Difference) -> dict[str, Any]:
+    """Its name and parameters."""
+    return {"name": codec.name, **codec.parameters()}
+
+
+def from_json(value: Mapping[str, Any]) -> Codec | Difference:
+    """The codec of that name and with those parameters, all of them and no others."""
+    parameters = dict(value)
+    name = parameters.pop("name", None)
+    try:
+        if name == Difference.name:
+            return _difference(**parameters)
+        if name in _PLAIN:
+            return _PLAIN[name](**parameters)
+        if name in _QUANTIZED:
+            return _QUANTIZED[name](**parameters)
+    except (TypeError, ConfigurationError) as error:
+        raise UnsupportedState(f"codec {name!r} does not have the parameters {parameters}: {error}") from error
+    known = ", ".join([*_PLAIN, *_QUANTIZED, Difference.name])
+    raise UnsupportedState(f"unknown codec {name!r}, perhaps of a newer Holdfast; this one knows {known}")
+
+
+def _difference(*, inner: Mapping[str, Any], baseline: str, digest: str) -> Difference:
+    codec = from_json(inner)
+    if not isinstance(codec, Quantized):
+        raise ConfigurationError(f"differences are not stored with {codec.name!r}")
+    return Difference(inner=codec, baseline=Baseline(checkpoint=baseline, digest=digest))

@@ -1,0 +1,86 @@
+"""Rows in, records out: the same bytes from NumPy, Numba and Triton (docs/spec/codec.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.kernels.quantize.scheme import BITS, CONSTANT, ESCAPED, MAX_DIM, Method, Scheme, record_bytes
+
+__all__ = [
+    "BITS",
+    "CONSTANT",
+    "ESCAPED",
+    "MAX_DIM",
+    "Method",
+    "Scheme",
+    "decode",
+    "encode",
+    "in_parts",
+    "record_bytes",
+    "warm_up",
+]
+
+Rows = NDArray[np.float32]
+Records = NDArray[np.uint8]
+
+_PART = 16384  # rows that a thread takes at a time; a multiple of the sixteen that the kernels work on together
+
+
+def encode(rows: Rows, scheme: Scheme, *, threads: int = 1) -> Records:
+    """A record for each of the ``[rows, dim]`` rows; escaped rows get an empty one."""
+    rows = np.ascontiguousarray(rows)
+    out = np.empty((len(rows), record_bytes(scheme, rows.shape[1])), dtype=np.uint8)
+    kernels = _kernels()
+    in_parts(len(rows), lambda part: kernels.encode(rows[part], scheme, out[part]), threads=threads)
+    return out
+
+
+def decode(records: Records, scheme: Scheme, dim: int, *, threads: int = 1) -> Rows:
+    """The rows of the records; zeros for escaped ones."""
+    records = np.ascontiguousarray(records)
+    out = np.empty((len(records), dim), dtype=np.float32)
+    kernels = _kernels()
+    in_parts(len(records), lambda part: kernels.decode(records[part], scheme, dim, out[part]), threads=threads)
+    return out
+
+
+def warm_up() -> None:
+    """Compile or load now what encoding and decoding need."""
+    _kernels()
+
+
+def in_parts(rows: int, work: Callable[[slice], None], *, threads: int) -> None:
+    """Do the work on all rows, some at a time, on so many threads of our own."""
+    if threads == 1 or rows <= _PART:
+        work(slice(0, rows))
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(work, _parts(rows)):
+            pass
+
+
+def _parts(rows: int) -> Iterator[slice]:
+    for start in range(0, rows, _PART):
+        yield slice(start, min(start + _PART, rows))
+
+
+class _Kernels(Protocol):
+    def encode(self, rows: Rows, scheme: Scheme, out: Records, /) -> None: ...
+    def decode(self, records: Records, scheme: Scheme, dim: int, out: Rows, /) -> None: ...
+
+
+@cache
+def _kernels() -> _Kernels:
+    try:
+        from holdfast.kernels.quantize import cpu
+    except ImportError:  # no Numba, or one that does not fit this NumPy
+        from holdfast.kernels.quantize import reference
+
+        return cast(_Kernels, reference)
+    return cast(_Kernels, cpu)

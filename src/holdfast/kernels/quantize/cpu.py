@@ -1,0 +1,174 @@
+"""Quantizers in Numba: one thread, without the GIL. Importing this module compiles them, or loads their cache."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba.core import types  # type: ignore[import-untyped, unused-ignore]
+from numpy.typing import NDArray
+
+from holdfast.kernels.quantize.lanes import CUBE, FLOAT, INT, LANES, MATRIX, ROWS, VECTOR, Floats, compiled
+from holdfast.kernels.quantize.logarithmic import find_codes, to_values
+from holdfast.kernels.quantize.packing import RECORDS, Records, pack
+from holdfast.kernels.quantize.scheme import (
+    CONSTANT,
+    CONSTANT_BYTES,
+    ESCAPED,
+    LARGEST,
+    OFFSET_SHARE,
+    SMALLEST,
+    Method,
+    Scheme,
+    greedy_lines,
+    resolution,
+    starts,
+)
+from holdfast.kernels.quantize.search import (
+    FINITE,
+    HIGH,
+    INVERSE,
+    LOW,
+    NAMES,
+    ONE,
+    SCALE,
+    ZERO,
+    ZERO_POINT,
+    find_bounds,
+    fit,
+    narrow,
+    read_block,
+    to_units,
+    transpose,
+)
+from holdfast.kernels.quantize.unpacking import unpack
+
+Fields = NDArray[np.uint32]
+Plan = NDArray[np.int64]
+
+_SYMMETRIC, _ASYMMETRIC, _GREEDY, _FITTED, _LOGARITHMIC = range(len(Method))
+_NUMBERS = {method: number for number, method in enumerate(Method)}
+_METHOD, _BITS, _FINEST, _BINS = range(4)  # of a plan
+_PLAN, _FIELDS = types.Array(types.int64, 1, "C"), types.Array(types.uint32, 2, "C")
+_SMALLEST, _LARGEST, _OFFSET_SHARE = np.float32(SMALLEST), np.float32(LARGEST), np.float32(OFFSET_SHARE)
+_TWO = np.float32(2)
+_NO_LINES = np.zeros((1, 1, 2), np.float32)
+
+
+def encode(rows: Floats, scheme: Scheme, out: Records) -> None:
+    """Write one record per row; rows that no grid serves get an empty record whose scale field is ``ESCAPED``."""
+    lines, dim = _NO_LINES, rows.shape[1]
+    if scheme.method is Method.GREEDY:
+        lines = greedy_lines(scheme, dim)
+    elif scheme.method is Method.FITTED:
+        lines = starts(scheme.bits, dim)[np.newaxis]
+    plan = np.array([_NUMBERS[scheme.method], scheme.bits, resolution(dim), scheme.num_bins], np.int64)
+    _encode(rows, out, plan, lines)
+
+
+def decode(records: Records, scheme: Scheme, dim: int, out: Floats) -> None:
+    """Write the rows back; those of escaped records are zero."""
+    unpack(records, out, _NUMBERS[scheme.method], scheme.bits)
+    if scheme.method is Method.LOGARITHMIC:
+        to_values(records, out, scheme.top)
+
+
+@compiled(MATRIX, INT, FLOAT)
+def _choose_grid(m: Floats, method: int, top: np.float32) -> None:
+    """Scale and zero point as they are stored: what the search found to the nearest, plain ranges to the outside."""
+    bits = m.view(np.uint32)
+    if method == _SYMMETRIC:
+        for lane in range(LANES):
+            m[SCALE, lane] = _TWO * max(-m[LOW, lane], m[HIGH, lane]) / top
+    elif method == _ASYMMETRIC:
+        for lane in range(LANES):
+            down = bits[LOW, lane] + (0xFFFF if bits[LOW, lane] >> 31 else 0)
+            bits[ZERO_POINT, lane] = down & 0xFFFF_0000
+        for lane in range(LANES):
+            m[SCALE, lane] = (m[HIGH, lane] - m[ZERO_POINT, lane]) / top
+    else:
+        for lane in range(LANES):
+            nearest = bits[ZERO_POINT, lane] + 0x7FFF + ((bits[ZERO_POINT, lane] >> 16) & 1)
+            bits[ZERO_POINT, lane] = nearest & 0xFFFF_0000
+    for lane in range(LANES):
+        more = 0x3FFF + ((bits[SCALE, lane] >> 15) & 1) if method >= _GREEDY else 0x7FFF
+        bits[SCALE, lane] = (bits[SCALE, lane] + more) & 0xFFFF_8000
+    for lane in range(LANES):
+        m[INVERSE, lane] = ONE / m[SCALE, lane]
+        if method == _SYMMETRIC:
+            m[ZERO_POINT, lane] = -m[SCALE, lane] * (top / _TWO)
+
+
+@compiled(MATRIX, _FIELDS, INT)
+def _choose_fields(m: Floats, fields: Fields, method: int) -> None:
+    """Scale field and zero field of each row's header."""
+    bits, offset_share = m.view(np.uint32), ZERO if method == _SYMMETRIC else _OFFSET_SHARE
+    for lane in range(LANES):
+        spread, largest = m[HIGH, lane] - m[LOW, lane], max(-m[LOW, lane], m[HIGH, lane])
+        beyond = (largest > _LARGEST) | (spread < _SMALLEST) | (spread < largest * offset_share)
+        constant = (spread == ZERO) & (m[FINITE, lane] == ZERO)
+        escaped = (m[FINITE, lane] != ZERO) | (beyond & (spread != ZERO))
+        field = bits[SCALE, lane] >> np.uint32(15)
+        fields[0, lane] = ESCAPED if escaped else CONSTANT if constant else field
+        fields[1, lane] = bits[ZERO_POINT, lane] >> np.uint32(16)
+
+
+@compiled(RECORDS, INT, INT, MATRIX, _FIELDS, INT)
+def _put_headers(out: Records, first: int, count: int, m: Floats, fields: Fields, header: int) -> None:
+    """Write the headers; empty the records of rows without codes."""
+    bits = m.view(np.uint32)
+    for lane in range(count):
+        row, field = first + lane, fields[0, lane]
+        out[row, 0], out[row, 1] = np.uint8(field), np.uint8(field >> 8)
+        if field == CONSTANT or field == ESCAPED:  # noqa: SIM109 - tuples are slower here
+            out[row, 2:] = 0
+        elif header == 4:
+            out[row, 2], out[row, 3] = np.uint8(fields[1, lane]), np.uint8(fields[1, lane] >> 8)
+        if field == CONSTANT:
+            for byte in range(4):
+                out[row, 2 + byte] = np.uint8(bits[LOW, lane] >> np.uint32(8 * byte))
+
+
+@compiled(ROWS, _PLAN, CUBE, VECTOR, MATRIX, _FIELDS)
+def _find_grids(block: Floats, plan: Plan, lines: Floats, u: Floats, m: Floats, fields: Fields) -> None:
+    """Each row's grid, and the header fields that say it."""
+    method, dim, top = plan[_METHOD], block.shape[1], np.float32((1 << plan[_BITS]) - 1)
+    find_bounds(block, m)
+    if method >= _GREEDY:
+        transpose(block, u)
+        to_units(u, dim, m, np.float32(plan[_FINEST]))
+    if method == _GREEDY:
+        narrow(u, dim, m, top, plan[_FINEST], lines, plan[_BINS])
+    elif method == _FITTED:
+        fit(u, dim, m, top, np.float32(plan[_FINEST]), lines)
+    _choose_grid(m, method, top)
+    _choose_fields(m, fields, method)
+
+
+@compiled(ROWS, RECORDS, INT, INT, _PLAN, MATRIX, _FIELDS)
+def _write(block: Floats, out: Records, first: int, count: int, plan: Plan, m: Floats, fields: Fields) -> None:
+    header = 2 if plan[_METHOD] == _SYMMETRIC else 4
+    if out.shape[1] == CONSTANT_BYTES:  # codes may not fill it
+        out[first : first + count] = 0
+    pack(block, out, first, count, header, plan[_BITS], m)
+    _put_headers(out, first, count, m, fields, header)
+
+
+@compiled(ROWS, RECORDS, _PLAN, CUBE)
+def _encode(rows: Floats, out: Records, plan: Plan, lines: Floats) -> None:
+    count, dim = rows.shape
+    block, u = np.empty((LANES, dim), np.float32), np.empty(LANES * dim, np.float32)
+    m, fields = np.empty((NAMES, LANES), np.float32), np.empty((2, LANES), np.uint32)
+    for first in range(0, count, LANES):
+        left = min(LANES, count - first)
+        if left == LANES and plan[_METHOD] <= _ASYMMETRIC:  # every row is read once, in order: no need for a copy
+            here = rows[first : first + LANES]
+            _find_grids(here, plan, lines, u, m, fields)
+            _write(here, out, first, left, plan, m, fields)
+            continue
+        read_block(rows, first, block)
+        if plan[_METHOD] == _LOGARITHMIC:
+            codes = u.reshape((LANES, dim))
+            find_codes(block, codes, fields, m, (1 << plan[_BITS]) - 1)
+            _write(codes, out, first, left, plan, m, fields)
+        else:
+            _find_grids(block, plan, lines, u, m, fields)
+            _write(block, out, first, left, plan, m, fields)

@@ -1,0 +1,256 @@
+"""Sixteen float32 numbers as one value in Numba kernels: a row in each lane.
+
+What a kernel computes for a row, it computes for sixteen with the same instructions, and no sum runs across lanes.
+Lanes add, subtract, multiply and divide like numbers; ``load`` and ``store`` move them. LLVM makes of them the widest
+registers that the processor has. Left to itself it keeps such sums in memory, or does not see the vector at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numba  # type: ignore[import-untyped, unused-ignore]
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped, unused-ignore]
+from numba.core import cgutils, types  # type: ignore[import-untyped, unused-ignore]
+from numba.core.typing.templates import (  # type: ignore[import-untyped, unused-ignore]
+    ConcreteTemplate,
+    infer_global,
+)
+from numba.extending import (  # type: ignore[import-untyped, unused-ignore]
+    intrinsic,
+    lower_builtin,
+    models,
+    register_model,
+)
+from numpy.typing import NDArray
+
+Kernel = TypeVar("Kernel", bound=Callable[..., Any])
+Floats = NDArray[np.float32]
+Lanes = Any  # no value outside of kernels
+
+LANES = 16
+
+INT, FLOAT = types.int64, types.float32
+VECTOR, MATRIX, CUBE = (types.Array(types.float32, dimensions, "C") for dimensions in (1, 2, 3))
+ROWS = types.Array(types.float32, 2, "C", readonly=True)  # or writable
+
+_VECTOR = ir.VectorType(ir.FloatType(), LANES)
+_NONE = ir.Constant(_VECTOR, ir.Undefined)
+
+
+@cache
+def _sources() -> str:
+    """A digest of this package's files."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def compiled(*arguments: Any, returns: Any = types.void) -> Callable[[Kernel], Kernel]:
+    """Compile now and for these types only.
+
+    A cached kernel holds the code of those that it calls, but Numba looks only at the file of the kernel itself to see
+    whether the cache is still good. So the name under which it is cached tells the state of all files.
+    """
+
+    def decorate(function: Kernel) -> Kernel:
+        function.__qualname__ += f"_{_sources()}"
+        options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+        try:
+            return cast(Kernel, numba.njit(returns(*arguments), cache=True, **options)(function))
+        except RuntimeError as error:
+            if "cannot cache" not in str(error):  # no directory that it may write to: compile in every process
+                raise
+            return cast(Kernel, numba.njit(returns(*arguments), **options)(function))
+
+    return decorate
+
+
+def instruction(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of kernels that is given as what LLVM shall do."""
+    return cast(Callable[..., Any], intrinsic(function))
+
+
+class LanesType(types.Type):  # type: ignore[misc, unused-ignore]
+    """The type of lanes in kernels."""
+
+    def __init__(self) -> None:
+        super().__init__(name="lanes")  # type: ignore[no-untyped-call, unused-ignore]
+
+
+LANES_TYPE = LanesType()
+
+
+@register_model(LanesType)  # type: ignore[no-untyped-call, unused-ignore]
+class _LanesModel(models.PrimitiveModel):  # type: ignore[misc, unused-ignore]
+    def __init__(self, manager: Any, kind: Any) -> None:
+        super().__init__(manager, kind, _VECTOR)  # type: ignore[no-untyped-call, unused-ignore]
+
+
+def _operation(symbol: Any, instruction: str) -> None:
+    @infer_global(symbol)  # type: ignore[no-untyped-call, unused-ignore]
+    class Typing(ConcreteTemplate):  # type: ignore[misc, unused-ignore]
+        cases = (LANES_TYPE(LANES_TYPE, LANES_TYPE),)
+
+    @lower_builtin(symbol, LanesType, LanesType)  # type: ignore[no-untyped-call, unused-ignore]
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return getattr(builder, instruction)(*arguments)
+
+
+for _symbol, _instruction in (("add", "fadd"), ("sub", "fsub"), ("mul", "fmul"), ("truediv", "fdiv")):
+    _operation(getattr(operator, _symbol), _instruction)
+    if _symbol != "truediv":
+        _operation(getattr(operator, f"i{_symbol}"), _instruction)
+
+
+def _pointer(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
+    data = context.make_array(kind)(context, builder, array).data
+    return builder.bitcast(
+        builder.gep(data, [builder.mul(index, ir.Constant(index.type, LANES))]), _VECTOR.as_pointer()
+    )
+
+
+@instruction
+def load(typing: Any, array: Any, index: Any) -> Any:
+    """Lanes number ``index`` of a contiguous array."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load(_pointer(context, builder, signature.args[0], *arguments), align=4)
+
+    return LANES_TYPE(array, INT), build
+
+
+@instruction
+def load_row(typing: Any, rows: Any, row: Any, value: Any) -> Any:
+    """Sixteen values of one row, from ``value`` on."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        return builder.load(_element(builder, array, arguments[1], arguments[2]), align=4)
+
+    return LANES_TYPE(rows, INT, INT), build
+
+
+def _element(builder: Any, array: Any, row: Any, value: Any) -> Any:
+    offset = builder.add(builder.mul(row, builder.extract_value(array.shape, 1)), value)
+    return builder.bitcast(builder.gep(array.data, [offset]), _VECTOR.as_pointer())
+
+
+@instruction
+def store(typing: Any, array: Any, index: Any, lanes: Any) -> Any:
+    """Write them there."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.store(arguments[2], _pointer(context, builder, signature.args[0], *arguments[:2]), align=4)
+        return context.get_dummy_value()
+
+    return types.void(array, INT, LANES_TYPE), build
+
+
+@instruction
+def same(typing: Any, number: Any) -> Any:
+    """The same number in all lanes."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        first = builder.insert_element(_NONE, arguments[0], ir.Constant(ir.IntType(32), 0))
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+        return builder.shuffle_vector(first, _NONE, mask)
+
+    return LANES_TYPE(FLOAT), build
+
+
+@instruction
+def nearest(typing: Any, lanes: Any) -> Any:
+    """The nearest integers, even ones from the middle."""
+    return LANES_TYPE(LANES_TYPE), _call("llvm.rint")
+
+
+@instruction
+def product_plus(typing: Any, a: Any, b: Any, c: Any) -> Any:
+    """a·b + c, fused where the processor can: only for products that are exact, whose fusion changes no bit."""
+    return LANES_TYPE(LANES_TYPE, LANES_TYPE, LANES_TYPE), _call("llvm.fmuladd")
+
+
+def _call(name: str) -> Any:
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = ir.FunctionType(_VECTOR, [_VECTOR] * len(arguments))
+        get_function: Any = cgutils.get_or_insert_function
+        return builder.call(get_function(builder.module, kind, f"{name}.v{LANES}f32"), arguments)
+
+    return build
+
+
+@instruction
+def where_less(typing: Any, a: Any, b: Any, yes: Any, no: Any) -> Any:
+    """``yes`` in the lanes where a < b, ``no`` in the others and where one of them is NaN."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        a, b, yes, no = arguments
+        return builder.select(builder.fcmp_ordered("<", a, b), yes, no)
+
+    return LANES_TYPE(LANES_TYPE, LANES_TYPE, LANES_TYPE, LANES_TYPE), build
+
+
+@instruction
+def least(typing: Any, lanes: Any) -> Any:
+    """The smallest of the sixteen; with a NaN among them, any of them."""
+    return FLOAT(LANES_TYPE), _across("<")
+
+
+@instruction
+def greatest(typing: Any, lanes: Any) -> Any:
+    """The largest of the sixteen; with a NaN among them, any of them."""
+    return FLOAT(LANES_TYPE), _across(">")
+
+
+def _across(order: str) -> Any:
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        lanes = arguments[0]
+        for half in (8, 4, 2, 1):
+            mask = ir.VectorType(ir.IntType(32), half)
+            lower = builder.shuffle_vector(lanes, lanes, ir.Constant(mask, list(range(half))))
+            upper = builder.shuffle_vector(lanes, lanes, ir.Constant(mask, list(range(half, 2 * half))))
+            lanes = builder.select(builder.fcmp_ordered(order, upper, lower), upper, lower)
+        return builder.extract_element(lanes, ir.Constant(ir.IntType(32), 0))
+
+    return build
+
+
+@instruction
+def transpose_square(typing: Any, target: Any, rows: Any, value: Any) -> Any:
+    """Values ``value ..`` of sixteen rows become lanes ``value ..`` of the target.
+
+    Blocks change places within registers, large ones first. As a loop it would take as long as a whole search.
+    """
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        target, rows, value = arguments
+        array = context.make_array(signature.args[1])(context, builder, rows)
+        lanes = [ir.Constant(ir.IntType(64), lane) for lane in range(LANES)]
+        vectors = [builder.load(_element(builder, array, lane, value), align=4) for lane in lanes]
+        to = _pointer(context, builder, signature.args[0], target, value)
+        for lane, vector in zip(lanes, _transposed(builder, vectors), strict=True):
+            builder.store(vector, builder.gep(to, [lane]), align=4)
+        return context.get_dummy_value()
+
+    return types.void(target, rows, INT), build
+
+
+def _transposed(builder: Any, vectors: list[Any]) -> list[Any]:
+    kind = ir.VectorType(ir.IntType(32), LANES)
+    for distance in (8, 4, 2, 1):
+        upper = ir.Constant(kind, [LANES + i - distance if i & distance else i for i in range(LANES)])
+        lower = ir.Constant(kind, [LANES + i if i & distance else i + distance for i in range(LANES)])
+        for row in range(LANES):
+            if not row & distance:
+                a, b = vectors[row], vectors[row + distance]
+                vectors[row] = builder.shuffle_vector(a, b, upper)
+                vectors[row + distance] = builder.shuffle_vector(a, b, lower)
+    return vectors
