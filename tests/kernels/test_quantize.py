@@ -22,8 +22,7 @@ DIMS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 48, 63, 65, 100, 127, 128, 1
 def assert_same_bytes(rows: np.ndarray, scheme: Scheme) -> np.ndarray:
     wanted = np.full((len(rows), record_bytes(scheme, rows.shape[1])), 0xAA, dtype=np.uint8)
     found = np.full_like(wanted, 0x55)
-    reference.encode(rows, scheme, wanted)
-    cpu.encode(rows, scheme, found)
+    assert reference.encode(rows, scheme, wanted) == cpu.encode(rows, scheme, found)
     different = np.flatnonzero((wanted != found).any(axis=1))
     assert not different.size, f"{scheme}, dim {rows.shape[1]}: row {different[0]}: {rows[different[0]]}"
     return wanted
@@ -72,20 +71,21 @@ def test_records_depend_on_their_row_alone() -> None:
     rows = np.concatenate([trained_like(100, 24, seed=1), unusual(24, seed=1)])
     for scheme in schemes():
         together = quantize.encode(rows, scheme)
-        alone = np.concatenate([quantize.encode(rows[i : i + 1], scheme) for i in range(len(rows))])
-        assert np.array_equal(together, alone), scheme
+        alone = [quantize.encode(rows[i : i + 1], scheme) for i in range(len(rows))]
+        assert np.array_equal(together.records, np.concatenate([each.records for each in alone])), scheme
+        assert together.escaped == sum(each.escaped for each in alone) > 0
 
 
 def test_threads_change_nothing() -> None:
     rows, scheme = trained_like(50_001, 16, seed=3), Scheme(method=Method.FITTED, bits=3)
-    one, three = quantize.encode(rows, scheme), quantize.encode(rows, scheme, threads=3)
-    assert np.array_equal(one, three)
+    (one, escaped), (three, also) = quantize.encode(rows, scheme), quantize.encode(rows, scheme, threads=3)
+    assert np.array_equal(one, three) and escaped == also
     assert np.array_equal(quantize.decode(one, scheme, 16), quantize.decode(one, scheme, 16, threads=3))
 
 
 def test_arrays_that_must_not_be_written_are_read() -> None:
     rows = trained_like(40, 16, seed=4)
-    records = quantize.encode(rows, Scheme(method=Method.ASYMMETRIC, bits=4))
+    records = quantize.encode(rows, Scheme(method=Method.ASYMMETRIC, bits=4)).records
     for array in (rows, records):
         array.flags.writeable = False
     for scheme in schemes():
@@ -96,8 +96,8 @@ def test_arrays_that_must_not_be_written_are_read() -> None:
 def test_rows_of_any_layout_are_read() -> None:
     rows, scheme = trained_like(90, 32, seed=5), Scheme(method=Method.FITTED, bits=4)
     for view in (rows[::3], rows[:, ::2], rows.T):
-        records = quantize.encode(view, scheme)
-        assert np.array_equal(records, quantize.encode(view.copy(), scheme))
+        records = quantize.encode(view, scheme).records
+        assert np.array_equal(records, quantize.encode(view.copy(), scheme).records)
         assert np.array_equal(
             quantize.decode(records[::-2], scheme, view.shape[1]), quantize.decode(records, scheme, view.shape[1])[::-2]
         )
@@ -105,7 +105,7 @@ def test_rows_of_any_layout_are_read() -> None:
 
 def test_no_rows() -> None:
     for scheme in schemes():
-        records = quantize.encode(np.empty((0, 8), dtype=np.float32), scheme)
+        records, _ = quantize.encode(np.empty((0, 8), dtype=np.float32), scheme)
         assert records.shape == (0, record_bytes(scheme, 8))
         assert quantize.decode(records, scheme, 8).shape == (0, 8)
 
@@ -125,7 +125,7 @@ def test_fitted_grids_lose_less_than_the_greedy_search(bits: int, dim: int) -> N
 
 
 def mean_loss(rows: np.ndarray, scheme: Scheme) -> float:
-    back = quantize.decode(quantize.encode(rows, scheme), scheme, rows.shape[1])
+    back = quantize.decode(quantize.encode(rows, scheme).records, scheme, rows.shape[1])
     return float(np.linalg.norm(rows - back, axis=1).mean())
 
 
@@ -136,7 +136,7 @@ def test_the_greedy_search_is_the_papers(bits: int) -> None:
     bins, ratio = PUBLISHED[bits]
     losses = [greedy_loss(row.astype(np.float64), (1 << bits) - 1, bins, ratio) for row in rows]
     scheme = Scheme(method=Method.GREEDY, bits=bits, num_bins=bins, ratio=ratio)
-    back = quantize.decode(quantize.encode(rows, scheme), scheme, 64)
+    back = quantize.decode(quantize.encode(rows, scheme).records, scheme, 64)
     found = np.linalg.norm(rows - back, axis=1)
     assert np.median(np.abs(found / np.sqrt(losses) - 1)) < 0.003
     assert abs(found.sum() / np.sqrt(losses).sum() - 1) < 0.003
@@ -181,9 +181,9 @@ import sys; sys.modules["numba"] = None
 import numpy as np
 from holdfast.kernels import quantize
 scheme = quantize.Scheme(method=quantize.Method.FITTED, bits=2)
-print(quantize.encode(np.arange(8, dtype=np.float32)[None], scheme).tobytes().hex(), quantize._kernels().__name__)
+print(quantize.encode(np.arange(8, dtype=np.float32)[None], scheme).records.tobytes().hex(), quantize._kernels().__name__)
 """
-    records = quantize.encode(np.arange(8, dtype=np.float32)[None], Scheme(method=Method.FITTED, bits=2))
+    records, _ = quantize.encode(np.arange(8, dtype=np.float32)[None], Scheme(method=Method.FITTED, bits=2))
     assert run_python(program) == f"{records.tobytes().hex()} holdfast.kernels.quantize.reference"
 
 
@@ -193,10 +193,10 @@ import os, numpy as np
 from holdfast.kernels import quantize
 rows = np.random.default_rng(0).standard_normal((40_000, 16), dtype=np.float32)
 scheme = quantize.Scheme(method=quantize.Method.FITTED, bits=2)
-wanted = quantize.encode(rows, scheme, threads=2)
+wanted = quantize.encode(rows, scheme, threads=2).records
 child = os.fork()
 if not child:
-    os._exit(0 if np.array_equal(quantize.encode(rows, scheme, threads=2), wanted) else 1)
+    os._exit(0 if np.array_equal(quantize.encode(rows, scheme, threads=2).records, wanted) else 1)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     assert run_python(program) == "0"

@@ -57,6 +57,7 @@ P = ParamSpec("P")
 
 
 _ORPHANS_EVERY_S = 600.0
+_ORPHANS_EVERY_COMMITS = 64  # old catalogs make looking for the newest one slow
 
 
 class _Save:
@@ -106,6 +107,7 @@ class Agent:
         self._save: _Save | None = None
         self._arranging = self._start_arranging(Grid.from_dict(config.grid)) if config.grid else None
         self._orphans_due_s = float("-inf")
+        self._commits = 0
 
     def _start_arranging(self, grid: Grid) -> Arranging:
         config = self._config
@@ -303,7 +305,8 @@ class Agent:
         settings = {"term": self._config.term, "grace_s": self._config.grace_s}
         try:
             collect_dropped(self._store, self._chain, **settings)  # type: ignore[arg-type]
-            if self._runtime.monotonic_s() >= self._orphans_due_s:
+            self._commits += 1
+            if self._runtime.monotonic_s() >= self._orphans_due_s or self._commits % _ORPHANS_EVERY_COMMITS == 0:
                 self._orphans_due_s = self._runtime.monotonic_s() + max(self._config.grace_s, _ORPHANS_EVERY_S)
                 collect_orphans(self._store, self._chain, **settings)  # type: ignore[arg-type]
         except HoldfastError as error:

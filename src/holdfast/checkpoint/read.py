@@ -38,7 +38,7 @@ class VerifiedReader:
 
     def parts(self, entry: Entry) -> Parts:
         """A checkpoint's manifests, one of each writer."""
-        record = Record.decode(self._object(entry.record), name=entry.record.name)
+        record = Record.decode(self._object(entry.record), name=entry.record.name, verified=True)
         if record.checkpoint != entry.info.id:
             raise DamagedData(entry.record.name, f"belongs to checkpoint {record.checkpoint}")
         return tuple(self._part(entry, part) for part in record.parts)
@@ -83,7 +83,7 @@ class VerifiedReader:
         return directory
 
     def _part(self, entry: Entry, ref: Ref) -> Manifest:
-        manifest = Manifest.decode(self._object(ref), name=ref.name)
+        manifest = Manifest.decode(self._object(ref), name=ref.name, verified=True)
         if manifest.checkpoint != entry.info.id:
             raise DamagedData(ref.name, f"belongs to checkpoint {manifest.checkpoint}")
         return manifest

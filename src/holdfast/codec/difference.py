@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.codec.base import Encoded, Records, Rows
-from holdfast.codec.quantized import Quantized, is_escaped, put_escapes
-from holdfast.codec.rows import check_rows, from_single, to_bytes, to_single
+from holdfast.codec.quantized import Quantized, escapes_of, put_escapes
+from holdfast.codec.rows import check_rows, from_single, to_single
 from holdfast.errors import ConfigurationError
 from holdfast.kernels import quantize
 
@@ -60,8 +60,8 @@ class Difference:
             return self.inner.encode(rows, dtype)
         with np.errstate(all="ignore"):  # what is not finite stays so, and is escaped
             difference = to_single(rows, dtype) - to_single(baseline_rows, dtype)
-        records = quantize.encode(difference, self.inner.scheme, threads=threads)
-        return Encoded(records=records, escapes=to_bytes(rows[is_escaped(records)]))
+        records, escaped = quantize.encode(difference, self.inner.scheme, threads=threads)
+        return Encoded(records=records, escapes=escapes_of(rows, records, escaped))
 
     def decode(
         self,

@@ -52,10 +52,10 @@ class Quantized:
         if self.is_exact(rows.shape[1], dtype):
             return Exact().encode(rows, dtype)
         single = to_single(rows, dtype)
-        records = quantize.encode(single, self.scheme, threads=threads)
+        records, escaped = quantize.encode(single, self.scheme, threads=threads)
         if dtype == "F64":
-            _escape_lost(rows, single, records)
-        return Encoded(records=records, escapes=to_bytes(rows[is_escaped(records)]))
+            escaped += _escape_lost(rows, single, records)
+        return Encoded(records=records, escapes=escapes_of(rows, records, escaped))
 
     def decode(self, encoded: Encoded, dim: int, dtype: str = "F32", *, threads: int = 1) -> Rows:
         if self.is_exact(dim, dtype):
@@ -185,6 +185,11 @@ def is_escaped(records: Records) -> NDArray[np.bool_]:
     return flags
 
 
+def escapes_of(rows: Rows, records: Records, count: int) -> Records:
+    """The bytes of the rows whose records, ``count`` of them, say that they are kept elsewhere."""
+    return to_bytes(rows[is_escaped(records)] if count else rows[:0])
+
+
 def put_escapes(rows: Rows, encoded: Encoded, dtype: str) -> None:
     """Put the rows that are kept exactly in their places."""
     flags = is_escaped(encoded.records)
@@ -195,9 +200,10 @@ def put_escapes(rows: Rows, encoded: Encoded, dtype: str) -> None:
         rows[flags] = from_bytes(encoded.escapes, dtype)
 
 
-def _escape_lost(rows: NDArray[Any], single: NDArray[np.float32], records: Records) -> None:
-    """Escape rows of doubles that single precision makes constant, unless it holds their value."""
+def _escape_lost(rows: NDArray[Any], single: NDArray[np.float32], records: Records) -> int:
+    """Escape rows of doubles that single precision makes constant, unless it holds their value; say how many."""
     constant = (single == single[:, :1]).all(axis=1)
     lost = constant & ~(rows == single).all(axis=1)
     records[lost] = 0
     records[lost, :2] = 0xFF
+    return int(np.count_nonzero(lost))

@@ -141,9 +141,9 @@ class Record:
         return seal("checkpoint", 1, {"checkpoint": self.checkpoint, "parts": [part.to_json() for part in self.parts]})
 
     @classmethod
-    def decode(cls, data: bytes | bytearray | memoryview, *, name: str) -> Record:
-        """Parse and check the object ``name``."""
-        body = unseal("checkpoint", 1, data, name=name)
+    def decode(cls, data: bytes | bytearray | memoryview, *, name: str, verified: bool = False) -> Record:
+        """Parse and check the object ``name``; ``verified``: its bytes were compared with their digest."""
+        body = unseal("checkpoint", 1, data, name=name, verified=verified)
         parts = parse(name, lambda: tuple(Ref.from_json(part) for part in body["parts"]))
         return parse(name, lambda: cls(checkpoint=body["checkpoint"], parts=parts))
 

@@ -151,9 +151,9 @@ class Manifest:
         return seal(KIND, VERSION, _to_json(self))
 
     @classmethod
-    def decode(cls, data: bytes | bytearray | memoryview, *, name: str) -> Manifest:
-        """Parse and check the object ``name``."""
-        body = unseal(KIND, VERSION, data, name=name)
+    def decode(cls, data: bytes | bytearray | memoryview, *, name: str, verified: bool = False) -> Manifest:
+        """Parse and check the object ``name``; ``verified``: its bytes were compared with their digest."""
+        body = unseal(KIND, VERSION, data, name=name, verified=verified)
         return parse(name, lambda: _from_json(body))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ __all__ = [
     "CONSTANT",
     "ESCAPED",
     "MAX_DIM",
+    "Encoding",
     "Method",
     "Scheme",
     "decode",
@@ -28,17 +29,25 @@ __all__ = [
 
 Rows = NDArray[np.float32]
 Records = NDArray[np.uint8]
+Result = TypeVar("Result")
 
 _PART = 16384  # rows that a thread takes at a time; a multiple of the sixteen that the kernels work on together
 
 
-def encode(rows: Rows, scheme: Scheme, *, threads: int = 1) -> Records:
+class Encoding(NamedTuple):
+    """Records, and how many of them say that their row is escaped."""
+
+    records: Records
+    escaped: int
+
+
+def encode(rows: Rows, scheme: Scheme, *, threads: int = 1) -> Encoding:
     """A record for each of the ``[rows, dim]`` rows; escaped rows get an empty one."""
     rows = np.ascontiguousarray(rows)
     out = np.empty((len(rows), record_bytes(scheme, rows.shape[1])), dtype=np.uint8)
     kernels = _kernels()
-    in_parts(len(rows), lambda part: kernels.encode(rows[part], scheme, out[part]), threads=threads)
-    return out
+    found = in_parts(len(rows), lambda part: kernels.encode(rows[part], scheme, out[part]), threads=threads)
+    return Encoding(records=out, escaped=sum(found))
 
 
 def decode(records: Records, scheme: Scheme, dim: int, *, threads: int = 1) -> Rows:
@@ -55,14 +64,12 @@ def warm_up() -> None:
     _kernels()
 
 
-def in_parts(rows: int, work: Callable[[slice], None], *, threads: int) -> None:
+def in_parts(rows: int, work: Callable[[slice], Result], *, threads: int) -> list[Result]:
     """Do the work on all rows, some at a time, on so many threads of our own."""
     if threads == 1 or rows <= _PART:
-        work(slice(0, rows))
-        return
+        return [work(slice(0, rows))]
     with ThreadPoolExecutor(threads) as pool:
-        for _ in pool.map(work, _parts(rows)):
-            pass
+        return list(pool.map(work, _parts(rows)))
 
 
 def _parts(rows: int) -> Iterator[slice]:
@@ -71,7 +78,7 @@ def _parts(rows: int) -> Iterator[slice]:
 
 
 class _Kernels(Protocol):
-    def encode(self, rows: Rows, scheme: Scheme, out: Records, /) -> None: ...
+    def encode(self, rows: Rows, scheme: Scheme, out: Records, /) -> int: ...
     def decode(self, records: Records, scheme: Scheme, dim: int, out: Rows, /) -> None: ...
 
 

@@ -53,15 +53,19 @@ _TWO = np.float32(2)
 _NO_LINES = np.zeros((1, 1, 2), np.float32)
 
 
-def encode(rows: Floats, scheme: Scheme, out: Records) -> None:
-    """Write one record per row; rows that no grid serves get an empty record whose scale field is ``ESCAPED``."""
+def encode(rows: Floats, scheme: Scheme, out: Records) -> int:
+    """Write one record per row; rows that no grid serves get an empty one whose first field is ``ESCAPED``.
+
+    Returns how many those are.
+    """
     lines, dim = _NO_LINES, rows.shape[1]
     if scheme.method is Method.GREEDY:
         lines = greedy_lines(scheme, dim)
     elif scheme.method is Method.FITTED:
         lines = starts(scheme.bits, dim)[np.newaxis]
     plan = np.array([_NUMBERS[scheme.method], scheme.bits, resolution(dim), scheme.num_bins], np.int64)
-    _encode(rows, out, plan, lines)
+    escaped: int = _encode(rows, out, plan, lines)
+    return escaped
 
 
 def decode(records: Records, scheme: Scheme, dim: int, out: Floats) -> None:
@@ -111,10 +115,10 @@ def _choose_fields(m: Floats, fields: Fields, method: int) -> None:
         fields[1, lane] = bits[ZERO_POINT, lane] >> np.uint32(16)
 
 
-@compiled(RECORDS, INT, INT, MATRIX, _FIELDS, INT)
-def _put_headers(out: Records, first: int, count: int, m: Floats, fields: Fields, header: int) -> None:
-    """Write the headers; empty the records of rows without codes."""
-    bits = m.view(np.uint32)
+@compiled(RECORDS, INT, INT, MATRIX, _FIELDS, INT, returns=INT)
+def _put_headers(out: Records, first: int, count: int, m: Floats, fields: Fields, header: int) -> int:
+    """Write the headers; empty the records of rows without codes. Returns how many are escaped."""
+    bits, escaped = m.view(np.uint32), 0
     for lane in range(count):
         row, field = first + lane, fields[0, lane]
         out[row, 0], out[row, 1] = np.uint8(field), np.uint8(field >> 8)
@@ -125,6 +129,8 @@ def _put_headers(out: Records, first: int, count: int, m: Floats, fields: Fields
         if field == CONSTANT:
             for byte in range(4):
                 out[row, 2 + byte] = np.uint8(bits[LOW, lane] >> np.uint32(8 * byte))
+        escaped += 1 if field == ESCAPED else 0
+    return escaped
 
 
 @compiled(ROWS, _PLAN, CUBE, VECTOR, MATRIX, _FIELDS)
@@ -143,18 +149,18 @@ def _find_grids(block: Floats, plan: Plan, lines: Floats, u: Floats, m: Floats, 
     _choose_fields(m, fields, method)
 
 
-@compiled(ROWS, RECORDS, INT, INT, _PLAN, MATRIX, _FIELDS)
-def _write(block: Floats, out: Records, first: int, count: int, plan: Plan, m: Floats, fields: Fields) -> None:
+@compiled(ROWS, RECORDS, INT, INT, _PLAN, MATRIX, _FIELDS, returns=INT)
+def _write(block: Floats, out: Records, first: int, count: int, plan: Plan, m: Floats, fields: Fields) -> int:
     header = 2 if plan[_METHOD] == _SYMMETRIC else 4
     if out.shape[1] == CONSTANT_BYTES:  # codes may not fill it
         out[first : first + count] = 0
     pack(block, out, first, count, header, plan[_BITS], m)
-    _put_headers(out, first, count, m, fields, header)
+    return _put_headers(out, first, count, m, fields, header)
 
 
-@compiled(ROWS, RECORDS, _PLAN, CUBE)
-def _encode(rows: Floats, out: Records, plan: Plan, lines: Floats) -> None:
-    count, dim = rows.shape
+@compiled(ROWS, RECORDS, _PLAN, CUBE, returns=INT)
+def _encode(rows: Floats, out: Records, plan: Plan, lines: Floats) -> int:
+    (count, dim), escaped = rows.shape, 0
     block, u = np.empty((LANES, dim), np.float32), np.empty(LANES * dim, np.float32)
     m, fields = np.empty((NAMES, LANES), np.float32), np.empty((2, LANES), np.uint32)
     for first in range(0, count, LANES):
@@ -162,13 +168,14 @@ def _encode(rows: Floats, out: Records, plan: Plan, lines: Floats) -> None:
         if left == LANES and plan[_METHOD] <= _ASYMMETRIC:  # every row is read once, in order: no need for a copy
             here = rows[first : first + LANES]
             _find_grids(here, plan, lines, u, m, fields)
-            _write(here, out, first, left, plan, m, fields)
+            escaped += _write(here, out, first, left, plan, m, fields)
             continue
         read_block(rows, first, block)
         if plan[_METHOD] == _LOGARITHMIC:
             codes = u.reshape((LANES, dim))
             find_codes(block, codes, fields, m, (1 << plan[_BITS]) - 1)
-            _write(codes, out, first, left, plan, m, fields)
+            escaped += _write(codes, out, first, left, plan, m, fields)
         else:
             _find_grids(block, plan, lines, u, m, fields)
-            _write(block, out, first, left, plan, m, fields)
+            escaped += _write(block, out, first, left, plan, m, fields)
+    return escaped

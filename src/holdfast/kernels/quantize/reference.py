@@ -31,12 +31,16 @@ _INFINITE = np.int32(0x7F80_0000)  # the bit pattern of infinity
 _BLOCK = 8192  # rows at a time: bounds the memory that the steps in between take
 
 
-def encode(rows: Rows, scheme: Scheme, out: Records) -> None:
-    """Write one record per row; rows that no grid serves get an empty record whose first field is ``ESCAPED``."""
+def encode(rows: Rows, scheme: Scheme, out: Records) -> int:
+    """Write one record per row; rows that no grid serves get an empty one whose first field is ``ESCAPED``.
+
+    Returns how many those are.
+    """
     encode_block = _encode_logarithmic if scheme.method is Method.LOGARITHMIC else _encode_affine
     with np.errstate(all="ignore"):  # rows that are not finite are set aside, but computed with all the same
         for start in range(0, len(rows), _BLOCK):
             encode_block(rows[start : start + _BLOCK], scheme, out[start : start + _BLOCK])
+    return int(np.count_nonzero(bits.from_bytes(out[:, :2]) == ESCAPED))
 
 
 def decode(records: Records, scheme: Scheme, dim: int, out: Rows) -> None:

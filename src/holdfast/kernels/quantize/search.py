@@ -78,7 +78,7 @@ def transpose(block: Floats, u: Floats) -> None:
 
 @compiled(ROWS, INT, MATRIX)
 def _finish_bounds(block: Floats, whole: int, m: Floats) -> None:
-    """Add the values after the last whole lanes; find out which rows are not finite, where any is not."""
+    """Add the values after the last whole lanes; find out which rows are not finite, where one may not be."""
     check = ZERO
     for lane in range(LANES):
         check += m[FINITE, lane]
@@ -105,9 +105,9 @@ def find_bounds(block: Floats, m: Floats) -> None:
             for value in range(0, whole, LANES):
                 x = load_row(block, lane, value)
                 lows, highs = where_less(x, lows, x, lows), where_less(highs, x, x, highs)
-                checks += x * zero
+                checks += x
             m[LOW, lane], m[HIGH, lane] = least(lows), greatest(highs)
-            finite += checks
+            finite += checks * zero
     store(m, FINITE, finite)
     _finish_bounds(block, whole, m)
 
