@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 import holdfast as hf
-from holdfast.storage import MemoryStore
+from holdfast.format.catalog import CATALOG_PREFIX, Catalog
+from holdfast.run import Run
+from holdfast.storage import MemoryStore, Store
 from holdfast.testing.faults import Fault, FaultyStore, Operation
 from tests.crash.jobs import Job, check_exact
+from tests.grid import Trainer, Truth
 from tests.session.mortal import MortalAgent, mortal_agents
 
 GRID = hf.Grid(rule=hf.DeadShare(0.05), reset=False)
@@ -60,3 +65,47 @@ def test_draining_does_not_wait_for_an_agent_that_is_gone_for_good() -> None:
             job.train_until(lambda deaths=deaths: job.guard.stats.agent_deaths == deaths)
         job.guard.drain(arranged=True)
         job.guard.close()
+
+
+# ---- saves that keep arriving -------------------------------------------------------------------------------------
+
+
+class Crowd:
+    """Lets no save end before the next one has begun: what comes after a commit waits for another save's lease."""
+
+    def __init__(self, store: FaultyStore) -> None:
+        store.before = self._before
+        self._begun = threading.Event()
+        self._committed = threading.Event()
+        self.over = False
+
+    def _before(self, operation: Operation) -> None:
+        name = threading.current_thread().name
+        if operation.kind == "put" and operation.name.startswith("leases/writer-"):
+            self._begun.set()
+        elif operation.kind == "put" and operation.name.startswith(CATALOG_PREFIX) and "commit" in name:
+            self._begun.clear()
+            self._committed.set()
+        elif "commit" in name and operation.kind == "now_s" and self._committed.is_set() and not self.over:
+            self._committed.clear()
+            assert self._begun.wait(20.0)
+
+
+def reasons(store: Store) -> list[str]:
+    """Why each commit was made, in their order."""
+    return [Catalog.decode(store.get(info.name), name=info.name).reason for info in store.list(CATALOG_PREFIX)]
+
+
+@pytest.mark.parametrize("max_postponed", [1, 3])
+def test_saves_that_keep_arriving_do_not_starve_rearrangement(max_postponed: int) -> None:
+    inner, truth = MemoryStore(), Truth()
+    grid = hf.Grid(rule=hf.DeadShare(0.05), reset=False, max_postponed=max_postponed)
+    store = FaultyStore(inner)
+    with Trainer(store, grid, truth, uploads=2, buffer_bytes=8 * 65536) as trainer:
+        crowd = Crowd(store)
+        for number in range(12):
+            trainer.move({"wide": [number, 30]})
+            trainer.guard.save()
+        crowd.over = True
+    print(reasons(inner), trainer.guard.stats.grid)
+    assert 0

@@ -181,7 +181,8 @@ import sys; sys.modules["numba"] = None
 import numpy as np
 from holdfast.kernels import quantize
 scheme = quantize.Scheme(method=quantize.Method.FITTED, bits=2)
-print(quantize.encode(np.arange(8, dtype=np.float32)[None], scheme).records.tobytes().hex(), quantize._kernels().__name__)
+records, _ = quantize.encode(np.arange(8, dtype=np.float32)[None], scheme)
+print(records.tobytes().hex(), quantize._kernels().__name__)
 """
     records, _ = quantize.encode(np.arange(8, dtype=np.float32)[None], Scheme(method=Method.FITTED, bits=2))
     assert run_python(program) == f"{records.tobytes().hex()} holdfast.kernels.quantize.reference"

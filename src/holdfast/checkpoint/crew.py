@@ -27,11 +27,12 @@ class Crew:
     ) -> None:
         self._pool.shutdown()
 
-    def do(self, tasks: Iterable[Task]) -> None:
-        """Do them all; they are taken in order, one at a time."""
+    def do(self, tasks: Iterable[Task], *, alone: bool = False) -> None:
+        """Do them all; they are taken in order, one at a time. ``alone``: so small that threads would not help."""
         waiting = list(tasks)
         work = _Work(waiting, self._progress)
-        helping = [self._pool.submit(work.run) for _ in range(min(self._helpers, len(waiting) - 1))]
+        helpers = 0 if alone else min(self._helpers, len(waiting) - 1)
+        helping = [self._pool.submit(work.run) for _ in range(helpers)]
         work.run()
         for helper in helping:
             helper.result()

@@ -21,13 +21,23 @@ from holdfast.types import CheckpointInfo, TableSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """The first ``rows`` records of a chunk."""
+    """The first ``rows`` records of a chunk.
+
+    Of the ``later`` checkpoints above the one that wrote it, the first ``settled`` replace none of these records: what
+    they replaced is not among them.
+    """
 
     manifest: Manifest
     part: TablePart
     chunk: RowsChunk
     rows: int
-    contested: bool = False
+    later: int = 0
+    settled: int = 0
+
+    @property
+    def contested(self) -> bool:
+        """Whether a later checkpoint may replace some of the records."""
+        return self.settled < self.later
 
     @property
     def bundle(self) -> BundleRef:
@@ -154,17 +164,16 @@ class _View:
 
     manifest: Manifest
     tables: dict[str, TablePart]
-    replacing: int  # so many of the checkpoints it was arranged by lie between it and that one
-    settled: int | None  # all that lie between, where it was arranged by all of them
+    later: int  # how many checkpoints above its own there are, up to that one
+    replacing: int  # by so many of these, from the first one on, it was arranged
 
     @classmethod
     def of(cls, manifest: Manifest, later: Sequence[str]) -> _View:
-        replacing = replacing_in(manifest, later)
         return cls(
             manifest=manifest,
             tables={part.spec.name: part for part in manifest.tables},
-            replacing=replacing,
-            settled=replacing if replacing == len(later) else None,
+            later=len(later),
+            replacing=replacing_in(manifest, later),
         )
 
     def reads(self, part: TablePart) -> Iterator[Read]:
@@ -172,8 +181,8 @@ class _View:
             # The rows of a table saved whole have no segments: what replaces them is written over them.
             rows = chunk.rows if part.whole else chunk.visible(self.replacing)
             if rows or part.whole:
-                contested = self.settled is None or chunk.through < self.settled
-                yield Read(manifest=self.manifest, part=part, chunk=chunk, rows=rows, contested=contested)
+                settled = min(chunk.through, self.replacing)
+                yield Read(manifest=self.manifest, part=part, chunk=chunk, rows=rows, later=self.later, settled=settled)
 
 
 def replacing_in(manifest: Manifest, later: Sequence[str]) -> int:

@@ -49,7 +49,7 @@ def restore_rows(
         crew.do(task for table in tables for task in table.generation(0))
         for number in range(1, _depth(replayed)):
             crew.do(task for table in replayed for task in table.generation(number))
-        crew.do(task for table in arranged for task in table.contest())
+        crew.do((task for table in arranged for task in table.contest()), alone=not reader.is_remote)
         for table in arranged:
             table.settle()
         generations = range(1, _depth(arranged))
@@ -83,13 +83,11 @@ class _Table:
         return (partial(self._apply, read, number) for read in reads)
 
     def contest(self) -> Iterator[Task]:
-        """What it takes to learn the ids of every chunk that is contested or may contest one."""
-        plan = self.plan
-        numbered = [(number, read) for number, reads in enumerate(plan.generations) if number for read in reads]
-        first = min((number for number, read in numbered if read.contested), default=len(plan.generations))
-        if first >= len(plan.generations) - 1:  # nothing is newer than the newest
-            return
-        self._contest = [(number, read) for number, read in numbered if number >= first]
+        """What it takes to learn the ids of every chunk that may replace records of a contested one."""
+        numbered = [(number, read) for number, reads in enumerate(self.plan.generations) if number for read in reads]
+        first = min((number + 1 + read.settled for number, read in numbered if read.contested), default=None)
+        if first is not None:
+            self._contest = [(number, read) for number, read in numbered if number >= first]
         yield from (partial(self._read_ids, read) for _, read in self._contest)
 
     def settle(self) -> None:
@@ -125,10 +123,10 @@ class _Table:
 
 
 class Winners:
-    """Which generation holds the newest record of each row, and the ids that were read to know it.
+    """The newest generation that replaces each row, of those that contest others, and the ids read to know it.
 
-    One byte per row of the table (two above 255 generations) and eight per record whose place was not settled when
-    it was written: without it the order of reading would have to decide.
+    One byte per row of the table (two above 255 generations) and eight per record of these generations: without it the
+    order of reading would have to decide.
     """
 
     def __init__(self, rows: int, generations: int) -> None:
@@ -146,7 +144,7 @@ class Winners:
 
     def chosen(self, ids: Ids, number: int) -> NDArray[np.bool_] | None:
         """Which of a generation's records are the newest of their rows; None for all."""
-        mask: NDArray[np.bool_] = self._newest[ids] == number
+        mask: NDArray[np.bool_] = self._newest[ids] <= number
         return None if mask.all() else mask
 
 

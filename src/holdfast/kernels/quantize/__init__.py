@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import NamedTuple, Protocol, TypeVar, cast
@@ -65,16 +65,17 @@ def warm_up() -> None:
 
 
 def in_parts(rows: int, work: Callable[[slice], Result], *, threads: int) -> list[Result]:
-    """Do the work on all rows, some at a time, on so many threads of our own."""
+    """Do the work on all rows, some at a time, on this thread and so many less one of our own; results in any order."""
     if threads == 1 or rows <= _PART:
         return [work(slice(0, rows))]
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(work, _parts(rows)))
+    parts = iter([slice(start, min(start + _PART, rows)) for start in range(0, rows, _PART)])
 
+    def take_parts() -> list[Result]:
+        return [work(part) for part in parts]  # each part goes to one thread: next() on a list's iterator is atomic
 
-def _parts(rows: int) -> Iterator[slice]:
-    for start in range(0, rows, _PART):
-        yield slice(start, min(start + _PART, rows))
+    with ThreadPoolExecutor(threads - 1) as pool:
+        others = [pool.submit(take_parts) for _ in range(threads - 1)]
+        return [*take_parts(), *(result for other in others for result in other.result())]
 
 
 class _Kernels(Protocol):

@@ -51,7 +51,8 @@ def find_codes(block: Floats, codes: Floats, fields: Fields, m: Floats, top: int
     _choose_fields(block, patterns, fields, m)
     for lane in range(LANES):
         first = np.int32(fields[1, lane] << 15)
-        inverse = np.float32(top - 1) / np.float32((np.int64(fields[0, lane]) - np.int64(fields[1, lane])) << 15)
+        spread = max(np.int64(fields[0, lane]) - np.int64(fields[1, lane]), 1)  # 0 for one value that its field holds
+        inverse = np.float32(top - 1) / np.float32(spread << 15)
         for value in range(block.shape[1]):
             pattern = patterns[lane, value]
             code = ONE + np.rint(np.float32(np.int32(pattern - first)) * inverse)

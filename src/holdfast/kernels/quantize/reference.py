@@ -100,7 +100,8 @@ def _encode_logarithmic(rows: Rows, scheme: Scheme, out: Records) -> None:
     escaped = (patterns < 0).any(axis=1) | (most >= _INFINITE)
     constant = ~escaped & (patterns == patterns[:, :1]).all(axis=1)
     high, low = (most.astype(np.int64) + 0x7FFF) >> 15, least.astype(np.int64) >> 15
-    inverse = np.float32(scheme.top - 1) / ((high - low) << 15).astype(np.float32)
+    spread = np.maximum(high - low, 1) << 15  # one value that its field holds leaves no range
+    inverse = np.float32(scheme.top - 1) / spread.astype(np.float32)
     steps = (patterns - (low << 15).astype(np.int32)[:, None]).astype(np.float32) * inverse[:, None]
     codes = np.where(patterns > 0, np.float32(1) + np.rint(steps), np.float32(0))
     found = Bounds(low=values[:, 0], high=values[:, 0], escaped=escaped, constant=constant)
