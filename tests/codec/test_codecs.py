@@ -46,6 +46,7 @@ def test_rows_of_one_value_come_back_exactly(kind: Codec, dtype: str, data: st.D
 @settings(deadline=None, max_examples=100)
 @given(st.sampled_from([c for c in QUANTIZED if c.name in ("symmetric", "asymmetric")]), rows_of("F32"))
 def test_plain_grids_are_never_off_by_more_than_half_a_step(kind: Codec, rows: np.ndarray) -> None:
+    rows = rows[np.isfinite(rows).all(axis=1)]
     encoded = kind.encode(rows)
     plain = ~kind.escaped(encoded.records, rows.shape[1])
     exact = rows[plain].astype(np.float64)
@@ -61,12 +62,12 @@ def test_plain_grids_are_never_off_by_more_than_half_a_step(kind: Codec, rows: n
 @settings(deadline=None, max_examples=100)
 @given(st.sampled_from([c for c in QUANTIZED if c.name == "logarithmic"]), rows_of("F32"))
 def test_logarithmic_grids_keep_zero_and_the_stated_relative_error(kind: Codec, rows: np.ndarray) -> None:
-    rows = np.abs(rows)
+    rows = np.abs(rows[np.isfinite(rows).all(axis=1)])
     encoded = kind.encode(rows)
     plain = ~kind.escaped(encoded.records, rows.shape[1])
     exact = rows[plain].astype(np.float64)
     back = kind.decode(encoded, rows.shape[1])[plain].astype(np.float64)
-    assert ((exact == 0) == (back == 0)).all() or (exact[(exact == 0) != (back == 0)] < 2.0**-126).all()
+    assert ((exact == 0) == (back == 0)).all()
     for row, found in zip(exact, back, strict=True):
         positive = row > 0
         octaves = np.log2(row[positive].max() / max(row[positive].min(), 2.0**-126)) if positive.any() else 0

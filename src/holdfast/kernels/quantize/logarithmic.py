@@ -34,7 +34,8 @@ def _choose_fields(block: Floats, patterns: Patterns, fields: Fields, m: Floats)
             negative |= pattern < 0
             same &= pattern == patterns[lane, 0]
         m[LOW, lane], m[ZERO_POINT, lane], m[INVERSE, lane] = block[lane, 0] + ZERO, ZERO, ONE
-        fields[0, lane], fields[1, lane] = (np.int64(most) + 0x7FFF) >> 15, least >> 15
+        fields[0, lane] = (np.int64(most) + 0x7FFF) >> 15
+        fields[1, lane] = least >> 15 if least >> 15 else 1  # what is positive never becomes zero
         if negative or most >= _INFINITE:
             fields[0, lane] = ESCAPED
         elif same:
@@ -51,11 +52,12 @@ def find_codes(block: Floats, codes: Floats, fields: Fields, m: Floats, top: int
     _choose_fields(block, patterns, fields, m)
     for lane in range(LANES):
         first = np.int32(fields[1, lane] << 15)
-        spread = max(np.int64(fields[0, lane]) - np.int64(fields[1, lane]), 1)  # 0 for one value that its field holds
-        inverse = np.float32(top - 1) / np.float32(spread << 15)
+        spread = np.int64(fields[0, lane]) - np.int64(fields[1, lane])
+        inverse = np.float32(top - 1) / np.float32(spread << 15 if spread else 1)  # 0: one value that its field holds
         for value in range(block.shape[1]):
             pattern = patterns[lane, value]
-            code = ONE + np.rint(np.float32(np.int32(pattern - first)) * inverse)
+            above = np.int32(pattern - first) if pattern > first else np.int32(0)
+            code = ONE + np.rint(np.float32(above) * inverse)
             codes[lane, value] = code if pattern > 0 else ZERO
 
 

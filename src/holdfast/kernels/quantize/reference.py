@@ -99,10 +99,12 @@ def _encode_logarithmic(rows: Rows, scheme: Scheme, out: Records) -> None:
     most, least = patterns.max(axis=1), np.where(patterns > 0, patterns, _INFINITE).min(axis=1)
     escaped = (patterns < 0).any(axis=1) | (most >= _INFINITE)
     constant = ~escaped & (patterns == patterns[:, :1]).all(axis=1)
-    high, low = (most.astype(np.int64) + 0x7FFF) >> 15, least.astype(np.int64) >> 15
+    high = (most.astype(np.int64) + 0x7FFF) >> 15
+    low = np.maximum(least.astype(np.int64) >> 15, 1)  # what is positive never becomes zero
     spread = np.maximum(high - low, 1) << 15  # one value that its field holds leaves no range
     inverse = np.float32(scheme.top - 1) / spread.astype(np.float32)
-    steps = (patterns - (low << 15).astype(np.int32)[:, None]).astype(np.float32) * inverse[:, None]
+    first = (low << 15).astype(np.int32)[:, None]
+    steps = (np.maximum(patterns, first) - first).astype(np.float32) * inverse[:, None]
     codes = np.where(patterns > 0, np.float32(1) + np.rint(steps), np.float32(0))
     found = Bounds(low=values[:, 0], high=values[:, 0], escaped=escaped, constant=constant)
     _write(out, scheme, found, (high.astype(np.uint32), low.astype(np.uint32)), codes)
