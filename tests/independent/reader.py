@@ -135,6 +135,9 @@ class IndependentRun:
         record = self._objects.referred("checkpoint", ref)
         require(record["checkpoint"] == checkpoint, ref[0], "is the record of another checkpoint")
         parts = [{**self._objects.referred("manifest", part), "name": part[0]} for part in record["parts"]]
+        if "manifest" in record:
+            require(parts == [], ref[0], "has parts and a manifest of its own")
+            parts = [{**record["manifest"], "name": ref[0]}]
         for rank, part in enumerate(parts):
             expected = (checkpoint, rank, len(parts))
             require((part["checkpoint"], part["rank"], part["world"]) == expected, part["name"], "is another's part")

@@ -41,6 +41,8 @@ class VerifiedReader:
         record = Record.decode(self._object(entry.record), name=entry.record.name, verified=True)
         if record.checkpoint != entry.info.id:
             raise DamagedData(entry.record.name, f"belongs to checkpoint {record.checkpoint}")
+        if record.manifest is not None:
+            return (_checked(entry, Manifest.from_json(record.manifest, name=entry.record.name), entry.record.name),)
         return tuple(self._part(entry, part) for part in record.parts)
 
     def chunk(
@@ -83,10 +85,7 @@ class VerifiedReader:
         return directory
 
     def _part(self, entry: Entry, ref: Ref) -> Manifest:
-        manifest = Manifest.decode(self._object(ref), name=ref.name, verified=True)
-        if manifest.checkpoint != entry.info.id:
-            raise DamagedData(ref.name, f"belongs to checkpoint {manifest.checkpoint}")
-        return manifest
+        return _checked(entry, Manifest.decode(self._object(ref), name=ref.name, verified=True), ref.name)
 
     def _object(self, ref: Ref) -> memoryview:
         try:
@@ -103,6 +102,12 @@ class VerifiedReader:
             return memoryview(self._store.get_range(name, start, stop, into=into))
         except ObjectNotFound as error:
             raise DamagedData(name, "is missing") from error
+
+
+def _checked(entry: Entry, manifest: Manifest, name: str) -> Manifest:
+    if manifest.checkpoint != entry.info.id:
+        raise DamagedData(name, f"belongs to checkpoint {manifest.checkpoint}")
+    return manifest
 
 
 def lineage(head: Head, checkpoint: str) -> tuple[Entry, ...]:

@@ -131,21 +131,25 @@ class Intent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """A checkpoint's parts."""
+    """A checkpoint's parts: where they are or, of a single writer in a grid, the ``manifest`` itself as JSON."""
 
     checkpoint: str
     parts: tuple[Ref, ...]
+    manifest: dict[str, Any] | None = None
 
     def encode(self) -> bytes:
         """The record's object."""
-        return seal("checkpoint", 1, {"checkpoint": self.checkpoint, "parts": [part.to_json() for part in self.parts]})
+        body: dict[str, Any] = {"checkpoint": self.checkpoint, "parts": [part.to_json() for part in self.parts]}
+        if self.manifest is not None:
+            body["manifest"] = self.manifest
+        return seal("checkpoint", 1, body)
 
     @classmethod
     def decode(cls, data: bytes | bytearray | memoryview, *, name: str, verified: bool = False) -> Record:
         """Parse and check the object ``name``; ``verified``: its bytes were compared with their digest."""
         body = unseal("checkpoint", 1, data, name=name, verified=verified)
         parts = parse(name, lambda: tuple(Ref.from_json(part) for part in body["parts"]))
-        return parse(name, lambda: cls(checkpoint=body["checkpoint"], parts=parts))
+        return parse(name, lambda: cls(checkpoint=body["checkpoint"], parts=parts, manifest=body.get("manifest")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

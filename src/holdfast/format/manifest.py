@@ -148,13 +148,22 @@ class Manifest:
 
     def encode(self) -> bytes:
         """The manifest's object."""
-        return seal(KIND, VERSION, _to_json(self))
+        return seal(KIND, VERSION, self.to_json())
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON, to be part of another document."""
+        return _to_json(self)
+
+    @classmethod
+    def from_json(cls, body: dict[str, Any], *, name: str) -> Manifest:
+        """The inverse of to_json, for a body found in the object ``name``."""
+        return parse(name, lambda: _from_json(body))
 
     @classmethod
     def decode(cls, data: bytes | bytearray | memoryview, *, name: str, verified: bool = False) -> Manifest:
         """Parse and check the object ``name``; ``verified``: its bytes were compared with their digest."""
         body = unseal(KIND, VERSION, data, name=name, verified=verified)
-        return parse(name, lambda: _from_json(body))
+        return cls.from_json(body, name=name)
 
 
 def table_spec_to_json(spec: TableSpec) -> dict[str, Any]:

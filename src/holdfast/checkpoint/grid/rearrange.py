@@ -311,18 +311,17 @@ class Rearranger:
             number: rebuild(self._cohorts[number].manifest, work.moved, self._later(number)) for number in work.cohorts
         }
         kept = bundle_names([manifests.get(n, cohort.manifest) for n, cohort in enumerate(self._cohorts)])
-        parts = {number: work.put_part(manifest) for number, manifest in manifests.items()}
         clocks = Clocks(wall_s=self._runtime.wall_s, store_s=self._store.now_s)
         for attempt in itertools.count():
             head = own(self._chain.head(), self._term)
             updates = {}
-            for number, part in parts.items():
+            for number, manifest in manifests.items():
                 cohort = self._cohorts[number]
                 entry = head.by_id.get(cohort.checkpoint)
                 if entry is None:
                     raise CheckpointNotFound(f"checkpoint {cohort.checkpoint} was dropped while it was rearranged")
                 unused = sorted(_private(bundle_names([cohort.manifest]) - kept))
-                updates[cohort.checkpoint] = work.put_record(entry, part, unused, attempt)
+                updates[cohort.checkpoint] = work.put_record(entry, manifest, unused, attempt)
             work.may_count = True  # whatever the store answers from here on, the commit may be there
             try:
                 self._chain.commit(rearrange(updates, term=self._term, clocks=clocks))

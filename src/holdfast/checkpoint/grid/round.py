@@ -26,6 +26,7 @@ class Round:
         self._count = 0
         self._waiting: list[Moved] = []
         self._written: list[str] = []
+        self._parts: dict[str, Ref] = {}
         self.written_bytes = 0
         self.may_count = False  # whether a commit that refers to its objects may have succeeded
         self.moved: dict[ChunkKey, list[Placed]] = {}
@@ -54,18 +55,30 @@ class Round:
         """Delete what was written of a round that will not be committed."""
         self._store.delete(self._written)
 
-    def put_part(self, manifest: Manifest) -> Ref:
-        """Write a cohort's new manifest."""
-        return self._put_document(f"part-{manifest.checkpoint}-{self._rank:05d}", manifest.encode())
+    def put_record(self, entry: Entry, manifest: Manifest, unused: Sequence[str], attempt: int) -> Rearranged:
+        """Write a cohort's record with this writer's part replaced, on top of whatever the entry says now.
 
-    def put_record(self, entry: Entry, part: Ref, unused: Sequence[str], attempt: int) -> Rearranged:
-        """Write a record with this writer's part replaced, on top of whatever the entry says now."""
+        Of a single writer the manifest is in the record: that is one object less to read for each cohort.
+        """
+        checkpoint = entry.info.id
         old = Record.decode(self._store.get(entry.record.name), name=entry.record.name)
-        parts = (*old.parts[: self._rank], part, *old.parts[self._rank + 1 :])
-        leaf = f"checkpoint-{entry.info.id}-{self._rank:05d}-{attempt}"
-        record = self._put_document(leaf, Record(checkpoint=entry.info.id, parts=parts).encode())
-        freed = (*unused, old.parts[self._rank].name, entry.record.name)
-        return Rearranged(before=entry.record, after=record, freed=freed, rounds=(*entry.rounds, self._folder))
+        if manifest.world == 1:
+            new = Record(checkpoint=checkpoint, parts=(), manifest=manifest.to_json())
+        else:
+            part = self._part(manifest)
+            new = Record(checkpoint=checkpoint, parts=(*old.parts[: self._rank], part, *old.parts[self._rank + 1 :]))
+        record = self._put_document(f"checkpoint-{checkpoint}-{self._rank:05d}-{attempt}", new.encode())
+        documents = [*(part.name for part in old.parts[self._rank : self._rank + 1]), entry.record.name]
+        return Rearranged(
+            before=entry.record, after=record, freed=(*unused, *documents), rounds=(*entry.rounds, self._folder)
+        )
+
+    def _part(self, manifest: Manifest) -> Ref:
+        """The object of a cohort's new manifest; written once, however often the commit is tried."""
+        if manifest.checkpoint not in self._parts:
+            leaf = f"part-{manifest.checkpoint}-{self._rank:05d}"
+            self._parts[manifest.checkpoint] = self._put_document(leaf, manifest.encode())
+        return self._parts[manifest.checkpoint]
 
     def _put(self, kind: str, moved: list[Moved]) -> None:
         if not moved:
