@@ -12,6 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+_THREAD_BYTES = 4 * 2**20  # a thread more for each: for less, waking it up, where others are at work, costs more
+
 
 class Gather(NamedTuple):
     """Rows ``ids`` of the source (int64, all of them there) that shall fill the target."""
@@ -34,7 +36,8 @@ def gather_rows(gathers: Sequence[Gather]) -> None:
         else:
             torch.index_select(source, 0, ids, out=target)
     if kernels is not None and lines:
-        kernels.gather(lines, torch.get_num_threads())
+        size = sum(width * rows for *_, width, rows in lines)
+        kernels.gather(lines, min(torch.get_num_threads(), 1 + size // _THREAD_BYTES))
 
 
 class RowScatter:
