@@ -93,11 +93,10 @@ class Crowd:
                 self._changed.notify_all()
             elif what == "put" and name.endswith("/checkpoint"):
                 self._ended += 1
-            elif what == "put" and name.startswith(CATALOG_PREFIX):
                 self._looks = 0
             elif what == "list" and name == CATALOG_PREFIX and "commit" in threading.current_thread().name:
                 self._looks += 1
-                if self._looks == 2:  # the first one confirms the commit; the trainer is told after that
+                if self._looks == 3:  # one before the commit, one to confirm it; then the trainer is told
                     assert self._changed.wait_for(lambda: self._over or self._begun > self._ended, 20.0)
 
 
