@@ -114,7 +114,7 @@ class Trainer:
 
     def __init__(
         self,
-        store: Store,
+        url: str | Store,
         strategy: Strategy,
         truth: Truth,
         *,
@@ -125,10 +125,10 @@ class Trainer:
     ) -> None:
         self.model = Model()
         self.truth = truth
-        self._run = Run(store)
+        self._run = hf.open_run(url)
         self._moved: defaultdict[str, set[int]] = defaultdict(set)
         self.guard = hf.Checkpointer(
-            store,
+            url,
             **self.model.parts,
             save=hf.Never(),
             strategy=strategy,
