@@ -1,0 +1,124 @@
+"""Rows as tiles and codes as records, in Triton (see ``gpu_search`` for tiles)."""
+
+from __future__ import annotations
+
+import triton  # type: ignore[import-not-found, import-untyped, unused-ignore]
+import triton.language as tl  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+from holdfast.kernels.quantize.gpu_search import nearest, only_inside
+from holdfast.kernels.quantize.scheme import CONSTANT, ESCAPED
+
+_CONSTANT, _ESCAPED = tl.constexpr(CONSTANT), tl.constexpr(ESCAPED)
+
+
+# Triton reads annotations as code of the kernel: only its own may stand there.
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def load_stripe(  # type: ignore[no-untyped-def]
+    start, first: tl.constexpr, stop: tl.constexpr, width: tl.constexpr, tile: tl.constexpr
+):
+    """Values ``first ..`` of each row; beyond the stripe or the row, the last one again."""
+    column = first + tl.arange(0, tile)
+    if tile != width or first + width > stop:
+        column = tl.minimum(column, stop - 1)
+    return tl.load(start[:, None] + column[None, :])
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def find_code(  # type: ignore[no-untyped-def]
+    x, zero, inverse, top, place: tl.constexpr, dim: tl.constexpr, width: tl.constexpr
+):
+    """The codes of a tile of stripe ``place``."""
+    return only_inside(nearest((x - zero[:, None]) * inverse[:, None], top), place, dim, width)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def put_field(record, at: tl.constexpr, field, mask):  # type: ignore[no-untyped-def]
+    """Two bytes; records may start at odd addresses."""
+    tl.store(record + at, (field & 0xFF).to(tl.uint8), mask=mask)
+    tl.store(record + at + 1, ((field >> 8) & 0xFF).to(tl.uint8), mask=mask)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def put_header(  # type: ignore[no-untyped-def]
+    record, scale, zero, mask, header: tl.constexpr, words: tl.constexpr
+):
+    """Scale field and zero field, at once where records are made of whole words."""
+    first = (scale.to(tl.int32, bitcast=True) >> 15) & 0xFFFF
+    second = zero.to(tl.int32, bitcast=True) >> 16
+    if words:
+        tl.store(record.to(tl.pointer_type(tl.int32), bitcast=True), first | (second << 16), mask=mask)
+    else:
+        put_field(record, 0, first, mask)
+        if header == 4:
+            put_field(record, 2, second, mask)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def put_even(  # type: ignore[no-untyped-def]
+    tiles, body, zero, inverse, mask,
+    bits: tl.constexpr, dim: tl.constexpr, width: tl.constexpr, places: tl.constexpr,
+):  # fmt: skip
+    """Codes of 2, 4 or 8 bits: shifts are products, unions are sums, and all of them exact."""
+    top = (1 << bits) - 1.0
+    byte = find_code(tiles[0], zero, inverse, top, 0, dim, width)
+    for place in tl.static_range(1, places):
+        byte += (1 << (bits * place)) * 1.0 * find_code(tiles[place], zero, inverse, top, place, dim, width)
+    column = tl.arange(0, byte.shape[1])
+    inside = mask[:, None] & (column < width)[None, :]
+    tl.store(body[:, None] + column[None, :], byte.to(tl.int32).to(tl.uint8), mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _fours(tiles, zero, inverse, dim: tl.constexpr, width: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Four codes of three bits each as one integer."""
+    four = find_code(tiles[0], zero, inverse, 7.0, 0, dim, width)
+    for place in tl.static_range(1, 4):
+        four += (1 << (3 * place)) * 1.0 * find_code(tiles[place], zero, inverse, 7.0, place, dim, width)
+    return four.to(tl.int32)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def put_thirds(  # type: ignore[no-untyped-def]
+    tiles, start, body, zero, inverse, mask, dim: tl.constexpr, width: tl.constexpr, tile: tl.constexpr
+):
+    """Codes of 3 bits: a byte of the low two of each four, then half a byte of their third ones."""
+    four = _fours(tiles, zero, inverse, dim, width)
+    byte = (four & 0x03) | ((four >> 1) & 0x0C) | ((four >> 2) & 0x30) | ((four >> 3) & 0xC0)
+    column = tl.arange(0, tile)
+    inside = mask[:, None] & (column < width)[None, :]
+    tl.store(body[:, None] + column[None, :], byte.to(tl.uint8), mask=inside)
+    half: tl.constexpr = (width + 1) // 2
+    part: tl.constexpr = tile // 2 if tile > 1 else 1
+    lower = _third_bits(start, zero, inverse, 0, half, dim, width, part)
+    upper = _third_bits(start, zero, inverse, half, width - half, dim, width, part)
+    column = tl.arange(0, part)
+    inside = mask[:, None] & (column < half)[None, :]
+    tl.store(body[:, None] + width + column[None, :], (lower | (upper << 4)).to(tl.uint8), mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _third_bits(  # type: ignore[no-untyped-def]
+    start, zero, inverse, first: tl.constexpr, length: tl.constexpr,
+    dim: tl.constexpr, width: tl.constexpr, tile: tl.constexpr,
+):  # fmt: skip
+    """Of four codes each, from column ``first`` of every stripe on. The rows are read anew: other threads hold them."""
+    column = tl.arange(0, tile)
+    found = tl.zeros([start.shape[0], tile], dtype=tl.int32)
+    for place in tl.static_range(4):
+        value = place * width + first + column
+        x = tl.load(start[:, None] + tl.minimum(value, dim - 1)[None, :])
+        code = nearest((x - zero[:, None]) * inverse[:, None], 7.0).to(tl.int32)
+        inside = ((column < length) & (value < dim))[None, :]
+        found |= tl.where(inside, (code >> 2) << place, 0)
+    return found
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def put_special(record, low, constant, mask, size: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Records without codes: a constant row's value, or nothing."""
+    put_field(record, 0, tl.where(constant, _CONSTANT, _ESCAPED), mask)
+    value = tl.where(constant, low.to(tl.int32, bitcast=True), 0)
+    put_field(record, 2, value, mask)
+    put_field(record, 4, value >> 16, mask)
+    for byte in range(6, size):
+        tl.store(record + byte, (value * 0).to(tl.uint8), mask=mask)
