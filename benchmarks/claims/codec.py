@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from benchmarks.claims import _codec_gpu
 from benchmarks.claims._codec_losses import SEARCHED, mean_losses, sweep
 from benchmarks.claims._codec_rows import drawn_rows, trained_rows
 from benchmarks.claims._codec_speeds import THREADS, Speed, measure
@@ -31,7 +32,7 @@ class Plan:
 
 
 PLANS = {
-    "tiny": Plan(rows=3000, searched_rows=200, loss_rows=1500, kmeans_rows=200, repeats=2, steps=2, scale=0.0005),
+    "tiny": Plan(rows=1000, searched_rows=100, loss_rows=600, kmeans_rows=100, repeats=1, steps=1, scale=0.0005),
     "small": Plan(
         rows=200_000, searched_rows=5_000, loss_rows=20_000, kmeans_rows=4_000, repeats=5, steps=10, scale=0.002
     ),
@@ -51,6 +52,8 @@ def run(scale: str) -> Report:
     losses = {kind: mean_losses(part, plan.searched_rows, plan.kmeans_rows) for kind, part in kinds.items()}
     speeds = measure(rows, plan.searched_rows, plan.repeats)
     figures = {**_loss_figures(losses), **_speed_figures(speeds)}
+    if scale == "full" and _codec_gpu.is_there():
+        figures |= _codec_gpu.measure()
     tables = [*(_loss_table(kind, found) for kind, found in losses.items()), _speed_table(speeds)]
     sweeps = [sweep(kinds["drawn"], bits) for bits in SEARCHED]
     return Report(title="Few bits", tables=[*tables, *sweeps], figures=figures)

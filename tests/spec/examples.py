@@ -16,6 +16,7 @@ from typing import Any
 import holdfast
 from holdfast.checkpoint import chain, lease
 from holdfast.format import bundle, catalog, layout, tree
+from tests.codec.page_examples import record
 from tests.spec.grid_life import grid_life
 from tests.spec.sample import SampleRun, sample_run
 
@@ -131,6 +132,7 @@ _KINDS: dict[str, Callable[[SampleRun, str], str]] = {
     "numbers": _numbers,
     "values": _values,
     "gridlife": lambda _run, _name: grid_life(),
+    "record": lambda _run, what: record(what),
 }
 
 

@@ -40,8 +40,8 @@ _LARGEST, _SMALLEST, _SHARE = tl.constexpr(LARGEST), tl.constexpr(SMALLEST), tl.
 _INFINITE = tl.constexpr(0x7F80_0000)
 _UPPER_16, _UPPER_17 = tl.constexpr(-0x1_0000), tl.constexpr(-0x8000)  # of a float's bits
 
-_VALUES_PER_PROGRAM = 2048
-_WARPS = 4
+_VALUES_PER_PROGRAM = 512  # sixteen for each thread of one warp, which never waits for another
+_WARPS = 1
 
 
 def encode(table: Tensor, scheme: Scheme, ids: Tensor | None = None, out: Tensor | None = None) -> Tensor:

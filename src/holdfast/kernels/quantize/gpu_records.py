@@ -106,10 +106,12 @@ def _third_bits(  # type: ignore[no-untyped-def]
     found = tl.zeros([start.shape[0], tile], dtype=tl.int32)
     for place in tl.static_range(4):
         value = place * width + first + column
-        x = tl.load(start[:, None] + tl.minimum(value, dim - 1)[None, :])
+        if place * width + first + tile > dim:
+            value = tl.minimum(value, dim - 1)
+        x = tl.load(start[:, None] + value[None, :])
         code = nearest((x - zero[:, None]) * inverse[:, None], 7.0).to(tl.int32)
-        inside = ((column < length) & (value < dim))[None, :]
-        found |= tl.where(inside, (code >> 2) << place, 0)
+        inside = (column < length) & (place * width + first + column < dim)
+        found |= tl.where(inside[None, :], (code >> 2) << place, 0)
     return found
 
 
