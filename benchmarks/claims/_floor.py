@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from holdfast.checkpoint.columns import ColumnWriter, Scratch
-from holdfast.checkpoint.crew import Crew
-from holdfast.checkpoint.restore import WORKERS
+from holdfast.checkpoint.crew import WORKERS, Crew
 from holdfast.format.bundle import BLOCK_BYTES, Directory, blocks_of, checksums, verify_blocks
 from holdfast.format.dtypes import code_of
 

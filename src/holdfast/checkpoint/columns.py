@@ -82,12 +82,12 @@ class ColumnWriter:
         self._target = target
         self._dtype = dtype
         self._row_shape = row_shape
-        self._scatter = RowScatter.into(target) if target.dtype == torch_dtype(dtype) else None
+        self.scatter = RowScatter.into(target) if target.dtype == torch_dtype(dtype) else None
 
     def write(self, data: memoryview, rows: int, first: int, ids: Ids | None, chosen: NDArray[np.bool_] | None) -> None:
         """Rows ``first ..`` or rows ``ids``, of these the chosen ones."""
-        if ids is not None and self._scatter is not None and len(data):
-            self._scatter(data, ids, chosen)
+        if ids is not None and self.scatter is not None and len(data):
+            self.scatter(data, ids, chosen)
             return
         tensor = as_tensor(data, self._dtype, (rows, *self._row_shape))
         if ids is None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
+
+WORKERS = min(4, max(2, os.cpu_count() or 2))  # more than there are processors get into each other's way
 
 Task = Callable[[], int]  # returns the bytes it has done
 Progress = Callable[[int], None]  # called with bytes done
@@ -26,6 +29,18 @@ class Crew:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._pool.shutdown()
+
+    def together(self, work: Callable[[], None], *, limit: int) -> None:
+        """Let every thread do the same work, at most ``limit`` of them: they share it among themselves."""
+        helping = [self._pool.submit(work) for _ in range(min(self._helpers, limit - 1))]
+        work()
+        for helper in helping:
+            helper.result()
+
+    def count(self, done_bytes: Callable[[], int]) -> None:
+        """Tell that so much is done."""
+        if self._progress is not None:
+            self._progress(done_bytes())
 
     def do(self, tasks: Iterable[Task], *, alone: bool = False) -> None:
         """Do them all; they are taken in order, one at a time. ``alone``: so small that threads would not help."""

@@ -36,6 +36,15 @@ class VerifiedReader:
         """Whether reading is waiting for the network."""
         return "://" in self._store.url and not self._store.url.startswith(("file:", "memory:"))
 
+    def path(self, bundle: BundleRef) -> str | None:
+        """The file that a bundle is, where the store has files."""
+        path: Callable[[str], str | None] | None = getattr(self._store, "path", None)
+        return path(bundle.name) if path else None
+
+    def known_directory(self, bundle: BundleRef) -> Directory | None:
+        """The block checksums of a bundle, if its head was read before."""
+        return self._directories.get(bundle.name)
+
     def parts(self, entry: Entry) -> Parts:
         """A checkpoint's manifests, one of each writer."""
         record = Record.decode(self._object(entry.record), name=entry.record.name, verified=True)
@@ -59,26 +68,23 @@ class VerifiedReader:
         first = start // BLOCK_BYTES
         low = first * BLOCK_BYTES
         high = min(-(-stop // BLOCK_BYTES) * BLOCK_BYTES, place.length)
-        directory = self._directories.get(bundle.name)
-        if directory is None and place.offset + low == bundle.head_bytes:  # right behind the head: both in one read
-            whole = self._bytes(bundle.name, 0, place.offset + high, memory)
-            directory = self._learn(bundle, whole[: bundle.head_bytes])
-            data = whole[bundle.head_bytes :]
-        else:
-            directory = self.directory(bundle) if directory is None else directory
-            data = self._bytes(bundle.name, place.offset + low, place.offset + high, memory)
+        directory = self.directory(bundle)
+        data = self._bytes(bundle.name, place.offset + low, place.offset + high, memory)
         verify_blocks(data, place.block + first, directory, name=bundle.name)
         return data[start - low : stop - low]
 
     def directory(self, bundle: BundleRef) -> Directory:
         """The block checksums of a bundle, from its verified head."""
+        if (known := self._directories.get(bundle.name)) is not None:
+            return known
         with self._lock:
             reading = self._reading.setdefault(bundle.name, threading.Lock())
         with reading:  # the workers that read its chunks start together; one of them reads the head for all
             known = self._directories.get(bundle.name)
-            return self._learn(bundle, self._bytes(bundle.name, 0, bundle.head_bytes)) if known is None else known
+            return self.learn(bundle, self._bytes(bundle.name, 0, bundle.head_bytes)) if known is None else known
 
-    def _learn(self, bundle: BundleRef, head: memoryview) -> Directory:
+    def learn(self, bundle: BundleRef, head: memoryview) -> Directory:
+        """Verify a bundle's head and remember its checksums."""
         if digest(head) != bundle.digest:
             raise DamagedData(bundle.name, "its head does not match the digest in its manifest")
         directory = self._directories[bundle.name] = read_directory(head, name=bundle.name).copy()

@@ -8,7 +8,6 @@ So its generations need no order, and no barrier.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
@@ -18,14 +17,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from holdfast.checkpoint.columns import ColumnWriter, Ids, Scratch, as_tensor, read_columns, row_ids
-from holdfast.checkpoint.crew import Crew, Progress, Task
+from holdfast.checkpoint.crew import WORKERS, Crew, Progress, Task
+from holdfast.checkpoint.pieces import Application, apply_pieces
 from holdfast.checkpoint.plan import Read, TablePlan
 from holdfast.checkpoint.read import VerifiedReader
 from holdfast.format.layout import IDS, padded
 from holdfast.format.manifest import Manifest
 from holdfast.format.tree import decode_tree
 
-WORKERS = min(4, max(2, os.cpu_count() or 2))  # more than there are processors get into each other's way
 _REMOTE_WORKERS = 8  # these mostly wait
 
 Targets = dict[str, Tensor]  # by column name: where a table's rows go
@@ -46,14 +45,27 @@ def restore_rows(
     arranged = [table for table in tables if table.plan.arranged]
     replayed = [table for table in tables if not table.plan.arranged]
     with Crew(workers, progress) as crew:
-        crew.do(task for table in tables for task in table.generation(0))
+        _write(reader, crew, tables, [0])
         for number in range(1, _depth(replayed)):
-            crew.do(task for table in replayed for task in table.generation(number))
+            _write(reader, crew, replayed, [number])
         crew.do((task for table in arranged for task in table.contest()), alone=not reader.is_remote)
         for table in arranged:
             table.settle()
-        generations = range(1, _depth(arranged))
-        crew.do(task for table in arranged for number in generations for task in table.generation(number))
+        _write(reader, crew, arranged, range(1, _depth(arranged)))
+
+
+def _write(reader: VerifiedReader, crew: Crew, tables: Iterable[_Table], numbers: Iterable[int]) -> None:
+    """Write these generations, in any order: without the GIL what can be, and the rest as well."""
+    numbers = list(numbers)
+    reads = [(table, read, number) for table in tables for number in numbers for read in table.reads(number)]
+    work = [table.application(read, number) for table, read, number in reads]
+    done = apply_pieces(reader, crew, work)
+    for (table, read, number), application, is_done in zip(reads, work, done, strict=True):
+        if is_done:
+            table.tell(read, application.ids_out, number)
+            crew.count(partial(getattr, read, "size_bytes"))
+    rest = [each for each, is_done in zip(reads, done, strict=True) if not is_done]
+    crew.do(partial(table.apply, read, number) for table, read, number in rest)
 
 
 def _depth(tables: Iterable[_Table]) -> int:
@@ -77,10 +89,20 @@ class _Table:
             if column.name in targets
         }
 
-    def generation(self, number: int) -> Iterator[Task]:
-        """What it takes to write one generation."""
-        reads = self.plan.generations[number] if number < len(self.plan.generations) else ()
-        return (partial(self._apply, read, number) for read in reads)
+    def reads(self, number: int) -> tuple[Read, ...]:
+        """What one generation consists of."""
+        return self.plan.generations[number] if number < len(self.plan.generations) else ()
+
+    def application(self, read: Read, number: int) -> Application:
+        """What to do with records, for threads that need no GIL."""
+        told = self._seen is not None and (number > 0 or not self.plan.baseline) and not read.part.whole
+        return Application(
+            read=read,
+            number=number,
+            writers=self._writers,
+            newest=self._winners.newest if self._winners else None,
+            ids_out=np.empty(read.rows, dtype=np.int64) if told else None,
+        )
 
     def contest(self) -> Iterator[Task]:
         """What it takes to learn the ids of every chunk that may replace records of a contested one."""
@@ -103,7 +125,7 @@ class _Table:
         self._ids[read.key] = np.arange(read.chunk.first, read.chunk.first + read.rows) if found is None else found
         return 0
 
-    def _apply(self, read: Read, number: int) -> int:
+    def apply(self, read: Read, number: int) -> int:
         """Read records and write those of them that no later generation replaces."""
         self._scratch.begin()
         winners = self._winners
@@ -114,10 +136,11 @@ class _Table:
         chosen = winners.chosen(ids, number) if winners and read.contested and ids is not None else None
         for name, writer in self._writers.items():
             writer.write(columns[name], read.rows, read.chunk.first, ids, chosen)
-        self._tell(read, ids, number)
+        self.tell(read, ids, number)
         return read.size_bytes
 
-    def _tell(self, read: Read, ids: Ids | None, number: int) -> None:
+    def tell(self, read: Read, ids: Ids | None, number: int) -> None:
+        """These rows are restored from above the baseline."""
         if self._seen is not None and (number or not self.plan.baseline):
             self._seen(self.plan.spec.name, None if read.part.whole or ids is None else torch.from_numpy(ids))
 
@@ -130,13 +153,13 @@ class Winners:
     """
 
     def __init__(self, rows: int, generations: int) -> None:
-        self._newest = np.zeros(rows, dtype=np.min_scalar_type(generations))
+        self.newest: NDArray[np.unsignedinteger] = np.zeros(rows, dtype=np.min_scalar_type(generations))
         self._ids: dict[tuple[str, int], Ids] = {}
 
     def add(self, read: Read, ids: Ids, number: int) -> None:
         """Records of a generation that is newer than all that were added before."""
         self._ids[read.key] = ids
-        self._newest[ids] = number
+        self.newest[ids] = number
 
     def ids(self, read: Read) -> Ids | None:
         """The ids of a chunk's records if they were read already."""
@@ -144,7 +167,7 @@ class Winners:
 
     def chosen(self, ids: Ids, number: int) -> NDArray[np.bool_] | None:
         """Which of a generation's records are the newest of their rows; None for all."""
-        mask: NDArray[np.bool_] = self._newest[ids] <= number
+        mask: NDArray[np.bool_] = self.newest[ids] <= number
         return None if mask.all() else mask
 
 

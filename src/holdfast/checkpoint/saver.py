@@ -12,6 +12,7 @@ from holdfast.checkpoint.buffer import FrameBuffer
 from holdfast.checkpoint.capture import Capture
 from holdfast.checkpoint.channel import Committed, Failed, GridNews, Notice
 from holdfast.checkpoint.client import AgentClient, Lost
+from holdfast.checkpoint.crew import WORKERS
 from holdfast.checkpoint.grid.stats import GridStats
 from holdfast.checkpoint.launch import Handle
 from holdfast.checkpoint.position import Pause, Position, SaveStats
@@ -200,7 +201,7 @@ class Saver:
             baseline_s=position.baseline_s,
             delta_s=position.delta_s,
             bytes_above_baseline=self.stats.grid.bytes_above_baseline,
-            read_bytes_per_s=self.stats.grid.read_bytes_per_s,
+            read_bytes_per_s=self._restore_rate(),
         )
         kind = self._strategy.decide(context)
         base = {Kind.FULL: None, Kind.DIFFERENTIAL: position.baseline, Kind.INCREMENTAL: position.checkpoint}[kind]
@@ -217,6 +218,11 @@ class Saver:
             tag=request.tag,
             metrics=request.metrics,
         ).to_json()
+
+    def _restore_rate(self) -> float | None:
+        """How fast a restore would read: what one thread of the agent has measured, with as many as a restore has."""
+        rate = self.stats.grid.read_bytes_per_s
+        return None if rate is None else WORKERS * rate
 
     def _in_grid(self, kind: Kind) -> bool:
         return isinstance(self._strategy, Grid) and kind is Kind.INCREMENTAL

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from holdfast.checkpoint.chain import Chain, Head
-from holdfast.checkpoint.crew import Progress
+from holdfast.checkpoint.crew import WORKERS, Progress
 from holdfast.checkpoint.read import VerifiedReader
-from holdfast.checkpoint.restore import WORKERS, read_state
+from holdfast.checkpoint.restore import read_state
 from holdfast.errors import DamagedData, ObjectNotFound
 from holdfast.format.catalog import (
     CATALOG_PREFIX,

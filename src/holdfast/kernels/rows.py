@@ -61,6 +61,16 @@ class RowScatter:
         words = target.detach().view(len(target), -1).view(torch.int64).numpy().view(np.uint64)
         return cls(words, kernels)
 
+    @property
+    def address(self) -> int:
+        """Of the tensor's first byte."""
+        return int(self._words.ctypes.data)
+
+    @property
+    def width(self) -> int:
+        """Bytes of a row."""
+        return 8 * int(self._words.shape[1])
+
     def __call__(self, rows: memoryview, ids: NDArray[np.int64], chosen: NDArray[np.bool_] | None = None) -> None:
         """Copy the ``i``-th row to row ``ids[i]``, where ``chosen[i]``. Ids outside the tensor raise IndexError."""
         if int(ids.min()) < 0 or int(ids.max()) >= len(self._words):

@@ -70,6 +70,10 @@ class LocalStore:
         except OSError as error:
             raise read_error(path, error) from error
 
+    def path(self, name: str) -> str | None:
+        """The file that an object is, for who can read files faster; None where it is none of this machine."""
+        return self._path(name) if self._files is POSIX else None
+
     def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
         check_prefix(prefix)
         check_prefix(after)

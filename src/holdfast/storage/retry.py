@@ -59,6 +59,11 @@ class RetryingStore:
     def get_range(self, name: str, start: int, stop: int, *, into: memoryview | None = None) -> Buffer:
         return self._retry(f"get of {name}", lambda _: self._store.get_range(name, start, stop, into=into))
 
+    def path(self, name: str) -> str | None:
+        """The file that an object is, where the store has files."""
+        path: Callable[[str], str | None] | None = getattr(self._store, "path", None)
+        return path(name) if path else None
+
     def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
         check_prefix(prefix)
         check_prefix(after)

@@ -1,0 +1,255 @@
+"""Reads, verifies and applies row records of local files in one call, without the GIL.
+
+A restore of many small pieces spends its time in handing the GIL over, piece by piece. Here a thread takes pieces from
+a common list until none is left: ``pread`` of the C library, ``crc32`` of zlib, ids, rows. A piece that is not as it
+should be is left undone and marked so; whoever gave it finds out why.
+
+The functions' addresses are arguments, so that the compiled kernel can be kept for other processes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple, cast
+
+import numba  # type: ignore[import-untyped, unused-ignore]
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped, unused-ignore]
+from numba.core import types  # type: ignore[import-untyped, unused-ignore]
+from numba.extending import intrinsic  # type: ignore[import-untyped, unused-ignore]
+from numpy.typing import NDArray
+
+DONE = 1
+_FIELDS = 17  # of a piece: those of Piece, then its outcome
+_OUTCOME = 8 * (_FIELDS - 1)
+_WORD = ir.IntType(64)
+
+
+class Piece(NamedTuple):
+    """Bytes of a file that begin with a block, and what to do with them. Addresses and lengths in bytes."""
+
+    handle: int
+    offset: int
+    length: int
+    checksums: int  # address of a CRC-32 for each block
+    block_bytes: int
+    ids: int  # offset of the ids in the bytes
+    ids_width: int  # 4 or 8
+    first: int  # what the ids count from
+    rows: int
+    columns: int  # address of offset, width and target address of each column; widths are multiples of 8
+    column_count: int
+    table_rows: int
+    newest: int  # address of the newest generation of each row, or 0
+    newest_width: int  # 1, 2 or 4
+    number: int  # rows whose newest generation is a later one are left out
+    ids_out: int = 0  # address for the rows' ids, eight bytes each, or 0
+
+
+class _Functions(NamedTuple):
+    pread: int
+    crc32: int
+
+
+def _instruction(build: Callable[..., Any], result: Any, count: int) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        value = build(builder, *arguments)
+        return context.get_dummy_value() if value is None else value
+
+    return result(*[types.int64] * count), generate
+
+
+def _load(bits: int) -> Any:
+    def build(builder: Any, address: Any) -> Any:
+        kind = ir.IntType(bits)
+        value = builder.load(builder.inttoptr(address, kind.as_pointer()), align=1)
+        return value if bits == 64 else builder.zext(value, _WORD)
+
+    return _instruction(build, types.int64, 1)
+
+
+@intrinsic
+def _load8_(typing: Any, address: Any) -> Any:
+    return _load(8)
+
+
+@intrinsic
+def _load16_(typing: Any, address: Any) -> Any:
+    return _load(16)
+
+
+@intrinsic
+def _load32_(typing: Any, address: Any) -> Any:
+    return _load(32)
+
+
+@intrinsic
+def _load64_(typing: Any, address: Any) -> Any:
+    return _load(64)
+
+
+@intrinsic
+def _store64_(typing: Any, address: Any, value: Any) -> Any:
+    def build(builder: Any, address: Any, value: Any) -> None:
+        builder.store(value, builder.inttoptr(address, _WORD.as_pointer()), align=1)
+
+    return _instruction(build, types.void, 2)
+
+
+@intrinsic
+def _move_line_(typing: Any, target: Any, source: Any) -> Any:
+    """Copy 64 bytes, in the widest registers there are."""
+
+    def build(builder: Any, target: Any, source: Any) -> None:
+        line = ir.VectorType(_WORD, 8).as_pointer()
+        value = builder.load(builder.inttoptr(source, line), align=1)
+        builder.store(value, builder.inttoptr(target, line), align=1)
+
+    return _instruction(build, types.void, 2)
+
+
+@intrinsic
+def _next_(typing: Any, address: Any) -> Any:
+    """The next number of a counter that threads share."""
+
+    def build(builder: Any, address: Any) -> Any:
+        pointer = builder.inttoptr(address, _WORD.as_pointer())
+        return builder.atomic_rmw("add", pointer, ir.Constant(_WORD, 1), "monotonic")
+
+    return _instruction(build, types.int64, 1)
+
+
+@intrinsic
+def _pread_(typing: Any, function: Any, handle: Any, into: Any, length: Any, offset: Any) -> Any:
+    def build(builder: Any, function: Any, handle: Any, into: Any, length: Any, offset: Any) -> Any:
+        kind = ir.FunctionType(_WORD, [ir.IntType(32), _WORD, _WORD, _WORD])
+        target = builder.inttoptr(function, kind.as_pointer())
+        return builder.call(target, [builder.trunc(handle, ir.IntType(32)), into, length, offset])
+
+    return _instruction(build, types.int64, 5)
+
+
+@intrinsic
+def _crc32_(typing: Any, function: Any, data: Any, length: Any) -> Any:
+    def build(builder: Any, function: Any, data: Any, length: Any) -> Any:
+        kind = ir.FunctionType(_WORD, [_WORD, _WORD, ir.IntType(32)])
+        target = builder.inttoptr(function, kind.as_pointer())
+        return builder.call(target, [ir.Constant(_WORD, 0), data, builder.trunc(length, ir.IntType(32))])
+
+    return _instruction(build, types.int64, 3)
+
+
+# What numba calls is not what a type checker sees.
+_load8, _load16, _load32, _load64 = (cast(Any, each) for each in (_load8_, _load16_, _load32_, _load64_))
+_store64, _move_line = cast(Any, _store64_), cast(Any, _move_line_)
+_next, _pread, _crc32 = (cast(Any, each) for each in (_next_, _pread_, _crc32_))
+
+
+def _signed(signature: str) -> Any:
+    def decorate(function: Any) -> Any:
+        try:
+            return numba.njit([signature], nogil=True, cache=True)(function)
+        except RuntimeError as error:
+            if "cannot cache" not in str(error):  # no directory that it may write to: compile in every process
+                raise
+            return numba.njit([signature], nogil=True)(function)
+
+    return decorate
+
+
+@_signed("boolean(int64, int64, int64, int64)")
+def _arrives(piece: int, memory: int, pread: int, crc32: int) -> bool:
+    """Read a piece and compare its blocks with their checksums."""
+    length, done = _load64(piece + 16), 0
+    while done < length:
+        got = _pread(pread, _load64(piece), memory + done, length - done, _load64(piece + 8) + done)
+        if got <= 0:
+            return False
+        done += got
+    checksum, block_bytes = _load64(piece + 24), _load64(piece + 32)
+    for start in range(0, length, block_bytes):
+        if _crc32(crc32, memory + start, min(block_bytes, length - start)) != _load32(checksum):
+            return False
+        checksum += 4
+    return True
+
+
+@_signed("boolean(int64, int64)")
+def _applies(piece: int, memory: int) -> bool:
+    """Write the rows of a piece to their places; False, before anything is written, if a row has none."""
+    ids, width, first = memory + _load64(piece + 40), _load64(piece + 48), _load64(piece + 56)
+    rows, columns, count, table_rows = (
+        _load64(piece + 64),
+        _load64(piece + 72),
+        _load64(piece + 80),
+        _load64(piece + 88),
+    )
+    newest, newest_width, number = _load64(piece + 96), _load64(piece + 104), _load64(piece + 112)
+    ids_out = _load64(piece + 120)
+    for row in range(rows):
+        wanted = first + (_load32(ids + 4 * row) if width == 4 else _load64(ids + 8 * row))
+        if wanted < 0 or wanted >= table_rows:
+            return False
+        if ids_out != 0:
+            _store64(ids_out + 8 * row, wanted)
+    for row in range(rows):
+        wanted = first + (_load32(ids + 4 * row) if width == 4 else _load64(ids + 8 * row))
+        if newest != 0:
+            at = newest + wanted * newest_width
+            found = _load8(at) if newest_width == 1 else _load16(at) if newest_width == 2 else _load32(at)
+            if found > number:
+                continue
+        for column in range(count):
+            entry = columns + 24 * column
+            size = _load64(entry + 8)
+            source, target = memory + _load64(entry) + row * size, _load64(entry + 16) + wanted * size
+            lines = size // 64 * 64
+            for offset in range(0, lines, 64):
+                _move_line(target + offset, source + offset)
+            for offset in range(lines, size, 8):
+                _store64(target + offset, _load64(source + offset))
+    return True
+
+
+@_signed("void(int64, int64, int64, int64)")
+def _work(table: int, memory: int, pread: int, crc32: int) -> None:
+    while True:
+        number = _next(table)
+        if number >= _load64(table + 8):
+            return
+        piece = table + 16 + 8 * _FIELDS * number
+        if _arrives(piece, memory, pread, crc32) and _applies(piece, memory):
+            _store64(piece + _OUTCOME, DONE)
+
+
+class Pieces:
+    """A list of pieces that several threads work on at once."""
+
+    def __init__(self, pieces: list[Piece], functions: _Functions) -> None:
+        rows = [(*piece, 0) for piece in pieces]
+        self._table = np.array([0, len(pieces), *(field for row in rows for field in row)], dtype=np.int64)
+        self._functions = functions
+        self.memory_bytes = max((piece.length for piece in pieces), default=0)
+
+    def work(self, memory: NDArray[np.uint8]) -> None:
+        """Take pieces until none is left, reading them into ``memory`` (at least ``memory_bytes`` of it)."""
+        _work(self._table.ctypes.data, memory.ctypes.data, *self._functions)
+
+    def undone(self) -> NDArray[np.intp]:
+        """The pieces that were not as they should be."""
+        outcomes = self._table[2:].reshape(-1, _FIELDS)[:, -1]
+        return np.flatnonzero(outcomes != DONE)
+
+
+@cache
+def functions() -> _Functions | None:
+    """Where ``pread`` and ``crc32`` are; None where they cannot be found."""
+    try:
+        pread = ctypes.CDLL(None).pread64
+        crc32 = ctypes.CDLL("libz.so.1").crc32
+    except (OSError, AttributeError):
+        return None
+    addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in (pread, crc32)]
+    return _Functions(*addresses) if all(addresses) else None  # type: ignore[arg-type]
