@@ -1,0 +1,130 @@
+"""Restores without the GIL: the same rows as in the plain way, and what is wrong is found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import holdfast as hf
+from holdfast.checkpoint.columns import ColumnWriter
+from holdfast.checkpoint.crew import Crew
+from holdfast.checkpoint.pieces import Application, apply_pieces
+from holdfast.checkpoint.plan import Read, TablePlan, plan_tables
+from holdfast.checkpoint.read import VerifiedReader, lineage
+from holdfast.checkpoint.restore import restore_rows
+from holdfast.errors import DamagedData
+from holdfast.storage.files import PosixFiles
+from holdfast.storage.local import LocalStore
+
+ROWS, DIM = 3000, 24  # rows of 96 bytes: a line of 64 and four words
+SAVES = 6
+
+
+@pytest.fixture(params=["sgd", "adagrad"])
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Path, dict[str, Tensor]]]:
+    """A grid with contested and arranged chunks, and its newest rows."""
+    torch.manual_seed(0)
+    model = nn.Embedding(ROWS, DIM, sparse=True)
+    kind = torch.optim.SGD if request.param == "sgd" else torch.optim.Adagrad
+    optimizer = kind(model.parameters(), lr=0.1)
+    grid = hf.Grid(rule=hf.DeadShare(0.3), reset=False)
+    options = {"save": hf.Never(), "strategy": grid, "retention": hf.KeepAll()}
+    with hf.Checkpointer(tmp_path / "run", model=model, optimizer=optimizer, **options) as guard:
+        for save in range(SAVES):
+            ids = torch.randint(0, ROWS if save == 0 else 600 + 200 * save, (700,))
+            model(ids).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            guard.step()
+            guard.save(wait=True)
+        guard.drain(arranged=True)
+    slots = {name: value for name, value in optimizer.state[model.weight].items() if name == "sum"}
+    yield tmp_path / "run", {"weight": model.weight.detach().clone(), **slots}
+
+
+def plan_of(store: LocalStore) -> TablePlan:
+    head, reader = hf.open_run(store).head(), VerifiedReader(store)
+    history = [reader.parts(entry) for entry in lineage(head, head.entries[-1].info.id)]
+    (plan,) = plan_tables(history).values()
+    return plan
+
+
+def empty(columns: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: torch.full_like(values, torch.nan) for name, values in columns.items()}
+
+
+def reads(plan: TablePlan) -> list[tuple[int, Read]]:
+    return [(number, read) for number, generation in enumerate(plan.generations) if number for read in generation]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_both_ways_restore_the_same(run: tuple[Path, dict[str, Tensor]], workers: int) -> None:
+    folder, expected = run
+    for store in (LocalStore(folder), LocalStore(folder, PosixFiles())):  # files of its own are not read directly
+        targets, seen = empty(expected), []
+        restore_rows(
+            VerifiedReader(store),
+            [(plan_of(store), targets)],
+            seen=lambda _, ids, seen=seen: seen.append(ids),
+            workers=workers,
+        )
+        assert all(torch.equal(targets[name], values) for name, values in expected.items())
+        told = torch.cat([ids for ids in seen if ids is not None]).unique()
+        assert torch.equal(told, torch.cat([_ids(store, read) for _, read in reads(plan_of(store))]).unique())
+
+
+def test_pieces_of_local_files_are_done_without_the_gil(run: tuple[Path, dict[str, Tensor]]) -> None:
+    folder, expected = run
+    targets = empty({"weight": expected["weight"]})
+    done = _apply(LocalStore(folder), targets)
+    assert all(done) and len(done) >= SAVES - 1
+    assert not any(_apply(LocalStore(folder, PosixFiles()), targets))
+
+
+def test_a_damaged_block_is_left_undone_and_then_told(run: tuple[Path, dict[str, Tensor]]) -> None:
+    folder, expected = run
+    store = LocalStore(folder)
+    _, read = reads(plan_of(store))[0]
+    path = folder / read.bundle.name
+    data = bytearray(path.read_bytes())
+    data[read.chunk.place.offset + read.chunk.place.length - 1] ^= 1
+    path.write_bytes(data)
+    targets = empty(expected)
+    assert not all(_apply(LocalStore(folder), targets))
+    with pytest.raises(DamagedData, match="does not match its checksum"):
+        restore_rows(VerifiedReader(store), [(plan_of(store), targets)])
+
+
+def test_a_file_cut_short_or_gone_is_told(run: tuple[Path, dict[str, Tensor]]) -> None:
+    folder, expected = run
+    store = LocalStore(folder)
+    plan = plan_of(store)
+    path = folder / reads(plan)[0][1].bundle.name
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(DamagedData, match="cut short"):
+        restore_rows(VerifiedReader(store), [(plan, empty(expected))])
+    path.unlink()
+    with pytest.raises(DamagedData, match="is missing"):
+        restore_rows(VerifiedReader(store), [(plan, empty(expected))])
+
+
+def _ids(store: LocalStore, read: Read) -> Tensor:
+    width = 4 if read.chunk.ids == "U32" else 8
+    data = VerifiedReader(store).chunk(read.bundle, read.chunk.place, 0, width * read.rows)
+    return torch.from_numpy(np.frombuffer(data, dtype=f"<u{width}").astype(np.int64) + read.chunk.first)
+
+
+def _apply(store: LocalStore, targets: dict[str, Tensor]) -> list[bool]:
+    plan = plan_of(store)
+    columns = {column.name: column for column in plan.spec.columns}
+    writers = {
+        name: ColumnWriter(target, columns[name].dtype, columns[name].row_shape) for name, target in targets.items()
+    }
+    work = [Application(read=read, number=number, writers=writers) for number, read in reads(plan)]
+    with Crew(2) as crew:
+        return apply_pieces(VerifiedReader(store), crew, work)
