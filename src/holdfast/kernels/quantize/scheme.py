@@ -86,25 +86,30 @@ def resolution(dim: int) -> int:
 
 # Parts of the range given up below and above. Selected one after another for the least mean loss over normal rows with
 # and without outliers, Student's t, uniform rows and rows of DLRMs trained with SGD and Adagrad. Longer rows have
-# longer tails: they need more starts, further in.
-_STARTS = {
+# longer tails, so their starts lie further in; very long ones need more of them.
+_SHORT = {
     2: ((0.14, 0.14), (0.08, 0.2), (0.2, 0.08)),
     3: ((0.05, 0.05), (0.1, 0.025), (0.025, 0.1)),
     4: ((0.015, 0.015), (0.005, 0.04), (0.04, 0.005)),
 }
-_FAR_STARTS = {
-    2: ((0.2, 0.3), (0.3, 0.2)),
-    3: ((0.1, 0.1), (0.15, 0.15), (0.1, 0.2)),
-    4: ((0.05, 0.05), (0.03, 0.08), (0.08, 0.03), (0.1, 0.1)),
+_MEDIUM = {
+    2: ((0.15, 0.15), (0.12, 0.24), (0.24, 0.12)),
+    3: ((0.06, 0.06), (0.04, 0.12), (0.12, 0.04)),
+    4: ((0.02, 0.02), (0.01, 0.05), (0.05, 0.01)),
 }
-_LONG_ROW = 64
+_LONG = {
+    2: (*_SHORT[2], (0.2, 0.3), (0.3, 0.2)),
+    3: (*_SHORT[3], (0.1, 0.1), (0.15, 0.15), (0.1, 0.2)),
+    4: (*_SHORT[4], (0.05, 0.05), (0.03, 0.08), (0.08, 0.03), (0.1, 0.1)),
+}
+_SHORT_DIM, _MEDIUM_DIM = 64, 128  # the longest of each
 REFITS = 2
 
 
 @cache
 def starts(bits: int, dim: int) -> NDArray[np.float32]:
     """``[start, 2]``: code = inverse·u + offset, rounded, of the grids that a fit starts from."""
-    shares = _STARTS[bits] + (_FAR_STARTS[bits] if dim > _LONG_ROW else ())
+    shares = (_SHORT if dim <= _SHORT_DIM else _MEDIUM if dim <= _MEDIUM_DIM else _LONG)[bits]
     top = (1 << bits) - 1
     return np.array([_line(below, above, top, resolution(dim)) for below, above in shares], dtype=np.float32)
 
