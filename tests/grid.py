@@ -189,6 +189,19 @@ def bundles_named(store: Store) -> set[str]:
     return {bundle.name for parts in manifests(store).values() for part in parts for bundle in part.bundles}
 
 
+def unused_bytes(store: Store) -> int:
+    """Bytes of bundles, their heads left out, that nothing refers to."""
+    used: defaultdict[str, int] = defaultdict(int)
+    sizes: dict[str, int] = {}
+    for manifest in (part for parts in manifests(store).values() for part in parts):
+        chunks = (*manifest.state, *(chunk for part in manifest.tables for chunk in part.chunks))
+        for chunk in chunks:
+            bundle = manifest.bundles[chunk.place.bundle]
+            sizes[bundle.name] = bundle.size_bytes - bundle.head_bytes
+            used[bundle.name] += chunk.place.length
+    return sum(sizes[name] - used[name] for name in sizes)
+
+
 def manifests(store: Store) -> dict[str, tuple[Manifest, ...]]:
     """Every kept checkpoint's manifests, by its id; nobody may rearrange them meanwhile."""
     reader = VerifiedReader(store)

@@ -37,7 +37,7 @@ PLANS = {
         rows=200_000, searched_rows=5_000, loss_rows=20_000, kmeans_rows=4_000, repeats=5, steps=10, scale=0.002
     ),
     "full": Plan(
-        rows=1_000_000, searched_rows=50_000, loss_rows=100_000, kmeans_rows=20_000, repeats=9, steps=60, scale=0.005
+        rows=1_000_000, searched_rows=50_000, loss_rows=100_000, kmeans_rows=10_000, repeats=9, steps=60, scale=0.005
     ),
 }
 

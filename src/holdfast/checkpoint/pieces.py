@@ -17,13 +17,13 @@ from holdfast.checkpoint.columns import ColumnWriter, Ids
 from holdfast.checkpoint.crew import Crew
 from holdfast.checkpoint.plan import Read
 from holdfast.checkpoint.read import VerifiedReader
-from holdfast.format.bundle import BLOCK_BYTES, Directory, blocks_of
+from holdfast.format.bundle import BLOCK_BYTES, blocks_of
 from holdfast.format.dtypes import itemsize
 from holdfast.format.layout import IDS
 from holdfast.format.manifest import BundleRef
 
 if TYPE_CHECKING:
-    from holdfast.kernels.native import Piece
+    from holdfast.kernels.native import Column, Piece
 
 _OPEN_FILES = 256  # at a time
 
@@ -53,12 +53,12 @@ def apply_pieces(reader: VerifiedReader, crew: Crew, work: Sequence[Application]
 def _apply(reader: VerifiedReader, crew: Crew, work: Sequence[Application], kernels: ModuleType) -> list[bool]:
     done = [False] * len(work)
     with _Files(reader).closing() as files:
-        kept: list[object] = []  # arrays whose addresses the pieces hold
-        built = [(number, _piece(each, files, kernels, kept)) for number, each in enumerate(work)]
+        columns: list[Column] = []
+        built = [(number, _piece(each, files, kernels, columns)) for number, each in enumerate(work)]
         pieces = [(number, piece) for number, piece in built if piece is not None]
         if not pieces:
             return done
-        shared = kernels.Pieces([piece for _, piece in pieces], kernels.functions())
+        shared = kernels.Pieces([piece for _, piece in pieces], columns, kernels.functions())
         crew.together(lambda: shared.work(np.empty(shared.memory_bytes, dtype=np.uint8)), limit=len(pieces))
         undone = set(shared.undone().tolist())
     for position, (number, _) in enumerate(pieces):
@@ -72,6 +72,7 @@ class _Files:
     def __init__(self, reader: VerifiedReader) -> None:
         self._reader = reader
         self._handles: dict[str, int | None] = {}
+        self._checksums: dict[str, tuple[int, int]] = {}  # where they are, and how many
 
     @contextmanager
     def closing(self) -> Iterator[_Files]:
@@ -83,12 +84,19 @@ class _Files:
                 if handle is not None:
                     os.close(handle)
 
-    def open(self, bundle: BundleRef) -> tuple[int, Directory] | None:
+    def open(self, bundle: BundleRef) -> int | None:
         """None where it is no file, or cannot be opened: whoever reads it in another way will tell why."""
         if bundle.name not in self._handles:
             self._handles[bundle.name] = self._opened(bundle)
-        handle, directory = self._handles[bundle.name], self._reader.known_directory(bundle)
-        return (handle, directory) if handle is not None and directory is not None else None
+        return self._handles[bundle.name]
+
+    def checksums(self, bundle: BundleRef, block: int, blocks: int) -> int | None:
+        """The address of the checksums of an open bundle's blocks; None if it does not have so many."""
+        if bundle.name not in self._checksums:
+            directory = self._reader.directory(bundle)
+            self._checksums[bundle.name] = int(directory.ctypes.data), len(directory)
+        address, count = self._checksums[bundle.name]
+        return address + 4 * block if 0 <= block <= count - blocks else None
 
     def _opened(self, bundle: BundleRef) -> int | None:
         path = self._reader.path(bundle)
@@ -105,53 +113,52 @@ class _Files:
         return handle
 
 
-def _piece(work: Application, files: _Files, kernels: ModuleType, kept: list[object]) -> Piece | None:
+def _piece(work: Application, files: _Files, kernels: ModuleType, columns: list[Column]) -> Piece | None:
+    """What the kernel takes, with its columns added to ``columns``; None where it cannot do it."""
     read, chunk = work.read, work.read.chunk
     ranges = read.ranges([column for column in read.columns if column.name == IDS or column.name in work.writers])
     if chunk.ids is None or len(ranges) != 1 or ranges[0][0] != 0 or not read.rows:
         return None
-    places = _column_places(work)
-    opened = files.open(read.bundle) if places is not None else None
-    if opened is None or places is None:
-        return None
-    handle, directory = opened
+    own = _columns(work, kernels)
+    handle = files.open(read.bundle) if own else None
     length = min(blocks_of(ranges[0][1]) * BLOCK_BYTES, chunk.place.length)
-    if not 0 <= chunk.place.block <= len(directory) - blocks_of(length):
+    checksums = files.checksums(read.bundle, chunk.place.block, blocks_of(length)) if handle is not None else None
+    if handle is None or checksums is None:
         return None
-    kept += [places, directory]
     newest = work.newest if work.newest is not None and read.contested else None
     piece: Piece = kernels.Piece(
         handle=handle,
         offset=chunk.place.offset,
         length=length,
-        checksums=directory.ctypes.data + 4 * chunk.place.block,
+        checksums=checksums,
         block_bytes=BLOCK_BYTES,
         ids=0,
         ids_width=itemsize(chunk.ids),
         first=chunk.first,
         rows=read.rows,
-        columns=places.ctypes.data,
-        column_count=len(places),
+        columns=len(columns),
+        column_count=len(own),
         table_rows=read.part.spec.rows,
         newest=0 if newest is None else newest.ctypes.data,
         newest_width=1 if newest is None else newest.itemsize,
         number=work.number,
         ids_out=0 if work.ids_out is None else work.ids_out.ctypes.data,
     )
+    columns += own
     return piece
 
 
-def _column_places(work: Application) -> NDArray[np.int64] | None:
-    """Offset, width and target of each column that is wanted; None where one cannot be written this way."""
-    places = []
+def _columns(work: Application, kernels: ModuleType) -> list[Column]:
+    """Each column that is wanted; none where one of them cannot be written this way."""
+    found: list[Column] = []
     for column in work.read.columns:
         if column.name in work.writers:
             scatter = work.writers[column.name].scatter
             width = column.length // column.shape[0]
             if scatter is None or scatter.width != width:
-                return None
-            places.append((column.offset, width, scatter.address))
-    return np.array(places, dtype=np.int64) if places else None
+                return []
+            found.append(kernels.Column(column.offset, width, scatter.address))
+    return found
 
 
 @cache

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 DONE = 1
 _FIELDS = 17  # of a piece: those of Piece, then its outcome
 _OUTCOME = 8 * (_FIELDS - 1)
+_COLUMNS = 9  # the field that becomes an address
 _WORD = ir.IntType(64)
 
 
@@ -39,13 +40,21 @@ class Piece(NamedTuple):
     ids_width: int  # 4 or 8
     first: int  # what the ids count from
     rows: int
-    columns: int  # address of offset, width and target address of each column; widths are multiples of 8
+    columns: int  # the first of its columns in the list of all
     column_count: int
     table_rows: int
     newest: int  # address of the newest generation of each row, or 0
     newest_width: int  # 1, 2 or 4
     number: int  # rows whose newest generation is a later one are left out
     ids_out: int = 0  # address for the rows' ids, eight bytes each, or 0
+
+
+class Column(NamedTuple):
+    """Where a column lies in a piece's bytes, and where its rows go. The width is a multiple of 8."""
+
+    offset: int
+    width: int
+    target: int  # address of row 0
 
 
 class _Functions(NamedTuple):
@@ -225,11 +234,14 @@ def _work(table: int, memory: int, pread: int, crc32: int) -> None:
 
 
 class Pieces:
-    """A list of pieces that several threads work on at once."""
+    """A list of pieces that several threads work on at once, and the columns that they name."""
 
-    def __init__(self, pieces: list[Piece], functions: _Functions) -> None:
-        rows = [(*piece, 0) for piece in pieces]
-        self._table = np.array([0, len(pieces), *(field for row in rows for field in row)], dtype=np.int64)
+    def __init__(self, pieces: list[Piece], columns: list[Column], functions: _Functions) -> None:
+        self._columns = np.array(columns, dtype=np.int64)
+        table = np.zeros((len(pieces), _FIELDS), dtype=np.int64)
+        table[:, :-1] = pieces
+        table[:, _COLUMNS] = self._columns.ctypes.data + self._columns.strides[0] * table[:, _COLUMNS]
+        self._table = np.concatenate([np.array([0, len(pieces)], dtype=np.int64), table.ravel()])
         self._functions = functions
         self.memory_bytes = max((piece.length for piece in pieces), default=0)
 

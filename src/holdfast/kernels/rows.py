@@ -49,6 +49,8 @@ class RowScatter:
     def __init__(self, words: NDArray[np.uint64], kernels: ModuleType) -> None:
         self._words = words
         self._kernels = kernels
+        self.address = int(words.ctypes.data)  # of the tensor's first byte
+        self.width = 8 * int(words.shape[1])  # bytes of a row
 
     @classmethod
     def into(cls, target: Tensor) -> RowScatter | None:
@@ -60,16 +62,6 @@ class RowScatter:
             return None
         words = target.detach().view(len(target), -1).view(torch.int64).numpy().view(np.uint64)
         return cls(words, kernels)
-
-    @property
-    def address(self) -> int:
-        """Of the tensor's first byte."""
-        return int(self._words.ctypes.data)
-
-    @property
-    def width(self) -> int:
-        """Bytes of a row."""
-        return 8 * int(self._words.shape[1])
 
     def __call__(self, rows: memoryview, ids: NDArray[np.int64], chosen: NDArray[np.bool_] | None = None) -> None:
         """Copy the ``i``-th row to row ``ids[i]``, where ``chosen[i]``. Ids outside the tensor raise IndexError."""

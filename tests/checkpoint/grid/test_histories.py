@@ -16,7 +16,7 @@ import holdfast as hf
 from holdfast.policy import Retention, Rule
 from holdfast.run import Run
 from holdfast.storage import MemoryStore, Store
-from tests.grid import ROWS, Trainer, Truth, bundles_named, bundles_stored, manifests, rows_above
+from tests.grid import ROWS, Trainer, Truth, bundles_named, bundles_stored, manifests, rows_above, unused_bytes
 from tests.independent.reader import IndependentRun
 
 RULES = [
@@ -163,6 +163,19 @@ def test_where_every_replaced_record_is_split_off_no_restore_reads_one(rule: Rul
         run = history.run
         for info in run.checkpoints():
             assert rows_above(run, info.id) == history.truth.wanted(run, info.id)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+def test_where_no_table_is_saved_whole_no_bundle_holds_a_byte_that_nothing_refers_to(rule: Rule) -> None:
+    chance, store = Random(1), MemoryStore()
+    with Trainer(store, hf.Grid(rule=rule, reset=False), Truth()) as trainer:
+        trainer.save({name: [0] for name in ROWS})  # now all of them have their slots
+        for _ in range(10):
+            ids = {name: chance.sample(range(count), chance.randint(0, count // 2)) for name, count in ROWS.items()}
+            trainer.save(ids, arranged=chance.random() < 0.5)
+    Run(store).prune(hf.KeepAll(), grace_s=0.0)
+    assert bundles_named(store) == bundles_stored(store)
+    assert unused_bytes(store) == 0
 
 
 @pytest.mark.parametrize("share", [0.05, 0.25, 0.5, 1.0])
