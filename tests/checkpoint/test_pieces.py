@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -25,9 +25,17 @@ ROWS, DIM = 3000, 24  # rows of 96 bytes: a line of 64 and four words
 SAVES = 6
 
 
-@pytest.fixture(params=["sgd", "adagrad"])
-def run(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Path, dict[str, Tensor]]]:
-    """A grid with contested and arranged chunks, and its newest rows."""
+@pytest.fixture
+def run(made: tuple[Path, dict[str, Tensor]], tmp_path: Path) -> tuple[Path, dict[str, Tensor]]:
+    """A grid to damage, and its newest rows."""
+    shutil.copytree(made[0], tmp_path / "run")
+    return tmp_path / "run", made[1]
+
+
+@pytest.fixture(scope="module", params=["sgd", "adagrad"])
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Tensor]]:
+    """A grid with contested and arranged chunks."""
+    tmp_path = tmp_path_factory.mktemp("made")
     torch.manual_seed(0)
     model = nn.Embedding(ROWS, DIM, sparse=True)
     kind = torch.optim.SGD if request.param == "sgd" else torch.optim.Adagrad
@@ -44,7 +52,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Path, 
             guard.save(wait=True)
         guard.drain(arranged=True)
     slots = {name: value for name, value in optimizer.state[model.weight].items() if name == "sum"}
-    yield tmp_path / "run", {"weight": model.weight.detach().clone(), **slots}
+    return tmp_path / "run", {"weight": model.weight.detach().clone(), **slots}
 
 
 def plan_of(store: LocalStore) -> TablePlan:
