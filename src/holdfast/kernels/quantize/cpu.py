@@ -6,7 +6,7 @@ import numpy as np
 from numba.core import types  # type: ignore[import-untyped, unused-ignore]
 from numpy.typing import NDArray
 
-from holdfast.kernels.quantize.lanes import CUBE, FLOAT, INT, LANES, MATRIX, ROWS, VECTOR, Floats, compiled
+from holdfast.kernels.quantize.lanes import FLOAT, INT, LANES, MATRIX, ROWS, VECTOR, Floats, compiled
 from holdfast.kernels.quantize.logarithmic import find_codes, to_values
 from holdfast.kernels.quantize.packing import RECORDS, Records, pack
 from holdfast.kernels.quantize.scheme import (
@@ -50,7 +50,7 @@ _METHOD, _BITS, _FINEST, _BINS = range(4)  # of a plan
 _PLAN, _FIELDS = types.Array(types.int64, 1, "C"), types.Array(types.uint32, 2, "C")
 _SMALLEST, _LARGEST, _OFFSET_SHARE = np.float32(SMALLEST), np.float32(LARGEST), np.float32(OFFSET_SHARE)
 _TWO = np.float32(2)
-_NO_LINES = np.zeros((1, 1, 2), np.float32)
+_NO_LINES = np.zeros((1, 2), np.float32)
 
 
 def encode(rows: Floats, scheme: Scheme, out: Records) -> int:
@@ -62,7 +62,7 @@ def encode(rows: Floats, scheme: Scheme, out: Records) -> int:
     if scheme.method is Method.GREEDY:
         lines = greedy_lines(scheme, dim)
     elif scheme.method is Method.FITTED:
-        lines = starts(scheme.bits, dim)[np.newaxis]
+        lines = starts(scheme.bits, dim)
     plan = np.array([_NUMBERS[scheme.method], scheme.bits, resolution(dim), scheme.num_bins], np.int64)
     escaped: int = _encode(rows, out, plan, lines)
     return escaped
@@ -133,7 +133,7 @@ def _put_headers(out: Records, first: int, count: int, m: Floats, fields: Fields
     return escaped
 
 
-@compiled(ROWS, _PLAN, CUBE, VECTOR, MATRIX, _FIELDS)
+@compiled(ROWS, _PLAN, MATRIX, VECTOR, MATRIX, _FIELDS)
 def _find_grids(block: Floats, plan: Plan, lines: Floats, u: Floats, m: Floats, fields: Fields) -> None:
     """Each row's grid, and the header fields that say it."""
     method, dim, top = plan[_METHOD], block.shape[1], np.float32((1 << plan[_BITS]) - 1)
@@ -158,7 +158,7 @@ def _write(block: Floats, out: Records, first: int, count: int, plan: Plan, m: F
     return _put_headers(out, first, count, m, fields, header)
 
 
-@compiled(ROWS, RECORDS, _PLAN, CUBE, returns=INT)
+@compiled(ROWS, RECORDS, _PLAN, MATRIX, returns=INT)
 def _encode(rows: Floats, out: Records, plan: Plan, lines: Floats) -> int:
     (count, dim), escaped = rows.shape, 0
     block, u = np.empty((LANES, dim), np.float32), np.empty(LANES * dim, np.float32)

@@ -79,7 +79,7 @@ def _has_words(out: Tensor, scheme: Scheme) -> bool:
 
 @cache
 def _lines(scheme: Scheme, dim: int, device: torch.device) -> Tensor:
-    """The grids that a search tries: ``[start, 2]``, or ``[given up below, given up in all, 2]``."""
+    """The grids that a search tries (see ``scheme``)."""
     if scheme.method is Method.GREEDY:
         return torch.from_numpy(greedy_lines(scheme, dim)).to(device)
     if scheme.method is Method.FITTED:

@@ -89,12 +89,12 @@ def fit(  # type: ignore[no-untyped-def]
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _loss(  # type: ignore[no-untyped-def]
     units, total, lines, top, below, both,
-    dim: tl.constexpr, width: tl.constexpr, places: tl.constexpr, finest: tl.constexpr, tries: tl.constexpr,
-    bins: tl.constexpr,
+    dim: tl.constexpr, width: tl.constexpr, places: tl.constexpr, finest: tl.constexpr, bins: tl.constexpr,
 ):  # fmt: skip
     """The squared error of the grid that gives up so many bins, as an integer: scaled, less what all grids share."""
-    line = lines + (below * tries + both) * 2
-    codes, squares, products = _sums(units, tl.load(line), tl.load(line + 1), top, dim, width, places)
+    slope = tl.zeros_like(total) + tl.load(lines + 2 * both)
+    shift = -(below.to(tl.float32) * tl.load(lines + 2 * both + 1))
+    codes, squares, products = _sums(units, slope, shift, top, dim, width, places)
     largest, size = top.to(tl.int64), below.to(tl.int64) * 0
     first, step = below.to(tl.int64) * largest, size + bins - both
     linear = first * total.to(tl.int64) + step * products.to(tl.int64)
@@ -111,10 +111,10 @@ def narrow(  # type: ignore[no-untyped-def]
     """Check-N-Run, section 4.2.3: give up a bin at the end where it costs less; keep the best range on the way."""
     below = tl.zeros_like(total).to(tl.int32)
     best_below, best_both = below, below
-    best = _loss(units, total, lines, top, below, 0, dim, width, places, finest, tries, bins)
+    best = _loss(units, total, lines, top, below, 0, dim, width, places, finest, bins)
     for both in range(1, tries):
-        raised = _loss(units, total, lines, top, below + 1, both, dim, width, places, finest, tries, bins)
-        lowered = _loss(units, total, lines, top, below, both, dim, width, places, finest, tries, bins)
+        raised = _loss(units, total, lines, top, below + 1, both, dim, width, places, finest, bins)
+        lowered = _loss(units, total, lines, top, below, both, dim, width, places, finest, bins)
         below += (raised < lowered).to(tl.int32)
         loss = tl.minimum(raised, lowered)
         better = loss < best

@@ -37,7 +37,7 @@ Lanes = Any  # no value outside of kernels
 LANES = 16
 
 INT, FLOAT = types.int64, types.float32
-VECTOR, MATRIX, CUBE = (types.Array(types.float32, dimensions, "C") for dimensions in (1, 2, 3))
+VECTOR, MATRIX = (types.Array(types.float32, dimensions, "C") for dimensions in (1, 2))
 ROWS = types.Array(types.float32, 2, "C", readonly=True)  # or writable
 
 _VECTOR = ir.VectorType(ir.FloatType(), LANES)

@@ -82,8 +82,9 @@ def narrow(units: Rows, scheme: Scheme, found: Bounds) -> Grids:
 
 def _losses(units: Rows, scheme: Scheme, below: Counts, both: int) -> Counts:
     """The squared error of the grid that gives up so many bins, as an integer: scaled, less what all grids share."""
-    lines = greedy_lines(scheme, units.shape[1])[below, both]
-    sums = _sums(units, lines[:, 0], lines[:, 1], np.float32(scheme.top))
+    slope, per_bin = greedy_lines(scheme, units.shape[1])[both]
+    shift = -(below.astype(np.float32) * per_bin)
+    sums = _sums(units, np.full_like(shift, slope), shift, np.float32(scheme.top))
     dim, finest = units.shape[1], resolution(units.shape[1])
     total = _total(units).astype(np.int64)
     codes, squares = sums.codes.astype(np.int64), sums.squares.astype(np.int64)

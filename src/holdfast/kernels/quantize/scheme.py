@@ -108,24 +108,23 @@ REFITS = 2
 
 @cache
 def starts(bits: int, dim: int) -> NDArray[np.float32]:
-    """``[start, 2]``: code = inverse·u + offset, rounded, of the grids that a fit starts from."""
+    """``[start, 2]``: slope and shift of the grids that a fit starts from; code = slope·u + shift, rounded."""
     shares = (_SHORT if dim <= _SHORT_DIM else _MEDIUM if dim <= _MEDIUM_DIM else _LONG)[bits]
-    top = (1 << bits) - 1
-    return np.array([_line(below, above, top, resolution(dim)) for below, above in shares], dtype=np.float32)
+    finest, top = resolution(dim), (1 << bits) - 1
+    slopes = [_slope(top / (finest * (1 - (below + above)))) for below, above in shares]
+    shifts = [-below * finest * slope for (below, _), slope in zip(shares, slopes, strict=True)]
+    return np.array([slopes, shifts], dtype=np.float32).T.copy()
 
 
 @cache
 def greedy_lines(scheme: Scheme, dim: int) -> NDArray[np.float32]:
-    """``[given up below, given up in all, 2]``, both in bins."""
-    bins, size = scheme.num_bins, scheme.steps + 1
-    lines = np.zeros((size, size, 2), dtype=np.float32)
-    for below in range(size):
-        for both in range(below, size):
-            lines[below, both] = _line(below / bins, (both - below) / bins, scheme.top, resolution(dim))
-    return lines
+    """``[bins given up in all, 2]``: slope, and what each bin given up below takes away from the shift."""
+    finest, bins = resolution(dim), scheme.num_bins
+    slopes = [_slope(scheme.top / (finest * (1 - both / bins))) for both in range(scheme.steps + 1)]
+    return np.array([slopes, [finest * slope / bins for slope in slopes]], dtype=np.float32).T.copy()
 
 
-def _line(below: float, above: float, top: int, finest: int) -> tuple[np.float32, np.float32]:
-    inverse = np.array(top / (finest * (1 - below - above)), dtype=np.float32)
-    inverse = (inverse.view(np.uint32) & np.uint32(KEPT)).view(np.float32)
-    return np.float32(inverse), np.float32(-below * finest * float(inverse))
+def _slope(value: float) -> float:
+    """Cut to so few bits that its products with units are exact."""
+    bits = np.array(value, dtype=np.float32).view(np.uint32) & np.uint32(KEPT)
+    return float(bits.view(np.float32))

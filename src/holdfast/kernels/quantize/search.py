@@ -11,7 +11,6 @@ from numba.core import types  # type: ignore[import-untyped, unused-ignore]
 from numpy.typing import NDArray
 
 from holdfast.kernels.quantize.lanes import (
-    CUBE,
     FLOAT,
     INT,
     LANES,
@@ -173,16 +172,16 @@ def _refit(m: Floats, share: np.float32) -> None:
     store(m, SHIFT, (load(m, BEST) - load(m, TOTAL) * load(m, SLOPE)) * same(share))
 
 
-@compiled(VECTOR, INT, MATRIX, FLOAT, FLOAT, CUBE)
+@compiled(VECTOR, INT, MATRIX, FLOAT, FLOAT, MATRIX)
 def fit(u: Floats, dim: int, m: Floats, top: np.float32, finest: np.float32, lines: Floats) -> None:
     """The best of several grids, each with the scale and zero that least squares give for its codes; then refits."""
     size, share = np.float32(dim), ONE / np.float32(dim)
     store(m, BEST, same(ZERO))
     store(m, SHARED, same(ZERO))
     store(m, OWN, same(ONE))
-    for start in range(lines.shape[1]):
-        store(m, SLOPE, same(lines[0, start, 0]))
-        store(m, SHIFT, same(lines[0, start, 1]))
+    for start in range(lines.shape[0]):
+        store(m, SLOPE, same(lines[start, 0]))
+        store(m, SHIFT, same(lines[start, 1]))
         _sum(u, dim, m, top)
         _keep_better(m, size)
     for _ in range(REFITS):
@@ -221,22 +220,22 @@ def _step(n: Numbers, both: int) -> None:
         n[_BEST_BOTH, lane] = both if better else n[_BEST_BOTH, lane]
 
 
-@compiled(VECTOR, INT, MATRIX, FLOAT, INT, CUBE, INT)
+@compiled(VECTOR, INT, MATRIX, FLOAT, INT, MATRIX, INT)
 def narrow(u: Floats, dim: int, m: Floats, top: np.float32, finest: int, lines: Floats, bins: int) -> None:
     """Check-N-Run, section 4.2.3: give up a bin at the end where it costs less; keep the best range on the way."""
     n = np.zeros((6, LANES), np.int64)
     n[_LEAST, :] = _WORST
     n[_RAISED, :] = _WORST
     for both in range(lines.shape[0]):
+        store(m, SLOPE, same(lines[both, 0]))
         for more in range(2 if both else 1):
             for lane in range(LANES):
-                m[SLOPE, lane] = lines[n[_BELOW, lane] + more, both, 0]
-                m[SHIFT, lane] = lines[n[_BELOW, lane] + more, both, 1]
+                m[SHIFT, lane] = -(np.float32(n[_BELOW, lane] + more) * lines[both, 1])
             _sum(u, dim, m, top)
             _compute_losses(m, n, dim, int(top), finest, bins, both, more)
         _step(n, both)
     for lane in range(LANES):
-        size = (m[HIGH, lane] - m[LOW, lane]) / np.float32(bins)
-        low = m[LOW, lane] + np.float32(n[_BEST_BELOW, lane]) * size
-        high = m[HIGH, lane] - np.float32(n[_BEST_BOTH, lane] - n[_BEST_BELOW, lane]) * size
+        bin_size = (m[HIGH, lane] - m[LOW, lane]) / np.float32(bins)
+        low = m[LOW, lane] + np.float32(n[_BEST_BELOW, lane]) * bin_size
+        high = m[HIGH, lane] - np.float32(n[_BEST_BOTH, lane] - n[_BEST_BELOW, lane]) * bin_size
         m[SCALE, lane], m[ZERO_POINT, lane] = (high - low) / top, low
