@@ -71,7 +71,7 @@ def test_logarithmic_grids_keep_zero_and_the_stated_relative_error(kind: Codec, 
     for row, found in zip(exact, back, strict=True):
         positive = row > 0
         octaves = np.log2(row[positive].max() / max(row[positive].min(), 2.0**-126)) if positive.any() else 0
-        bound = (octaves + 1 / 128) / (2 * (2**kind.bits - 2)) * 1.0001
+        bound = (octaves + 1 / 64) / (2 * (2**kind.bits - 2)) * 1.01  # ends and step are rounded to half precision
         assert bound > 1 or (np.abs(found - row) <= bound * row + 2.0**-126).all()
 
 
