@@ -156,8 +156,8 @@ class Logarithmic(Quantized):
 
     Zero stays zero. Between the smallest positive value of the row and the largest the steps are even in the bit
     pattern, which is close to the logarithm: over r octaves, a relative error of at most
-    1.01·(r + 1/64)/(2·(2^bits − 2)), where that is below 1. Below 2⁻¹²⁶ the error is less than that, absolutely. Rows with a negative value, an infinity
-    or a NaN are escapes.
+    1.01·(r + 1/64)/(2·(2^bits − 2)), where that is below 1. Below 2⁻¹²⁶ the error is less than that, absolutely. Rows
+    with a negative value, an infinity or a NaN are escapes.
     """
 
     name: ClassVar[str] = "logarithmic"
