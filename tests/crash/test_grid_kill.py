@@ -1,4 +1,4 @@
-"""A real agent process is killed in the middle of a round."""
+"""Real processes are killed while they rearrange."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import os
 import signal
 import time
 from pathlib import Path
+from random import Random
 
 import pytest
 
 import holdfast as hf
 from holdfast.run import Run
 from holdfast.storage import LocalStore
+from holdfast.testing.server import S3Place
+from tests.crash.test_s3_kills import check_run, train_and_kill, victim
 from tests.grid import Trainer, Truth, bundles_named, bundles_stored
 from tests.session.job import freeze, kill
 
@@ -70,3 +73,14 @@ def test_an_agent_killed_in_a_round_loses_nothing_and_the_next_one_rearranges(wr
     assert run.verify() == []
     assert list(store.list(f"data/{caught}/")) == []
     assert bundles_named(store) == bundles_stored(store)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_grid_on_s3_killed_very_often_ends_where_an_uninterrupted_run_ends(s3_place: S3Place, seed: int) -> None:
+    with victim(s3_place, "grid", steps=300) as trainers:
+        train_and_kill(trainers, kills=15, chance=Random(seed))
+        check_run(s3_place, 300, trainers.committed)
+    run = hf.open_run(s3_place.url, options=s3_place.options)
+    assert any(entry.rounds for entry in run.head().entries)
