@@ -15,7 +15,10 @@ from holdfast.errors import DamagedData
 from holdfast.format.bundle import BLOCK_BYTES
 from holdfast.policy import Rule, Strategy
 from holdfast.run import Run
+from holdfast.runtime import Runtime
 from holdfast.storage import MemoryStore
+from holdfast.testing.faults import FaultyStore, Operation
+from holdfast.types import Kind
 from tests.grid import ROWS, Trainer, Truth, bundles_named, bundles_stored, manifests, rows_above
 
 RULES = [hf.DeadShare(0.0), hf.DeadShare(1.0), hf.Pairs(0.0), hf.Pairs(1.0)]
@@ -113,7 +116,7 @@ def test_a_run_may_be_consecutive_before_and_after_it_is_a_grid(rule: Rule) -> N
     store, truth = MemoryStore(), Truth()
     rounds = live_under([hf.Consecutive(), grid(rule), hf.Consecutive(), grid(rule)], store, truth)
     assert rounds[0] == rounds[2] == 0 and rounds[1] and rounds[3]
-    assert {info.kind for info in Run(store).checkpoints()[1:]} == {hf.types.Kind.INCREMENTAL}
+    assert {info.kind for info in Run(store).checkpoints()[1:]} == {Kind.INCREMENTAL}
     if rule == hf.DeadShare(0.0):
         run = Run(store)
         newest = run.checkpoints()[-1].id
@@ -139,6 +142,28 @@ def test_a_baseline_that_is_dropped_takes_its_grid_with_it() -> None:
     with Trainer(store, hf.Full(), truth, retention=hf.KeepLast(1)) as trainer:
         newest = trainer.save({"wide": [3]})
     assert {info.name.split("/")[1] for info in store.list("data/")} == {newest}
+    check(store, truth)
+
+
+def test_a_baseline_is_taken_once_reading_what_is_above_the_last_one_takes_longer() -> None:
+    """On a store that takes a second to write an object and three to read from one."""
+    clock = [0.0]
+
+    def takes(operation: Operation) -> None:
+        clock[0] += {"put": 1.0, "get_range": 3.0}.get(operation.kind, 0.0)
+
+    store, truth = MemoryStore(), Truth()
+    slow = FaultyStore(store, before=takes)
+    with Trainer(
+        slow, hf.Grid(rule=hf.DeadShare(0.0)), truth, runtime=Runtime(monotonic_s=lambda: clock[0])
+    ) as trainer:
+        for number in range(20):
+            trainer.save({"wide": range(number, number + 20)}, arranged=True)
+    run = Run(store)
+    kinds = [info.kind for info in run.checkpoints()]
+    print(kinds)
+    assert 1 < kinds.count(Kind.FULL) < len(kinds) / 2
+    assert all(rows_above(run, info.id) == 0 for info in run.checkpoints() if info.kind is Kind.FULL)
     check(store, truth)
 
 
