@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from holdfast.format.manifest import Manifest
 from holdfast.policy import Strategy
 from holdfast.run import Run
 from holdfast.runtime import SYSTEM, Runtime
-from holdfast.storage import Store
+from holdfast.storage import LocalStore, Store
 
 ROWS = {"wide": 60, "short": 17, "flat": 25}
 SETTINGS: dict[str, Any] = {
@@ -206,6 +207,15 @@ def manifests(store: Store) -> dict[str, tuple[Manifest, ...]]:
     """Every kept checkpoint's manifests, by its id; nobody may rearrange them meanwhile."""
     reader = VerifiedReader(store)
     return {entry.info.id: reader.parts(entry) for entry in Run(store).head().entries}
+
+
+def as_files(store: Store, folder: Path) -> LocalStore:
+    """The same objects in files, which are read in a way of their own."""
+    for info in store.list():
+        path = folder / info.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(store.get(info.name))
+    return LocalStore(folder)
 
 
 def restored(run: Run, checkpoint: str | int | None) -> State:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -19,8 +20,8 @@ from holdfast.format.catalog import Record, intent_name
 from holdfast.format.manifest import Manifest, Place
 from holdfast.policy import Rule
 from holdfast.run import Run
-from holdfast.storage import MemoryStore
-from tests.grid import ROWS, Model, Trainer, Truth, bundles_named, manifests, restored, same
+from holdfast.storage import MemoryStore, Store
+from tests.grid import ROWS, Model, Trainer, Truth, as_files, bundles_named, manifests, restored, same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,7 @@ class Flip:
 class Arranged:
     """A grid that was rearranged several times, and which byte of it each checkpoint needs."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
         self.store, self.truth = MemoryStore(), Truth()
         with Trainer(self.store, hf.Grid(rule=hf.DeadShare(0.05), reset=False), self.truth) as trainer:
             trainer.save({"wide": [0], "short": [0], "flat": [0]})
@@ -47,6 +48,7 @@ class Arranged:
         self.ids = [info.id for info in self.run.checkpoints()]
         self.manifests = {checkpoint: parts[0] for checkpoint, parts in manifests(self.store).items()}
         self.model = Model()
+        self.stores: list[Store] = [self.store, as_files(self.store, folder)]  # both ways to read rows
 
     def objects(self) -> dict[str, frozenset[str] | None]:
         """Every object that the newest catalog leads to but bundles, and who needs it."""
@@ -92,23 +94,26 @@ class Arranged:
                     yield name, place, number, frozenset(readers | ({checkpoint} if own else set()))
 
     def examine(self, flip: Flip) -> None:
-        data = bytearray(self.store.get(flip.name))
-        data[flip.at] ^= 1 << flip.at % 8
         before = self.store.get(flip.name)
-        self.store.put(flip.name, bytes(data))
+        data = bytearray(before)
+        data[flip.at] ^= 1 << flip.at % 8
+        for store in self.stores:
+            store.put(flip.name, bytes(data))
         try:
             named = {problem.object_name for problem in self.run.verify()}
             assert flip.name in named
             assert flip.breaks is None or named == {flip.name}
             for checkpoint in self.ids:
-                self._restore(checkpoint, flip)
+                for store in self.stores:
+                    self._restore(Run(store), checkpoint, flip)
                 self._read_rows(checkpoint, flip)
         finally:
-            self.store.put(flip.name, before)
+            for store in self.stores:
+                store.put(flip.name, before)
 
-    def _restore(self, checkpoint: str, flip: Flip) -> None:
+    def _restore(self, run: Run, checkpoint: str, flip: Flip) -> None:
         try:
-            Run(self.store).restore(checkpoint, **self.model.parts)
+            run.restore(checkpoint, **self.model.parts)
         except DamagedData as error:
             # An older catalog that is fallen back on may refer to what was rearranged and collected since.
             assert flip.breaks is None or (error.object_name == flip.name and checkpoint in flip.breaks)
@@ -135,10 +140,12 @@ def _places(manifest: Manifest) -> Iterator[tuple[Place, bool]]:
     yield from ((chunk.place, True) for chunk in manifest.state)
 
 
-def test_a_flipped_byte_anywhere_in_a_grid_is_found_by_all_who_read_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flipped_byte_anywhere_in_a_grid_is_found_by_all_who_read_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(chain, "_INLINE_ENTRIES", 2)  # so that a short run has history pages
     monkeypatch.setattr(chain, "_PAGE_ENTRIES", 1)
-    grid = Arranged()
+    grid = Arranged(tmp_path)
     kinds = {name.rpartition("/")[2].split("-")[0] for name in (*grid.objects(), *bundles_named(grid.store))}
     assert {"rows", "replaced", "00000", "part", "checkpoint", "intent"} <= kinds
     for flip in grid.flips():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -16,10 +17,10 @@ from holdfast.format.bundle import BLOCK_BYTES
 from holdfast.policy import Rule, Strategy
 from holdfast.run import Run
 from holdfast.runtime import Runtime
-from holdfast.storage import MemoryStore
+from holdfast.storage import MemoryStore, Store
 from holdfast.testing.faults import FaultyStore, Operation
 from holdfast.types import Kind
-from tests.grid import ROWS, Trainer, Truth, bundles_named, bundles_stored, manifests, rows_above
+from tests.grid import ROWS, Trainer, Truth, as_files, bundles_named, bundles_stored, manifests, rows_above
 
 RULES = [hf.DeadShare(0.0), hf.DeadShare(1.0), hf.Pairs(0.0), hf.Pairs(1.0)]
 ALL = {name: range(count) for name, count in ROWS.items()}
@@ -84,15 +85,15 @@ def test_a_row_that_changes_every_time_costs_no_restore_more_than_one_record() -
 
 
 @pytest.mark.parametrize("rule", [hf.DeadShare(0.05), hf.Pairs(0.0)], ids=repr)
-def test_more_chunks_than_a_byte_can_number_are_told_apart(rule: Rule) -> None:
+def test_more_chunks_than_a_byte_can_number_are_told_apart(rule: Rule, tmp_path: Path) -> None:
     store, truth, chance = MemoryStore(), Truth(), Random(0)
     with Trainer(store, grid(rule), truth) as trainer:
         saved = [trainer.save({"flat": [0]})]
         saved += [trainer.save({"flat": chance.sample(range(ROWS["flat"]), 2)}) for _ in range(270)]
         trainer.guard.drain(arranged=True)
         assert trainer.guard.stats.grid.index_bytes == sum(ROWS.values()) + ROWS["flat"]  # two bytes for each of these
-    run = Run(store)
-    truth.check(run, *saved[:3], *saved[250:270:6], saved[-1])
+    for each in (store, as_files(store, tmp_path)):
+        truth.check(Run(each), *saved[:3], *saved[250:270:6], saved[-1])
 
 
 # ---- before and after ---------------------------------------------------------------------------------------------
@@ -200,14 +201,14 @@ class Large:
         self.guard.drain(arranged=True)
         self.states.append(weight.detach().clone())
 
-    def is_exact(self, step: int) -> bool:
+    def is_exact(self, step: int, store: Store | None = None) -> bool:
         table = nn.Embedding(*self.table.weight.shape)
-        Run(self.store).restore(step, model=table)
+        Run(store or self.store).restore(step, model=table)
         return torch.equal(table.weight.detach(), self.states[step - 1])
 
 
 @pytest.mark.parametrize("rule", [hf.DeadShare(0.25), hf.Pairs(0.02)], ids=repr)
-def test_an_interval_of_a_million_rows_is_rearranged(rule: Rule) -> None:
+def test_an_interval_of_a_million_rows_is_rearranged(rule: Rule, tmp_path: Path) -> None:
     chance = np.random.default_rng(0)
     large = Large(1_200_000, 4, rule)
     with large.guard:
@@ -215,10 +216,11 @@ def test_an_interval_of_a_million_rows_is_rearranged(rule: Rule) -> None:
         large.save(chance.choice(1_200_000, 1_000_000, replace=False))
         large.save(chance.choice(1_200_000, 400_000, replace=False))
         assert large.guard.stats.grid.rows_moved >= 1_000_000
-    assert all(large.is_exact(step) for step in (1, 2, 3))
+    files = as_files(large.store, tmp_path)
+    assert all(large.is_exact(step) and large.is_exact(step, files) for step in (1, 2, 3))
 
 
-def test_a_checkpoint_reads_only_the_blocks_of_a_chunk_that_hold_its_rows() -> None:
+def test_a_checkpoint_reads_only_the_blocks_of_a_chunk_that_hold_its_rows(tmp_path: Path) -> None:
     """Rows that step 3 replaced lie behind those that step 4 replaced: what is wrong there is nothing to step 3."""
     large = Large(40_000, 8, hf.DeadShare(0.9))
     ids = np.arange(40_000)
@@ -233,6 +235,7 @@ def test_a_checkpoint_reads_only_the_blocks_of_a_chunk_that_hold_its_rows() -> N
     data[chunk.place.offset + chunk.place.length - 1] ^= 1
     large.store.put(name, bytes(data))
     assert [problem.object_name for problem in Run(large.store).verify()] == [name]
-    assert large.is_exact(3) and large.is_exact(4)
-    with pytest.raises(DamagedData):
-        large.is_exact(2)
+    for store in (large.store, as_files(large.store, tmp_path)):
+        assert large.is_exact(3, store) and large.is_exact(4, store)
+        with pytest.raises(DamagedData):
+            large.is_exact(2, store)
