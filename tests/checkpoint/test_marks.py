@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from holdfast import kernels
 from holdfast.checkpoint.marks import Marks
+from holdfast.kernels import sets
 from holdfast.types import Since
 
 ROWS = 150
@@ -80,7 +80,7 @@ class MarksMachine(RuleBasedStateMachine):
     @invariant()
     def there_are_three_sets_at_most(self) -> None:
         buffers = [rows._bits for rows in (self.marks.live, self.marks.pending, self.marks.base)]
-        assert all(bits is None or bits.numel() == kernels.set_bytes(ROWS) for bits in buffers)
+        assert all(bits is None or bits.numel() == sets.set_bytes(ROWS) for bits in buffers)
         assert len({bits.data_ptr() for bits in buffers if bits is not None}) == sum(b is not None for b in buffers)
 
 

@@ -14,9 +14,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import kernels
 from holdfast.errors import ConfigurationError
-from holdfast.kernels import cpu, portable, reference
+from holdfast.kernels import cpu, portable, reference, sets
 
 ROWS = st.integers(min_value=1, max_value=300)
 
@@ -30,8 +29,8 @@ def rows_and_ids(draw: st.DrawFn) -> tuple[int, list[int]]:
 @st.composite
 def set_and_range(draw: st.DrawFn) -> tuple[torch.Tensor, set[int], int, int]:
     rows, ids = draw(rows_and_ids())
-    bits = kernels.new_set(rows)
-    kernels.mark(bits, torch.tensor(ids, dtype=torch.int64), rows)
+    bits = sets.new_set(rows)
+    sets.mark(bits, torch.tensor(ids, dtype=torch.int64), rows)
     start, stop = sorted((draw(st.integers(0, rows)), draw(st.integers(0, rows))))
     return bits, set(ids), start, stop
 
@@ -45,17 +44,17 @@ def rows_in(bits: torch.Tensor) -> set[int]:
 def test_marks_set_exactly_the_bits_of_their_ids(case: tuple[int, list[int]], dtype: type) -> None:
     rows, ids = case
     for kernel in (reference.mark, cpu.mark):
-        bits = kernels.new_set(rows)
+        bits = sets.new_set(rows)
         assert kernel(bits.numpy(), np.array(ids, dtype=dtype), rows) == -1
         assert rows_in(bits) == set(ids)
-    bits = kernels.new_set(rows)
+    bits = sets.new_set(rows)
     portable.mark(bits, torch.from_numpy(np.array(ids, dtype=dtype)), rows)
     assert rows_in(bits) == set(ids)
 
 
 def test_all_ids_that_share_a_byte_are_set() -> None:
-    bits = kernels.new_set(64)
-    kernels.mark(bits, torch.arange(8).repeat(3), 64)
+    bits = sets.new_set(64)
+    sets.mark(bits, torch.arange(8).repeat(3), 64)
     assert bits.tolist() == [255, 0, 0, 0, 0, 0, 0, 0]
 
 
@@ -64,7 +63,7 @@ def test_all_ids_that_share_a_byte_are_set() -> None:
 def test_marks_keep_what_is_there(case: tuple[torch.Tensor, set[int], int, int], more: list[int]) -> None:
     bits, ids, _, _ = case
     more = [i for i in more if i < 8 * bits.numel()]
-    kernels.mark(bits, torch.tensor(more, dtype=torch.int64), 8 * bits.numel())
+    sets.mark(bits, torch.tensor(more, dtype=torch.int64), 8 * bits.numel())
     assert rows_in(bits) == ids | set(more)
 
 
@@ -78,9 +77,9 @@ def test_listing_and_counting_agree_with_python_sets(case: tuple[torch.Tensor, s
         assert kernel.count(bits.numpy(), start, stop) == len(wanted)
     assert portable.list_ids(bits, start, stop).tolist() == wanted
     assert portable.count(bits, start, stop) == len(wanted)
-    listed = kernels.list_ids(bits, start, stop)
+    listed = sets.list_ids(bits, start, stop)
     assert (listed.dtype, listed.tolist()) == (torch.int64, wanted)
-    assert kernels.count(bits, start, stop) == len(wanted)
+    assert sets.count(bits, start, stop) == len(wanted)
 
 
 @settings(deadline=None)
@@ -93,10 +92,10 @@ def test_nonzero_rows_are_found_in_every_integer_width(data: st.DataObject, dtyp
         patterns[row, column] = data.draw(st.integers(np.iinfo(dtype).min, np.iinfo(dtype).max).filter(bool))
     wanted = {row for row, _ in touched}
     for kernel in (reference.mark_nonzero_rows, cpu.mark_nonzero_rows):
-        bits = kernels.new_set(rows)
+        bits = sets.new_set(rows)
         kernel(bits.numpy(), patterns)
         assert rows_in(bits) == wanted
-    bits = kernels.new_set(rows)
+    bits = sets.new_set(rows)
     portable.mark_nonzero_rows(bits, torch.from_numpy(patterns))
     assert rows_in(bits) == wanted
 
@@ -109,8 +108,8 @@ FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.flo
 def test_minus_zero_and_nan_count_as_nonzero(dtype: torch.dtype, columns: int) -> None:
     values = torch.zeros(100, columns)
     values[7, -1], values[31, 0], values[32, -1], values[99, 0] = -0.0, float("nan"), 1.0, -1.0
-    bits = kernels.new_set(100)
-    kernels.mark_nonzero_rows(bits, values.to(dtype))
+    bits = sets.new_set(100)
+    sets.mark_nonzero_rows(bits, values.to(dtype))
     assert rows_in(bits) == {7, 31, 32, 99}
 
 
@@ -122,34 +121,34 @@ def test_rows_of_any_layout_and_rank_are_read() -> None:
     flat = torch.zeros(9)
     flat[8] = 1
     for values, wanted in ((transposed, {4}), (shifted, {9}), (flat, {8}), (torch.zeros(0, 4), set())):
-        bits = kernels.new_set(values.shape[0])
-        kernels.mark_nonzero_rows(bits, values)
+        bits = sets.new_set(values.shape[0])
+        sets.mark_nonzero_rows(bits, values)
         assert rows_in(bits) == wanted
 
 
 def test_merge_and_clear() -> None:
-    into, other = kernels.new_set(70), kernels.new_set(70)
-    kernels.mark(into, torch.tensor([0, 69]), 70)
-    kernels.mark(other, torch.tensor([1, 69]), 70)
-    kernels.merge(into, other)
+    into, other = sets.new_set(70), sets.new_set(70)
+    sets.mark(into, torch.tensor([0, 69]), 70)
+    sets.mark(other, torch.tensor([1, 69]), 70)
+    sets.merge(into, other)
     assert rows_in(into) == {0, 1, 69}
     assert rows_in(other) == {1, 69}
-    kernels.clear(into)
+    sets.clear(into)
     assert rows_in(into) == set()
 
 
 @pytest.mark.parametrize("bad", [-1, 70, 2**40, -(2**40)])
 def test_an_id_outside_the_table_is_an_error_and_never_a_stray_write(bad: int) -> None:
     with pytest.raises(ConfigurationError, match=rf"row {bad} is outside a table of 70 rows"):
-        kernels.mark(kernels.new_set(70), torch.tensor([3, bad, 4]), 70)
+        sets.mark(sets.new_set(70), torch.tensor([3, bad, 4]), 70)
     for kernel in (reference.mark, cpu.mark):
-        assert kernel(kernels.new_set(70).numpy(), np.array([3, bad, 4]), 70) == 1
+        assert kernel(sets.new_set(70).numpy(), np.array([3, bad, 4]), 70) == 1
 
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 3), (5, 4), (0, 129)])
 def test_a_range_outside_the_set_is_an_error(start: int, stop: int) -> None:
-    bits = kernels.new_set(128)
-    for call in (kernels.list_ids, kernels.count):
+    bits = sets.new_set(128)
+    for call in (sets.list_ids, sets.count):
         with pytest.raises(ConfigurationError, match=f"{start} to {stop}"):
             call(bits, start, stop)
 
@@ -157,23 +156,23 @@ def test_a_range_outside_the_set_is_an_error(start: int, stop: int) -> None:
 def test_ids_of_any_shape_stride_and_integer_type_are_marked() -> None:
     ids = torch.tensor([[1, 2, 3], [4, 5, 66]])
     for given_ids in (ids, ids.t(), ids.to(torch.int32), ids.to(torch.uint8), ids[:, ::2]):
-        bits = kernels.new_set(70)
-        kernels.mark(bits, given_ids, 70)
+        bits = sets.new_set(70)
+        sets.mark(bits, given_ids, 70)
         assert rows_in(bits) == set(given_ids.flatten().tolist())
 
 
 def test_an_empty_table_has_an_empty_set() -> None:
-    bits = kernels.new_set(0)
-    kernels.mark(bits, torch.empty(0, dtype=torch.int64), 0)
+    bits = sets.new_set(0)
+    sets.mark(bits, torch.empty(0, dtype=torch.int64), 0)
     assert bits.numel() == 0
-    assert kernels.list_ids(bits, 0, 0).tolist() == []
-    assert kernels.count(bits, 0, 0) == 0
+    assert sets.list_ids(bits, 0, 0).tolist() == []
+    assert sets.count(bits, 0, 0) == 0
 
 
 @pytest.mark.parametrize("kernel", [reference, cpu])
 def test_rows_beyond_two_to_the_31_are_told_apart(kernel) -> None:
     rows = 2**32 + 100  # 512 MiB of address space; only the pages that hold a bit are ever touched
-    bits = np.zeros(kernels.set_bytes(rows), dtype=np.uint8)
+    bits = np.zeros(sets.set_bytes(rows), dtype=np.uint8)
     ids = [2**31 - 1, 2**31, 2**31 + 1, 2**32 - 1, 2**32, rows - 1]
     assert kernel.mark(bits, np.array(ids), rows) == -1
     for start in (2**31 - 100, 2**32 - 100):
@@ -183,8 +182,8 @@ def test_rows_beyond_two_to_the_31_are_told_apart(kernel) -> None:
 
 
 def test_a_set_costs_one_bit_per_row() -> None:
-    assert kernels.set_bytes(10_131_227) * 8 / 10_131_227 < 1.0001
-    assert [kernels.set_bytes(rows) for rows in (0, 1, 64, 65)] == [0, 8, 8, 16]
+    assert sets.set_bytes(10_131_227) * 8 / 10_131_227 < 1.0001
+    assert [sets.set_bytes(rows) for rows in (0, 1, 64, 65)] == [0, 8, 8, 16]
 
 
 def run_python(program: str) -> str:
@@ -196,16 +195,16 @@ def run_python(program: str) -> str:
 def test_numpy_serves_where_numba_is_missing() -> None:
     program = """
 import sys; sys.modules["numba"] = None
-import torch; from holdfast import kernels
-kernels.warm_up()
-bits = kernels.new_set(100); kernels.mark(bits, torch.tensor([99, 3, 99]), 100)
-print(kernels.list_ids(bits, 0, 100).tolist(), kernels.count(bits, 0, 100), kernels._host_kernels().__name__)
+import torch; from holdfast.kernels import sets
+sets.warm_up()
+bits = sets.new_set(100); sets.mark(bits, torch.tensor([99, 3, 99]), 100)
+print(sets.list_ids(bits, 0, 100).tolist(), sets.count(bits, 0, 100), sets._host_kernels().__name__)
 """
     assert run_python(program) == "[3, 99] 2 holdfast.kernels.reference"
 
 
 def test_importing_the_kernels_imports_no_compiler() -> None:
-    run_python("import sys, holdfast.kernels; assert not {'numba', 'triton'} & set(sys.modules)")
+    run_python("import sys, holdfast.kernels.sets; assert not {'numba', 'triton'} & set(sys.modules)")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")

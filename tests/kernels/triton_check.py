@@ -9,8 +9,7 @@ import sys
 import numpy as np
 import torch
 
-from holdfast import kernels
-from holdfast.kernels import gpu, reference
+from holdfast.kernels import gpu, reference, sets
 
 ROWS = (1, 31, 32, 33, 64, 65, 700)
 
@@ -18,7 +17,7 @@ ROWS = (1, 31, 32, 33, 64, 65, 700)
 def check_marks(rows: int, dtype: type, draw: np.random.Generator, device: str) -> None:
     for length in (0, 1, 40, 600):
         ids = draw.integers(0, rows, length).astype(dtype)
-        bits, wanted = kernels.new_set(rows, device), kernels.new_set(rows)
+        bits, wanted = sets.new_set(rows, device), sets.new_set(rows)
         gpu.mark(bits, torch.from_numpy(ids).to(device), rows)
         reference.mark(wanted.numpy(), ids, rows)
         assert torch.equal(bits.cpu(), wanted), ("mark", rows, length, dtype)
@@ -30,7 +29,7 @@ def check_nonzero_rows(rows: int, dtype: type, draw: np.random.Generator, device
     for columns in (1, 5, 64, 70):
         chosen = draw.random((rows, columns)) < 0.5 / columns
         patterns = (chosen * draw.integers(-100, 100, (rows, columns))).astype(dtype)
-        bits, wanted = kernels.new_set(rows, device), kernels.new_set(rows)
+        bits, wanted = sets.new_set(rows, device), sets.new_set(rows)
         gpu.mark_nonzero_rows(bits, torch.from_numpy(patterns).to(device))
         reference.mark_nonzero_rows(wanted.numpy(), patterns)
         assert torch.equal(bits.cpu(), wanted), ("nonzero", rows, columns, dtype)
@@ -38,7 +37,7 @@ def check_nonzero_rows(rows: int, dtype: type, draw: np.random.Generator, device
 
 def check_many_rows(device: str) -> None:
     rows = 2**31 + 64
-    bits = kernels.new_set(rows, device)
+    bits = sets.new_set(rows, device)
     gpu.mark(bits, torch.tensor([2**31 - 1, 2**31, 2**31 + 63, -1, rows], device=device), rows)
     assert gpu.list_ids(bits, 2**31 - 64, rows).tolist() == [2**31 - 1, 2**31, 2**31 + 63]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from holdfast import kernels
+from holdfast.kernels import sets
 from holdfast.types import Since
 
 
@@ -45,14 +45,14 @@ class RowSet:
         if self.whole:
             return
         if self._mark is None:
-            self._mark = kernels.marker(self._writable(), self._rows)
+            self._mark = sets.marker(self._writable(), self._rows)
         self._used = True
         self._mark(ids)
 
     def add_nonzero_rows(self, values: Tensor) -> None:
         """Add the rows in which ``values`` has any bit set."""
         if not self.whole:
-            kernels.mark_nonzero_rows(self._writable(), values)
+            sets.mark_nonzero_rows(self._writable(), values)
 
     def add_all(self) -> None:
         """Add every row."""
@@ -62,18 +62,18 @@ class RowSet:
         """Add the rows of another set over the same table."""
         self.whole |= other.whole
         if other.bits is not None and not self.whole:
-            kernels.merge(self._writable(), other.bits)
+            sets.merge(self._writable(), other.bits)
 
     def clear(self) -> None:
         """Remove every row."""
         self.whole = False
         if self._bits is not None and self._used:
-            kernels.clear(self._bits)
+            sets.clear(self._bits)
             self._used = False
 
     def _writable(self) -> Tensor:
         if self._bits is None:
-            self._bits = kernels.new_set(self._rows, self._device)
+            self._bits = sets.new_set(self._rows, self._device)
         self._used = True
         return self._bits
 
@@ -93,7 +93,7 @@ class Touched:
         if not self.sets:
             return torch.empty(0, dtype=torch.int64, device=self.device)
         bits, offset = self._union(start, stop)
-        ids = kernels.list_ids(bits, start - offset, stop - offset)
+        ids = sets.list_ids(bits, start - offset, stop - offset)
         return ids.add_(offset) if offset else ids
 
     def count(self, start: int, stop: int) -> int:
@@ -103,16 +103,16 @@ class Touched:
         if not self.sets:
             return 0
         bits, offset = self._union(start, stop)
-        return kernels.count(bits, start - offset, stop - offset)
+        return sets.count(bits, start - offset, stop - offset)
 
     def _union(self, start: int, stop: int) -> tuple[Tensor, int]:
         """The sets joined over a range, and the row that its first bit stands for."""
         if len(self.sets) == 1:
             return self.sets[0], 0
         first = start // 64 * 8
-        union = self.sets[0][first : kernels.set_bytes(stop)].clone()
+        union = self.sets[0][first : sets.set_bytes(stop)].clone()
         for bits in self.sets[1:]:
-            kernels.merge(union, bits[first : first + union.numel()])
+            sets.merge(union, bits[first : first + union.numel()])
         return union, 8 * first
 
 

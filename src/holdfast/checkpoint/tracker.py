@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from holdfast import kernels
 from holdfast.checkpoint.lookups import watch_lookups
 from holdfast.checkpoint.marks import Touched
 from holdfast.checkpoint.notices import Notices
@@ -26,6 +25,7 @@ from holdfast.checkpoint.steps import Steps
 from holdfast.checkpoint.tables import Table
 from holdfast.checkpoint.watch import Watch
 from holdfast.errors import ConfigurationError
+from holdfast.kernels import sets
 from holdfast.types import Since, TableSpec
 
 # Hooks of trackers that were dropped without close(): they do nothing any more. A tracker may be dropped while torch
@@ -45,7 +45,7 @@ class Tracker:
         self._steps = Steps(tuple(self._watches.values()), optimizers, self._notices)
         self._full = False
         for device in {table.parameter.device for table in tables}:
-            kernels.warm_up(device)
+            sets.warm_up(device)
         _remove_stale_hooks()
         self._handles = self._steps.install()
         for watch in self._watches.values():
