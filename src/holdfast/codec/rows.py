@@ -23,9 +23,14 @@ def check_rows(rows: NDArray[Any], dtype: str) -> None:
         raise ConfigurationError(f"rows of type {dtype} cannot come in an array of {rows.dtype}")
 
 
+def is_float(dtype: str) -> bool:
+    """Whether a lossy codec takes values of this type."""
+    return dtype in _NUMPY
+
+
 def check_floats(dtype: str) -> None:
     """A lossy codec takes floating-point numbers only."""
-    if dtype not in _NUMPY:
+    if not is_float(dtype):
         raise ConfigurationError(
             f"values of type {dtype} can be stored exactly only: take Exact() for them; "
             f"other codecs are for {', '.join(_NUMPY)}"

@@ -2,18 +2,20 @@
 
 A rows chunk is ``[ids] weight slot slot ...``, one column after another, each padded to ALIGNMENT bytes. Ids are
 stored as differences from the chunk's first id, in 32 bits where they fit. A chunk without ids holds the contiguous
-rows ``first .. last``.
+rows ``first .. last``. Where rows are quantized, records take their columns' places (codec/chunk.py).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from holdfast.errors import ConfigurationError
 from holdfast.format.dtypes import itemsize
+from holdfast.format.rows import id_bytes, member_dtype
 from holdfast.types import ColumnSpec
 
 ALIGNMENT = 8
@@ -28,6 +30,7 @@ class Column:
     dtype: str
     shape: tuple[int, ...]
     offset: int
+    per_row: bool = True  # whether its first entries belong to the first rows; escapes come as they are needed
 
     @property
     def length(self) -> int:
@@ -55,12 +58,31 @@ def chunk_columns(columns: tuple[ColumnSpec, ...], rows: int, ids: str | None) -
     """The columns of a chunk of ``rows`` row records; ``ids`` is the ids' dtype, None for a contiguous chunk."""
     if any(column.name == IDS for column in columns):
         raise ConfigurationError(f"a column cannot be called {IDS!r}: chunks keep their row ids under that name")
+    shapes = [] if ids is None else [ids_shape(rows, ids)]
+    shapes += [Shape(column.name, column.dtype, (rows, *column.row_shape)) for column in columns]
+    return in_places(shapes)
+
+
+class Shape(NamedTuple):
+    """A column that has no place yet."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    per_row: bool = True
+
+
+def ids_shape(rows: int, ids: str) -> Shape:
+    """The column of a chunk's ids; it comes first."""
+    return Shape(IDS, member_dtype(ids), (rows,))
+
+
+def in_places(shapes: Iterable[Shape]) -> tuple[Column, ...]:
+    """These columns, one after another."""
     placed: list[Column] = []
     offset = 0
-    shapes: list[tuple[str, str, tuple[int, ...]]] = [] if ids is None else [(IDS, ids, (rows,))]
-    shapes += [(column.name, column.dtype, (rows, *column.row_shape)) for column in columns]
-    for name, dtype, shape in shapes:
-        column = Column(name=name, dtype=dtype, shape=shape, offset=offset)
+    for name, dtype, shape, per_row in shapes:
+        column = Column(name=name, dtype=dtype, shape=shape, offset=offset, per_row=per_row)
         placed.append(column)
         offset += padded(column.length)
     return tuple(placed)
@@ -73,6 +95,6 @@ def chunk_bytes(columns: Sequence[Column]) -> int:
 
 def rows_that_fit(columns: Sequence[ColumnSpec], room: int, ids: str | None) -> int:
     """How many row records fit into ``room`` bytes."""
-    per_row = row_bytes(columns) + (itemsize(ids) if ids else 0)
+    per_row = row_bytes(columns) + id_bytes(ids)
     slack = ALIGNMENT * (len(columns) + (1 if ids else 0))
     return max(0, (room - slack) // per_row) if per_row else max(0, room)

@@ -37,6 +37,7 @@ class Place:
     block: int
 
 
+EXACT = "exact"  # the codec of rows as they are
 ALIVE = -1  # in a segment: replaced by none of the checkpoints that the manifest names
 
 
@@ -54,6 +55,10 @@ class RowsChunk:
     In a grid the records are arranged by the checkpoint that replaced them: those still alive first, then the last
     replaced, then the one before; no segments: all alive. Of the checkpoints that the manifest names, every one among
     the first ``through`` has its segment; records that later ones replaced still stand among the living.
+
+    ``codec`` is "exact", or JSON: the codec of each column by its name (docs/spec/codec.md). ``escapes`` says of how
+    many rows each of these columns keeps the values outside of its records; ``loss`` is the mean distance (l2) of a
+    stored weight row from the one that was saved.
     """
 
     place: Place
@@ -61,9 +66,11 @@ class RowsChunk:
     first: int
     last: int
     ids: str | None
-    codec: str = "exact"
+    codec: str = EXACT
     segments: tuple[Segment, ...] = ()
     through: int = 0
+    escapes: tuple[int, ...] = ()
+    loss: float = 0.0
 
     @property
     def alive(self) -> int:
@@ -211,14 +218,16 @@ def _table_to_json(table: TablePart) -> dict[str, Any]:
 
 
 def _chunk_to_json(chunk: RowsChunk) -> list[Any]:
+    body = [_place_to_json(chunk.place), chunk.rows, chunk.first, chunk.last, chunk.ids, chunk.codec]
     segments = [list(segment) for segment in chunk.segments]
-    arranged = [segments, chunk.through] if segments or chunk.through else []
-    return [_place_to_json(chunk.place), chunk.rows, chunk.first, chunk.last, chunk.ids, chunk.codec, *arranged]
+    if chunk.codec != EXACT:
+        return [*body, segments, chunk.through, list(chunk.escapes), chunk.loss]
+    return [*body, segments, chunk.through] if segments or chunk.through else body
 
 
 def _chunk_from_json(body: list[Any]) -> RowsChunk:
-    place, rows, first, last, ids, codec, *arranged = body
-    segments, through = arranged or ((), 0)
+    place, rows, first, last, ids, codec, *rest = body
+    segments, through, escapes, loss = (*rest, *_PLAIN_CHUNK[len(rest) :])
     return RowsChunk(
         place=_place_from_json(place),
         rows=rows,
@@ -228,7 +237,12 @@ def _chunk_from_json(body: list[Any]) -> RowsChunk:
         codec=codec,
         segments=tuple(map(Segment._make, segments)),
         through=through,
+        escapes=tuple(escapes),
+        loss=loss,
     )
+
+
+_PLAIN_CHUNK: tuple[Any, ...] = ((), 0, (), 0.0)  # segments, through, escapes and loss where they are left out
 
 
 def _from_json(body: dict[str, Any]) -> Manifest:

@@ -1,4 +1,8 @@
-"""The row ids of a chunk, as they are stored and as they are meant."""
+"""The row ids of a chunk, as they are stored and as they are meant.
+
+Either as differences from the chunk's first id (``U32``, ``U64``), in any order; or, of sorted ids, each as its
+distance from the one before it (``G8``, ``G16``), where quantized records are so short that four bytes would show.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,37 @@ from numpy.typing import NDArray
 
 from holdfast.format.dtypes import itemsize
 
-ID_TYPES = {"U32": "<u4", "U64": "<u8"}
+ID_TYPES = {"U32": "<u4", "U64": "<u8", "G8": "<u1", "G16": "<u2"}
+_MEMBERS = {"G8": "U8", "G16": "U16"}  # what safetensors readers are told of gaps
+
+
+def member_dtype(ids: str) -> str:
+    """The type of the column of ids as a plain tensor."""
+    return _MEMBERS.get(ids, ids)
+
+
+def id_bytes(ids: str | None) -> int:
+    """Bytes of a stored id; none in a contiguous chunk."""
+    return itemsize(member_dtype(ids)) if ids is not None else 0
 
 
 def chunk_ids(rows: int, first: int, ids: str | None, data: memoryview) -> NDArray[np.int64]:
     """The ids of a chunk that begins with ``data``; of a contiguous one (``ids`` None) no byte is needed."""
     if ids is None:
         return np.arange(first, first + rows)
-    stored = np.frombuffer(data[: rows * itemsize(ids)], dtype=ID_TYPES[ids])
+    stored = np.frombuffer(data[: rows * id_bytes(ids)], dtype=ID_TYPES[ids])
+    if ids in _MEMBERS:
+        return np.cumsum(stored, dtype=np.int64) + first
     return stored.astype(np.int64) + first
+
+
+def pack_ids(ids: NDArray[np.int64], *, in_order: bool) -> tuple[str, NDArray[np.uint8]]:
+    """The shortest way to store ids, and their bytes; only those ``in_order`` can be stored as gaps."""
+    if in_order:
+        gaps = np.diff(ids, prepend=ids[:1])
+        for kind in _MEMBERS:
+            if int(gaps.max(initial=0)) <= np.iinfo(ID_TYPES[kind]).max:
+                return kind, gaps.astype(ID_TYPES[kind]).view(np.uint8)
+    offsets = ids - ids.min(initial=ids[0] if len(ids) else 0)
+    kind = "U32" if int(offsets.max(initial=0)) < 2**32 else "U64"
+    return kind, offsets.astype(ID_TYPES[kind]).view(np.uint8)

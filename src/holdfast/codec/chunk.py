@@ -1,0 +1,205 @@
+"""Chunks whose columns are encoded: where their records lie, and how rows become them and come back.
+
+``[ids] records records ... escapes ...``: a column of records takes the place of each column of values, one record per
+row, so that rows move and are read by their number as in any chunk. Behind them, for each column that has some, come
+the values that no record can hold, in the order of the records that say so (docs/spec/codec.md).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.codec.base import Codec, Encoded, Records, Rows
+from holdfast.codec.difference import Difference
+from holdfast.codec.exact import Exact
+from holdfast.codec.json import from_json, to_json
+from holdfast.codec.rows import from_bytes, to_bytes, to_single
+from holdfast.errors import DamagedData
+from holdfast.format.dtypes import itemsize
+from holdfast.format.layout import Column, Shape, chunk_bytes, chunk_columns, ids_shape, in_places
+from holdfast.format.manifest import EXACT
+from holdfast.format.rows import pack_ids
+from holdfast.types import ColumnSpec
+
+Codecs = Mapping[str, Codec | Difference]  # by the column's name; one for each column of a table
+
+
+def codecs_text(codecs: Codecs) -> str:
+    """How a manifest names them."""
+    if all(isinstance(codec, Exact) for codec in codecs.values()):
+        return EXACT
+    return json.dumps({name: to_json(codec) for name, codec in codecs.items()}, separators=(",", ":"))
+
+
+@lru_cache(maxsize=256)
+def codecs_of(text: str) -> Codecs | None:
+    """The inverse of codecs_text; None where every column is as it is."""
+    if text == EXACT:
+        return None
+    try:
+        body = json.loads(text)
+        return {str(name): from_json(codec) for name, codec in body.items()}
+    except (ValueError, AttributeError, TypeError) as error:
+        raise DamagedData("a chunk's codec", f"cannot be read: {text[:80]!r}") from error
+
+
+def dim_of(column: ColumnSpec) -> int:
+    """Values of a row."""
+    return math.prod(column.row_shape)
+
+
+def escapes_name(column: str) -> str:
+    """The column of values that the records of another one cannot hold."""
+    return f"{column}.escapes"
+
+
+@lru_cache(maxsize=4096)
+def stored_columns(
+    columns: tuple[ColumnSpec, ...], rows: int, ids: str | None, codec: str = EXACT, escapes: tuple[int, ...] = ()
+) -> tuple[Column, ...]:
+    """All columns of a chunk as it lies in its bundle."""
+    codecs = codecs_of(codec)
+    if codecs is None:
+        return chunk_columns(columns, rows, ids)
+    shapes = [] if ids is None else [ids_shape(rows, ids)]
+    shapes += [_records_shape(column, codecs[column.name], rows) for column in columns]
+    shapes += [
+        Shape(escapes_name(column.name), "U8", (count, dim_of(column) * itemsize(column.dtype)), per_row=False)
+        for column, count in zip(columns, escapes, strict=True)
+        if count
+    ]
+    return in_places(shapes)
+
+
+def _records_shape(column: ColumnSpec, codec: Codec | Difference, rows: int) -> Shape:
+    if isinstance(codec, Exact):
+        return Shape(column.name, column.dtype, (rows, *column.row_shape))
+    return Shape(column.name, "U8", (rows, codec.bytes_per_row(dim_of(column), column.dtype)))
+
+
+def record_bytes(columns: Sequence[ColumnSpec], codec: str) -> int:
+    """Bytes of one row's records, without its id."""
+    return sum(column.length for column in stored_columns(tuple(columns), 1, None, codec, (0,) * len(columns)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedChunk:
+    """A chunk's bytes, and what its manifest says of them."""
+
+    data: NDArray[np.uint8]
+    ids: str | None
+    codec: str
+    escapes: tuple[int, ...]
+    loss: float
+
+
+def encode_chunk(
+    columns: tuple[ColumnSpec, ...],
+    codecs: Codecs,
+    values: Mapping[str, memoryview],
+    ids: NDArray[np.int64] | None,
+    rows: int,
+    baseline_rows: Rows | None = None,
+) -> EncodedChunk:
+    """Encode the rows with these (sorted) ids, or contiguous ones; ``values`` are their columns as they are in memory.
+
+    ``baseline_rows`` are needed where the codec of the weights, the first column, refers to a baseline.
+    """
+    encoded: dict[str, Encoded] = {}
+    loss = 0.0
+    for column in columns:
+        matrix = _matrix(values[column.name], column, rows)
+        codec = codecs[column.name]
+        found = encoded[column.name] = _encode(codec, matrix, column, baseline_rows)
+        if column is columns[0]:
+            loss = _loss(codec, found, matrix, column, baseline_rows)
+    escapes = tuple(len(encoded[column.name].escapes) for column in columns)
+    kind, packed = (None, None) if ids is None else pack_ids(ids, in_order=True)
+    text = codecs_text(codecs)
+    data = _joined(stored_columns(columns, rows, kind, text, escapes), encoded, packed)
+    return EncodedChunk(data=data, ids=kind, codec=text, escapes=escapes, loss=loss)
+
+
+def decode_column(
+    column: ColumnSpec,
+    codec: Codec | Difference,
+    records: memoryview,
+    escapes: memoryview,
+    rows: int,
+    baseline_rows: Rows | None = None,
+) -> NDArray[np.uint8]:
+    """The bytes of the values of a column's first ``rows`` rows."""
+    encoded = first_rows(column, codec, records, escapes, rows)
+    return to_bytes(_decode(codec, encoded, column, baseline_rows)).reshape(-1)
+
+
+def first_rows(
+    column: ColumnSpec, codec: Codec | Difference, records: memoryview, escapes: memoryview, rows: int
+) -> Encoded:
+    """The first records of a column, with those of its escapes that belong to them."""
+    dim = dim_of(column)
+    width = codec.bytes_per_row(dim, column.dtype)
+    matrix = np.frombuffer(records, dtype=np.uint8)[: rows * width].reshape(rows, width)
+    kept = np.frombuffer(escapes, dtype=np.uint8).reshape(-1, dim * itemsize(column.dtype))
+    flagged = int(np.count_nonzero(codec.escaped(matrix, dim, column.dtype)))
+    return Encoded(records=matrix, escapes=kept[:flagged])
+
+
+def _matrix(data: memoryview, column: ColumnSpec, rows: int) -> Rows:
+    raw = np.frombuffer(data, dtype=np.uint8).reshape(rows, dim_of(column) * itemsize(column.dtype))
+    return from_bytes(raw, column.dtype)
+
+
+def _encode(codec: Codec | Difference, matrix: Rows, column: ColumnSpec, baseline_rows: Rows | None) -> Encoded:
+    if isinstance(codec, Exact):
+        width = dim_of(column) * itemsize(column.dtype)
+        return Encoded(records=to_bytes(matrix), escapes=np.empty((0, width), dtype=np.uint8))
+    if isinstance(codec, Difference):
+        assert baseline_rows is not None
+        return codec.encode(matrix, baseline_rows, column.dtype)
+    return codec.encode(matrix, column.dtype)
+
+
+def _decode(codec: Codec | Difference, encoded: Encoded, column: ColumnSpec, baseline_rows: Rows | None) -> Rows:
+    if isinstance(codec, Difference):
+        assert baseline_rows is not None
+        return codec.decode(encoded, baseline_rows, codec.baseline, dim_of(column), column.dtype)
+    return codec.decode(encoded, dim_of(column), column.dtype)
+
+
+def _loss(
+    codec: Codec | Difference,
+    encoded: Encoded,
+    matrix: Rows,
+    column: ColumnSpec,
+    baseline_rows: Rows | None,
+) -> float:
+    """The mean distance of a row from what it comes back as; escapes come back as they were."""
+    if isinstance(codec, Exact) or not len(matrix):
+        return 0.0
+    back = to_single(_decode(codec, encoded, column, baseline_rows), column.dtype)
+    with np.errstate(all="ignore"):
+        off = back - to_single(matrix, column.dtype)
+        squares = np.einsum("ij,ij->i", off, off)
+    squares[codec.escaped(encoded.records, dim_of(column), column.dtype)] = 0.0
+    return float(np.sqrt(squares, dtype=np.float64).mean())
+
+
+def _joined(
+    columns: Sequence[Column], encoded: Mapping[str, Encoded], ids: NDArray[np.uint8] | None
+) -> NDArray[np.uint8]:
+    parts: dict[str, Records] = {name: each.records for name, each in encoded.items()}
+    parts |= {escapes_name(name): each.escapes for name, each in encoded.items()}
+    data = np.zeros(chunk_bytes(columns), dtype=np.uint8)
+    for column in columns:
+        source = parts.get(column.name, ids)
+        assert source is not None
+        data[column.offset : column.offset + column.length] = source.reshape(-1)
+    return data
