@@ -16,6 +16,7 @@ from holdfast.format.catalog import (
     Catalog,
     Entry,
     Garbage,
+    OutlineRef,
     Page,
     Ref,
     catalog_name,
@@ -59,6 +60,7 @@ class Draft:
     entries: tuple[Entry, ...]
     garbage: tuple[Garbage, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
+    outlines: tuple[OutlineRef, ...] = ()
 
 
 Change = Callable[[Head | None], Draft | None]  # None: the head is already as it should be
@@ -174,6 +176,7 @@ class Chain:
             garbage=draft.garbage,
             lineage=head.catalog.ancestors() if head else (),
             options=draft.options,
+            outlines=draft.outlines,
         )
         return catalog, pages
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from holdfast.checkpoint.chain import Change, Draft, Head
 from holdfast.errors import BaseDropped, CheckpointNotFound, SaveFailed, TakenOver
-from holdfast.format.catalog import Entry, Garbage, Ref
+from holdfast.format.catalog import Entry, Garbage, OutlineRef, Ref
 from holdfast.policy import Retention, closure
 
 
@@ -129,6 +129,21 @@ def rearrange(rearranged: Mapping[str, Rearranged], *, term: int, clocks: Clocks
     return change
 
 
+def outline(written: OutlineRef, *, term: int, clocks: Clocks) -> Change:
+    """Let an outline take the place of the writer's last one of the same grid."""
+
+    def change(head: Head | None) -> Draft:
+        head = own(head, term)
+        if written.baseline not in head.by_id:
+            raise CheckpointNotFound(f"checkpoint {written.baseline} was dropped while its grid was outlined")
+        key = written.baseline, written.rank
+        old = [each for each in head.catalog.outlines if (each.baseline, each.rank) == key]
+        draft = _without(_same(head, "outline"), old, clocks)
+        return replace(draft, outlines=(*draft.outlines, written))
+
+    return change
+
+
 def own(head: Head | None, term: int | None) -> Head:
     """The head, if this writer may still commit. ``term`` None: administration between two terms, allowed always."""
     if head is None:
@@ -150,9 +165,21 @@ def retain(draft: Draft, retention: Retention, clocks: Clocks) -> Draft:
     dropped_s = clocks.store_s()
     entries = tuple(entry for entry in draft.entries if entry.info.id in keep)
     needed = {folder for entry in entries for folder in entry.folders}
+    needed |= {each.folder for each in draft.outlines if each.baseline in keep}
     dropped = dict.fromkeys(folder for entry in draft.entries for folder in entry.folders if folder not in needed)
     garbage = tuple(Garbage(folder=folder, dropped_s=dropped_s) for folder in dropped)
-    return replace(draft, entries=entries, garbage=(*draft.garbage, *garbage))
+    draft = replace(draft, entries=entries, garbage=(*draft.garbage, *garbage))
+    return _without(draft, [each for each in draft.outlines if each.baseline not in keep], clocks)
+
+
+def _without(draft: Draft, outlines: Sequence[OutlineRef], clocks: Clocks) -> Draft:
+    """Drop outlines. Whoever reads a checkpoint of their grid holds a lease on its baseline, and so keeps them."""
+    if not outlines:
+        return draft
+    dropped_s = clocks.store_s()
+    garbage = (Garbage(folder=old.baseline, dropped_s=dropped_s, names=(old.ref.name,)) for old in outlines)
+    kept = tuple(each for each in draft.outlines if each not in outlines)
+    return replace(draft, outlines=kept, garbage=(*draft.garbage, *garbage))
 
 
 def _same(head: Head, reason: str) -> Draft:
@@ -164,6 +191,7 @@ def _same(head: Head, reason: str) -> Draft:
         entries=head.entries,
         garbage=catalog.garbage,
         options=catalog.options,
+        outlines=catalog.outlines,
     )
 
 

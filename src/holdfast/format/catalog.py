@@ -207,6 +207,30 @@ class Garbage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OutlineRef:
+    """Where the outline is of what one writer saved above a baseline."""
+
+    baseline: str
+    rank: int
+    ref: Ref
+
+    @property
+    def folder(self) -> str:
+        """Where it lies."""
+        return self.ref.name.removeprefix(DATA_PREFIX).partition("/")[0]
+
+    def to_json(self) -> list[Any]:
+        """As JSON."""
+        return [self.baseline, self.rank, *self.ref.to_json()]
+
+    @classmethod
+    def from_json(cls, body: list[Any]) -> OutlineRef:
+        """The inverse of to_json."""
+        baseline, rank, *ref = body
+        return cls(baseline=baseline, rank=rank, ref=Ref.from_json(ref))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
     """A history page: an immutable list of older entries."""
 
@@ -232,6 +256,7 @@ class Catalog:
     garbage: tuple[Garbage, ...] = ()
     lineage: tuple[tuple[int, str], ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
+    outlines: tuple[OutlineRef, ...] = ()
 
     def encode(self) -> bytes:
         """The catalog's object."""
@@ -241,6 +266,9 @@ class Catalog:
         body["pages"] = [[*page.ref.to_json(), page.entries] for page in self.pages]
         body["garbage"] = [item.to_json() for item in self.garbage]
         body["lineage"] = [list(item) for item in self.lineage]
+        body["outlines"] = [outline.to_json() for outline in self.outlines]
+        if not self.outlines:
+            del body["outlines"]
         return seal("catalog", 1, body)
 
     @classmethod
@@ -257,6 +285,7 @@ class Catalog:
         fields["pages"] = tuple(Page(ref=Ref.from_json(page[:3]), entries=page[3]) for page in body["pages"])
         fields["garbage"] = tuple(Garbage.from_json(item) for item in body["garbage"])
         fields["lineage"] = tuple((number, commit) for number, commit in body["lineage"])
+        fields["outlines"] = tuple(OutlineRef.from_json(outline) for outline in body.get("outlines", ()))
         return cls(**fields)
 
     def descends_from(self, number: int, commit: str) -> bool:

@@ -185,6 +185,16 @@ def table_spec_from_json(body: dict[str, Any]) -> TableSpec:
     return TableSpec(name=body["name"], rows=int(body["rows"]), columns=columns)
 
 
+def chunk_to_json(chunk: RowsChunk) -> list[Any]:
+    """A chunk of rows as JSON."""
+    return _chunk_to_json(chunk)
+
+
+def chunk_from_json(body: list[Any]) -> RowsChunk:
+    """The inverse of chunk_to_json."""
+    return _chunk_from_json(body)
+
+
 def _place_to_json(place: Place) -> list[int]:
     return [place.bundle, place.offset, place.length, place.block]
 

@@ -1,0 +1,100 @@
+"""Outlines as objects: a sealed document with the numbers of many chunks in few long strings (docs/spec/grid.md)."""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from holdfast.format.document import parse, seal, unseal
+from holdfast.format.manifest import BundleRef, chunk_from_json, chunk_to_json, table_spec_from_json, table_spec_to_json
+from holdfast.format.outline import CHUNK_COLUMNS, Outline, OutlinedPart, Replacing, Share
+from holdfast.types import TableSpec
+
+KIND, VERSION = "outline", 1
+
+
+def encode_outline(outline: Outline) -> bytes:
+    """The object of an outline that knows the digests of its parts and the checksums of its bundles."""
+    specs = {spec: number for number, spec in enumerate(dict.fromkeys(share.spec for share in outline.shares))}
+    directories = [outline.directories[bundle.name] for bundle in outline.bundles]
+    body = {
+        "parts": [[part.checkpoint, part.rank, part.digest, *part.replacing] for part in outline.parts],
+        "timelines": [list(timeline) for timeline in outline.timelines],
+        "tables": [table_spec_to_json(spec) for spec in specs],
+        "shares": [[s.part, specs[s.spec], s.start, s.stop, s.whole] for s in outline.shares],
+        "forms": [chunk_to_json(form)[_FORM:] for form in outline.forms],
+        "bundles": [
+            [bundle.name, bundle.size_bytes, bundle.head_bytes, bundle.digest, len(directory)]
+            for bundle, directory in zip(outline.bundles, directories, strict=True)
+        ],
+        "chunks": _text(np.stack([outline.chunks[name] for name in CHUNK_COLUMNS]), "<i8"),
+        "segments": _text(outline.segments, "<i4"),
+        "checksums": _text(np.concatenate([np.zeros(0, dtype="<u4"), *directories]), "<u4"),
+    }
+    return seal(KIND, VERSION, body)
+
+
+def decode_outline(data: bytes | bytearray | memoryview, *, name: str) -> Outline:
+    """Parse and check the object ``name``, whose bytes were compared with their digest."""
+    body = unseal(KIND, VERSION, data, name=name, verified=True)
+    return parse(name, lambda: _checked(_from_json(body)))
+
+
+_FORM = 4  # a chunk's place, rows, first and last come before what it shares with others
+
+
+def _from_json(body: dict[str, Any]) -> Outline:
+    specs = [table_spec_from_json(spec) for spec in body["tables"]]
+    chunks = _numbers(body["chunks"], "<i8").reshape(len(CHUNK_COLUMNS), -1)
+    checksums = _numbers(body["checksums"], "<u4")
+    stops = np.cumsum([0, *(blocks for *_, blocks in body["bundles"])]).tolist()
+    if stops[-1] != len(checksums):
+        raise ValueError(f"{len(checksums)} checksums for {stops[-1]} blocks")
+    return Outline(
+        parts=tuple(OutlinedPart(c, r, d, Replacing(*replacing)) for c, r, d, *replacing in body["parts"]),
+        timelines=tuple(map(tuple, body["timelines"])),
+        shares=tuple(_share(share, specs) for share in body["shares"]),
+        bundles=tuple(BundleRef(name=n, size_bytes=s, head_bytes=h, digest=d) for n, s, h, d, _ in body["bundles"]),
+        forms=tuple(chunk_from_json([[0, 0, 0, 0], 0, 0, 0, *form]) for form in body["forms"]),
+        chunks=dict(zip(CHUNK_COLUMNS, chunks, strict=True)),
+        segments=_numbers(body["segments"], "<i4").reshape(-1, 2),
+        directories={
+            bundle[0]: checksums[start:stop]
+            for bundle, start, stop in zip(body["bundles"], stops[:-1], stops[1:], strict=True)
+        },
+    )
+
+
+def _share(body: list[Any], specs: list[TableSpec]) -> Share:
+    part, table, start, stop, whole = body
+    return Share(part, specs[table], start, stop, bool(whole))
+
+
+def _checked(outline: Outline) -> Outline:
+    """Refuse numbers that point to nothing."""
+    ends = {"share": len(outline.shares), "bundle": len(outline.bundles), "form": len(outline.forms)}
+    for name, end in ends.items():
+        column = outline.chunks[name]
+        if len(column) and not 0 <= int(column.min()) <= int(column.max()) < end:
+            raise ValueError(f"a chunk names a {name} that is not there")
+    counts = outline.chunks["segments"]
+    if int(counts.sum()) != len(outline.segments) or int(counts.min(initial=0)) < 0:
+        raise ValueError("its segments are not those of its chunks")
+    if any(not 0 <= share.part < len(outline.parts) for share in outline.shares):
+        raise ValueError("a share names a part that is not there")
+    for part in outline.parts:
+        timeline, start, count = part.replacing
+        if min(timeline, start, count) < 0 or start + count > len(outline.timelines[timeline]):
+            raise ValueError("a part is arranged by checkpoints that are not there")
+    return outline
+
+
+def _text(numbers: NDArray[Any], dtype: DTypeLike) -> str:
+    return b64encode(np.ascontiguousarray(numbers, dtype=dtype).tobytes()).decode("ascii")
+
+
+def _numbers(text: str, dtype: DTypeLike) -> NDArray[Any]:
+    return np.frombuffer(b64decode(text, validate=True), dtype=dtype)
