@@ -14,10 +14,14 @@ if TYPE_CHECKING:
     from holdfast.errors import SaveFailed as SaveFailed
     from holdfast.errors import TakenOver as TakenOver
     from holdfast.errors import Terminated as Terminated
+    from holdfast.follower import Follower as Follower
+    from holdfast.policy import Auto as Auto
+    from holdfast.policy import Bits as Bits
     from holdfast.policy import Consecutive as Consecutive
     from holdfast.policy import DeadShare as DeadShare
     from holdfast.policy import EveryMinutes as EveryMinutes
     from holdfast.policy import EverySteps as EverySteps
+    from holdfast.policy import Exact as Exact
     from holdfast.policy import Full as Full
     from holdfast.policy import Grid as Grid
     from holdfast.policy import Intermittent as Intermittent
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
     from holdfast.policy import OneShot as OneShot
     from holdfast.policy import Overlap as Overlap
     from holdfast.policy import Pairs as Pairs
+    from holdfast.policy import PerTable as PerTable
     from holdfast.policy import TimeToLive as TimeToLive
     from holdfast.run import Run as Run
     from holdfast.run import import_checkpoint as import_checkpoint
@@ -42,11 +47,15 @@ __version__ = "0.1.0"
 _HOMES = {
     "holdfast.checkpoint.settings": ("Settings",),
     "holdfast.errors": ("HoldfastError", "SaveFailed", "TakenOver", "Terminated"),
+    "holdfast.follower": ("Follower",),
     "holdfast.policy": (
+        "Auto",
+        "Bits",
         "Consecutive",
         "DeadShare",
         "EveryMinutes",
         "EverySteps",
+        "Exact",
         "Full",
         "Grid",
         "Intermittent",
@@ -59,6 +68,7 @@ _HOMES = {
         "OneShot",
         "Overlap",
         "Pairs",
+        "PerTable",
         "TimeToLive",
     ),
     "holdfast.run": ("Run", "import_checkpoint", "open_run"),

@@ -3,6 +3,7 @@
 from holdfast.policy.base import Policy, registered
 from holdfast.policy.grid import DeadShare, Grid, Pairs, Rule, default_strategy
 from holdfast.policy.overlap import Overlap
+from holdfast.policy.precision import Auto, Bits, Exact, PerTable, Precision, Stored
 from holdfast.policy.retention import (
     KeepAll,
     KeepBest,
@@ -18,10 +19,13 @@ from holdfast.policy.when import UNREACHABLE_STEPS, EveryMinutes, EverySteps, Ne
 
 __all__ = [
     "UNREACHABLE_STEPS",
+    "Auto",
+    "Bits",
     "Consecutive",
     "DeadShare",
     "EveryMinutes",
     "EverySteps",
+    "Exact",
     "Full",
     "Grid",
     "Intermittent",
@@ -34,11 +38,14 @@ __all__ = [
     "OneShot",
     "Overlap",
     "Pairs",
+    "PerTable",
     "Policy",
+    "Precision",
     "Retention",
     "Rule",
     "SaveContext",
     "SavePolicy",
+    "Stored",
     "Strategy",
     "StrategyContext",
     "TimeToLive",

@@ -1,0 +1,173 @@
+"""How precisely rows are stored (Check-N-Run, sections 4.2 and 5.2). Training itself goes on in its own precision.
+
+A restore from a quantized checkpoint moves every row a little. How many restores a job can take before that shows in
+its accuracy depends on the bits per value, so the bits follow from the restores to be expected.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from holdfast.policy.arguments import is_finite_number, require, require_count, require_duration
+from holdfast.policy.base import Policy, registered
+
+BITS = (2, 3, 4, 8)
+METHODS = ("default", "published", "asymmetric", "symmetric")
+BASELINE_BITS = 8  # of a baseline that differences refer to
+
+# Restores that cost less than a ten-thousandth of the accuracy, by bits per value (section 5.2.1).
+_TOLERATED = {2: 1, 3: 3, 4: 20}
+_TOLERATED_DIFFERENCES = {2: 20}  # two bits of difference are as close as four bits of the row
+_TOLERATED_AT = 1e-4
+_EXACT_RANK = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """How the rows of a table are stored: ``bits`` per value of a weight; None: as they are.
+
+    With ``difference`` those bits hold what a row differs by from its baseline, and the baseline has 8.
+    """
+
+    bits: int | None
+    method: str = "default"
+    difference: bool = False
+
+    @property
+    def rank(self) -> int:
+        """Larger for what is closer to the row; bits of difference count twice."""
+        if self.bits is None:
+            return _EXACT_RANK
+        return min(2 * self.bits, BASELINE_BITS) if self.difference else self.bits
+
+    def __str__(self) -> str:
+        if self.bits is None:
+            return "exact"
+        return f"{self.bits} bits" + (" of difference" if self.difference else "")
+
+
+EXACTLY = Stored(bits=None)
+
+
+class Precision(Policy, ABC):
+    """Decides how the rows of each table are stored."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def decide(self, table: str, restores: int) -> Stored:
+        """How to store a table of a model that was restored so often."""
+
+
+@registered("exact")
+@dataclass(frozen=True, slots=True)
+class Exact(Precision):
+    """Every bit."""
+
+    def decide(self, table: str, restores: int) -> Stored:
+        return EXACTLY
+
+
+@registered("bits")
+@dataclass(frozen=True, slots=True)
+class Bits(Precision):
+    """So many bits per value of a weight, whatever happens; optimizer slots as their kind needs it.
+
+    ``difference`` stores the baseline in 8 bits and, in ``bits``, what changed rows differ by from it. ``method`` is
+    "default" (least squares; plain for 8 bits), "published" (Check-N-Run's greedy search), "asymmetric" or "symmetric".
+    """
+
+    bits: int
+    difference: bool = False
+    method: str = "default"
+
+    def __post_init__(self) -> None:
+        fits = isinstance(self.bits, int) and not isinstance(self.bits, bool) and self.bits in BITS
+        require(fits, self, "bits", "2, 3, 4 or 8", self.bits)
+        _require_how(self, self.difference, self.method)
+
+    def decide(self, table: str, restores: int) -> Stored:
+        return Stored(bits=self.bits, method=self.method, difference=self.difference)
+
+
+@registered("auto")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Auto(Precision):
+    """As few bits as the restores to be expected allow; 8, on a new baseline, once there were more.
+
+    ``failure_probability`` is that of one node failing within an hour; ``nodes`` nodes run for ``expected_hours``.
+    ``accuracy_budget`` is the share of the accuracy that all restores together may cost. At Check-N-Run's 0.0001, 2
+    bits bear 1 restore, 3 bits 3 and 4 bits 20; the loss grows with the restores, so other budgets scale these.
+    """
+
+    failure_probability: float
+    nodes: int
+    expected_hours: float
+    accuracy_budget: float = _TOLERATED_AT
+    difference: bool = False
+    method: str = "default"
+
+    def __post_init__(self) -> None:
+        p = self.failure_probability
+        require(is_finite_number(p) and 0 <= p <= 1, self, "failure_probability", "between 0 and 1", p)
+        require_count(self, "nodes", self.nodes)
+        require_duration(self, "expected_hours", self.expected_hours)
+        require_duration(self, "accuracy_budget", self.accuracy_budget)
+        _require_how(self, self.difference, self.method)
+
+    @property
+    def expected_restores(self) -> float:
+        """Failures to be expected: each one stops the job, and the job comes back by a restore."""
+        return self.failure_probability * self.nodes * self.expected_hours
+
+    @property
+    def tolerated_restores(self) -> float:
+        """How many restores the chosen bits bear; infinite for 8."""
+        return self._choice()[1]
+
+    def decide(self, table: str, restores: int) -> Stored:
+        bits, tolerated = self._choice()
+        if bits == BASELINE_BITS or restores > tolerated:
+            return Stored(bits=BASELINE_BITS, method=self.method)
+        return Stored(bits=bits, method=self.method, difference=self.difference and bits in _TOLERATED_DIFFERENCES)
+
+    def _choice(self) -> tuple[int, float]:
+        """The bits for the expected restores, and how many these bear."""
+        table = {**_TOLERATED, **_TOLERATED_DIFFERENCES} if self.difference else _TOLERATED
+        for bits, restores in table.items():
+            tolerated = math.floor(restores * self.accuracy_budget / _TOLERATED_AT + 1e-9)
+            if self.expected_restores <= tolerated:
+                return bits, tolerated
+        return BASELINE_BITS, math.inf
+
+
+@registered("per_table")
+@dataclass(frozen=True, slots=True)
+class PerTable(Precision):
+    """One precision for most tables, and others for those that are named: ``PerTable(Bits(2), {"user": Exact()})``."""
+
+    default: Precision
+    tables: Mapping[str, Precision] | tuple[tuple[str, Precision], ...]
+
+    def __post_init__(self) -> None:
+        pairs = self.tables.items() if isinstance(self.tables, Mapping) else self.tables
+        object.__setattr__(self, "tables", tuple(pairs))
+        for name, precision in (("default", self.default), *self.tables):
+            fits = isinstance(precision, Precision) and not isinstance(precision, PerTable)
+            require(fits, self, str(name), "a precision such as Bits(4)", precision)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The tables with a precision of their own."""
+        return tuple(dict(self.tables))
+
+    def decide(self, table: str, restores: int) -> Stored:
+        return dict(self.tables).get(table, self.default).decide(table, restores)
+
+
+def _require_how(owner: object, difference: object, method: object) -> None:
+    require(isinstance(difference, bool), owner, "difference", "True or False", difference)
+    require(method in METHODS, owner, "method", f"one of {', '.join(METHODS)}", method)
