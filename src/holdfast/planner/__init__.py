@@ -1,0 +1,92 @@
+"""What failures cost and how to pay less: failure models, the cost model, PLS, plans and the emulation's clock."""
+
+from holdfast.planner.accuracy import AccuracyLine
+from holdfast.planner.clock import Emulation, Event, EventKind, VirtualClock
+from holdfast.planner.clustersize import IndependentNodes, LinearMtbf, MtbfOverNodes
+from holdfast.planner.deltas import ChangedShare, Rates, RowFormat, Sizes, bits_for, sizes_of
+from holdfast.planner.failures import FAMILIES, Exponential, FailureModel, Gamma, LogNormal, Weibull
+from holdfast.planner.fitting import (
+    LEAST_FAILURES,
+    Fit,
+    FitCurves,
+    JobHistory,
+    Survival,
+    fit,
+    fit_all,
+    fit_curves,
+    kaplan_meier,
+    survival_rmse,
+)
+from holdfast.planner.job import Job, Overheads
+from holdfast.planner.parity import Parity
+from holdfast.planner.planning import Assessed, Budget, Plan, plan
+from holdfast.planner.pls import PlsMeter, expected_pls
+from holdfast.planner.recovery import (
+    Comparison,
+    Recovery,
+    compare,
+    full_interval_s,
+    full_recovery,
+    partial_interval_s,
+    partial_recovery,
+)
+from holdfast.planner.rungs import Rung, Workload, full_rung, parity_rung, partial_rung
+from holdfast.planner.schedule import Failure, FailureSchedule
+from holdfast.planner.snippet import python_call
+
+__all__ = [
+    "FAMILIES",
+    "LEAST_FAILURES",
+    "AccuracyLine",
+    "Assessed",
+    "Budget",
+    "ChangedShare",
+    "Comparison",
+    "Emulation",
+    "Event",
+    "EventKind",
+    "Exponential",
+    "Failure",
+    "FailureModel",
+    "FailureSchedule",
+    "Fit",
+    "FitCurves",
+    "Gamma",
+    "IndependentNodes",
+    "Job",
+    "JobHistory",
+    "LinearMtbf",
+    "LogNormal",
+    "MtbfOverNodes",
+    "Overheads",
+    "Parity",
+    "Plan",
+    "PlsMeter",
+    "Rates",
+    "Recovery",
+    "RowFormat",
+    "Rung",
+    "Sizes",
+    "Survival",
+    "VirtualClock",
+    "Weibull",
+    "Workload",
+    "bits_for",
+    "compare",
+    "expected_pls",
+    "fit",
+    "fit_all",
+    "fit_curves",
+    "full_interval_s",
+    "full_recovery",
+    "full_rung",
+    "kaplan_meier",
+    "parity_rung",
+    "partial_interval_s",
+    "partial_recovery",
+    "partial_rung",
+    "plan",
+    "python_call",
+    "sizes_of",
+    "survival_rmse",
+]

@@ -1,0 +1,119 @@
+"""From a workload and what its owner can bear to a recommended setting, with every alternative beside it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from holdfast.errors import ConfigurationError
+from holdfast.planner.deltas import bits_for
+from holdfast.planner.parity import Parity
+from holdfast.planner.pls import require_pls
+from holdfast.planner.rungs import Rung, Workload, full_rung, parity_rung, partial_rung
+from holdfast.policy import Full, Grid, Intermittent
+from holdfast.policy.arguments import is_finite_number, require
+
+_PLS_TO_SHOW = 0.1  # CPR's own, for the comparison where none was allowed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What may be given up. By default nothing: every recovery is exact and takes no memory."""
+
+    pls: float | None = None  # None: no partial recovery
+    quantized: bool = False  # whether checkpoints may lose precision
+    memory_share: float = 0.0  # for parity, of the tables' memory
+    overhead_share: float | None = None  # of the training time, at most
+
+    def __post_init__(self) -> None:
+        if self.pls is not None:
+            require_pls(self.pls)
+        fits = is_finite_number(self.memory_share) and self.memory_share >= 0
+        require(fits, self, "memory_share", "a finite number of at least 0", self.memory_share)
+        limit = self.overhead_share
+        fits = limit is None or (is_finite_number(limit) and limit > 0)
+        require(fits, self, "overhead_share", "above 0, or None", limit)
+
+    def objections(self, rung: Rung) -> tuple[str, ...]:
+        """What about a rung goes beyond this budget; in words, each with what would allow it."""
+        found = []
+        if math.isinf(rung.overhead_share):
+            found.append("the store cannot keep up")
+        if rung.expected_pls > 0 and (self.pls is None or rung.expected_pls > self.pls * (1 + 1e-6)):
+            found.append(f"loses PLS {rung.expected_pls:.2g}")
+        if rung.bits < 32 and not self.quantized:
+            found.append(f"keeps {rung.bits} bits")
+        if rung.memory_share > self.memory_share:
+            found.append(f"takes {rung.memory_share:.0%} more memory")
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assessed:
+    """An alternative and what speaks against it."""
+
+    rung: Rung
+    objections: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The alternatives, the least overhead first, and the best of those within the budget."""
+
+    workload: Workload
+    budget: Budget
+    alternatives: tuple[Assessed, ...]
+    recommended: Rung
+
+    @property
+    def reduction(self) -> float:
+        """The share of the overhead of full checkpoints that the recommended setting avoids."""
+        (full,) = (each.rung for each in self.alternatives if each.rung.name == "full")
+        return 1 - self.recommended.overhead_share / full.overhead_share if full.overhead_share < math.inf else 1.0
+
+
+def plan(work: Workload, budget: Budget = Budget(), *, parity: Parity | None = None) -> Plan:  # noqa: B008 - frozen
+    """Compare every rung and choose; raises where the budget allows none."""
+    rungs = sorted(_rungs(work, budget, parity), key=lambda rung: rung.overhead_share)
+    assessed = tuple(Assessed(rung=rung, objections=budget.objections(rung)) for rung in rungs)
+    allowed = [each.rung for each in assessed if not each.objections]
+    if not allowed:
+        raise ConfigurationError(_nothing_allowed(assessed))
+    limit = budget.overhead_share
+    if limit is not None and allowed[0].overhead_share > limit:
+        raise ConfigurationError(_none_within(limit, allowed[0], assessed))
+    return Plan(workload=work, budget=budget, alternatives=assessed, recommended=allowed[0])
+
+
+def _rungs(work: Workload, budget: Budget, parity: Parity | None) -> list[Rung]:
+    bits = bits_for(work.total_s / work.mtbf_s)
+    pls = budget.pls or _PLS_TO_SHOW
+    rungs = [
+        full_rung("full", work, Full()),
+        full_rung("deltas", work, Intermittent()),
+        full_rung("grid", work, Grid()),
+        full_rung("quantized deltas", work, Intermittent(), bits=bits),
+        partial_rung("partial", work, Full(), pls),
+        partial_rung("partial, quantized", work, Full(), pls, bits=bits),
+    ]
+    if parity is not None:
+        rungs.append(parity_rung("parity", work, parity, lambda rest: full_rung("deltas", rest, Intermittent())))
+        rungs.append(parity_rung("parity, partial", work, parity, lambda rest: partial_rung("", rest, Full(), pls)))
+    return rungs
+
+
+def _nothing_allowed(assessed: tuple[Assessed, ...]) -> str:
+    closest = min(assessed, key=lambda each: (len(each.objections), each.rung.overhead_share))
+    return (
+        f"no setting meets the budget; the closest is {closest.rung.name!r}, which {' and '.join(closest.objections)}: "
+        "allow that, or raise the bandwidths"
+    )
+
+
+def _none_within(limit: float, closest: Rung, assessed: tuple[Assessed, ...]) -> str:
+    beyond = [each for each in assessed if each.objections and each.rung.overhead_share <= limit]
+    hint = f"; {beyond[0].rung.name!r} would, but it {' and '.join(beyond[0].objections)}" if beyond else ""
+    return (
+        f"no setting keeps the overhead within {limit:.2%}; the closest is {closest.name!r} "
+        f"with {closest.overhead_share:.2%}{hint}"
+    )
