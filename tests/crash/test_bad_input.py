@@ -19,6 +19,7 @@ from holdfast.checkpoint.read import VerifiedReader
 from holdfast.checkpoint.restore import restore_rows
 from holdfast.errors import ConfigurationError, ModelMismatch, UnsupportedState
 from holdfast.format.catalog import Intent
+from holdfast.format.outline import Outline
 from holdfast.run import Run
 from holdfast.storage import MemoryStore
 from holdfast.types import Kind
@@ -253,7 +254,8 @@ def test_rows_beyond_two_to_the_32_are_written_found_and_restored() -> None:
     manifest, _ = write_part(store, INTENT, 0, {"huge": {"weight": source}}, {}, {"huge": wanted}, 65536)
     (part,) = manifest.tables
     assert [(chunk.first, chunk.last, chunk.ids) for chunk in part.chunks] == [(0, rows - 1, "U64")]
-    reads = tuple(Read(manifest=manifest, part=part, chunk=chunk, rows=chunk.rows) for chunk in part.chunks)
+    outline = Outline.of([manifest])
+    reads = tuple(Read(outline, index, chunk.rows) for index, chunk in enumerate(part.chunks))
     plan = TablePlan(spec=part.spec, generations=(reads,), baseline=True)
     restore_rows(VerifiedReader(store), [(plan, {"weight": target})])
     assert target[wanted].equal(values)

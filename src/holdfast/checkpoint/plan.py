@@ -8,28 +8,31 @@ generation of the same plan replaces, because nobody has arranged it since.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from holdfast.checkpoint.read import Parts
 from holdfast.errors import DamagedData
 from holdfast.format.bundle import BLOCK_BYTES
 from holdfast.format.layout import Column, chunk_columns
-from holdfast.format.manifest import BundleRef, Manifest, RowsChunk, TablePart
+from holdfast.format.manifest import BundleRef, Manifest, RowsChunk
+from holdfast.format.outline import Outline, Share, common
 from holdfast.types import CheckpointInfo, TableSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
-    """The first ``rows`` records of a chunk.
+class Read(NamedTuple):
+    """The first ``rows`` records of a chunk, number ``at`` of an outline.
 
     Of the ``later`` checkpoints above the one that wrote it, the first ``settled`` replace none of these records: what
     they replaced is not among them.
     """
 
-    manifest: Manifest
-    part: TablePart
-    chunk: RowsChunk
+    outline: Outline
+    at: int
     rows: int
     later: int = 0
     settled: int = 0
@@ -40,9 +43,24 @@ class Read:
         return self.settled < self.later
 
     @property
+    def chunk(self) -> RowsChunk:
+        """The chunk; its place's ``bundle`` says nothing outside of the outline."""
+        return self.outline.chunk(self.at)
+
+    @property
+    def part(self) -> Share:
+        """The share of the table that the chunk belongs to."""
+        return self.outline.shares[int(self.outline.chunks["share"][self.at])]
+
+    @property
+    def checkpoint(self) -> str:
+        """Who wrote it."""
+        return self.outline.parts[self.part.part].checkpoint
+
+    @property
     def bundle(self) -> BundleRef:
         """Where the chunk lies."""
-        return self.manifest.bundles[self.chunk.place.bundle]
+        return self.outline.bundles[self.chunk.place.bundle]
 
     @property
     def key(self) -> tuple[str, int]:
@@ -136,7 +154,7 @@ class RestorePlan:
         reads = (
             PlannedRead(
                 table=name,
-                checkpoint=read.manifest.checkpoint,
+                checkpoint=read.checkpoint,
                 object_name=read.bundle.name,
                 start=read.chunk.place.offset + start,
                 stop=read.chunk.place.offset + stop,
@@ -150,67 +168,117 @@ class RestorePlan:
         return cls(checkpoint=info, reads=tuple(reads), rows=sum(rows))
 
 
+Source = tuple[Outline, int]  # what one writer saved of a checkpoint: a part of an outline
+
+
 def plan_tables(history: Sequence[Parts]) -> dict[str, TablePlan]:
     """What to read of each table of the last checkpoint in ``history`` (baseline first)."""
-    ids = [parts[0].checkpoint for parts in history]
-    views = [[_View.of(manifest, ids[age + 1 :]) for manifest in parts] for age, parts in enumerate(history)]
-    names = dict.fromkeys(name for view in views[-1] for name in view.tables)
-    return {name: _plan_table(name, views) for name in names}
+    outline = Outline.of(manifest for parts in history for manifest in parts)
+    numbers = iter(range(len(outline.parts)))
+    return plan_sources([[(outline, next(numbers)) for _ in parts] for parts in history])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def plan_sources(history: Sequence[Sequence[Source]]) -> dict[str, TablePlan]:
+    """The same, of outlined manifests."""
+    views = {outline: _View(outline, history) for outline in {outline for parts in history for outline, _ in parts}}
+    names = dict.fromkeys(share.spec.name for outline, part in history[-1] for share in views[outline].shares[part])
+    return {name: _plan_table(name, history, views) for name in names}
+
+
 class _View:
-    """A manifest as a later checkpoint of its timeline sees it."""
+    """An outline as the last checkpoint of a history sees it."""
 
-    manifest: Manifest
-    tables: dict[str, TablePart]
-    later: int  # how many checkpoints above its own there are, up to that one
-    replacing: int  # by so many of these, from the first one on, it was arranged
+    def __init__(self, outline: Outline, history: Sequence[Sequence[Source]]) -> None:
+        self.outline = outline
+        self.shares: list[list[Share]] = [[] for _ in outline.parts]
+        self.named = {(share.part, share.spec.name): number for number, share in enumerate(outline.shares)}
+        for share in outline.shares:
+            self.shares[share.part].append(share)
+        self._part_of = np.array([share.part for share in outline.shares], dtype=np.int64)
+        replacing = np.zeros(len(outline.parts), dtype=np.int64)
+        ids = tuple(_checkpoint(parts) for parts in history)
+        for age, parts in enumerate(history):
+            for source, part in parts:
+                if source is outline:
+                    replacing[part] = self._replacing(part, ids[age + 1 :])
+        self._choose(replacing[self._part_of[outline.chunks["share"]]])
 
-    @classmethod
-    def of(cls, manifest: Manifest, later: Sequence[str]) -> _View:
-        return cls(
-            manifest=manifest,
-            tables={part.spec.name: part for part in manifest.tables},
-            later=len(later),
-            replacing=replacing_in(manifest, later),
-        )
+    def _replacing(self, part: int, later: tuple[str, ...]) -> int:
+        """By how many of the checkpoints after its own, from the first one on, a part was arranged."""
+        timeline, start, count = self.outline.parts[part].replacing
+        return common(self.outline.timelines[timeline][start : start + count], later)
 
-    def reads(self, part: TablePart) -> Iterator[Read]:
-        for chunk in part.chunks:
-            # The rows of a table saved whole have no segments: what replaces them is written over them.
-            rows = chunk.rows if part.whole else chunk.visible(self.replacing)
-            if rows or part.whole:
-                settled = min(chunk.through, self.replacing)
-                yield Read(manifest=self.manifest, part=part, chunk=chunk, rows=rows, later=self.later, settled=settled)
+    def _choose(self, replacing: NDArray[np.int64]) -> None:
+        """Which records of each chunk are needed, and by how many later checkpoints none of them is replaced."""
+        share = self.outline.chunks["share"]
+        whole = np.array([each.whole for each in self.outline.shares], dtype=bool)[share]
+        # The rows of a table saved whole have no segments: what replaces them is written over them.
+        self._rows = np.where(whole, self.outline.chunks["rows"], self.outline.visible(replacing))
+        self._settled = np.minimum(self.outline.chunks["through"], replacing)
+        self._needed = (self._rows > 0) | whole
+
+    def reads(self, numbers: Mapping[int, int], ages: int, into: list[list[Read]]) -> None:
+        """The chunks of some shares, as reads of the generation whose number is given for the share."""
+        of_share = np.full(len(self.outline.shares), -1, dtype=np.int64)
+        of_share[list(numbers)] = list(numbers.values())
+        generation = of_share[self.outline.chunks["share"]]
+        found = np.flatnonzero((generation >= 0) & self._needed)
+        later = (ages - 1) - generation[found]
+        columns = (found, self._rows[found], later, self._settled[found], generation[found])
+        for at, rows, above, settled, number in zip(*(column.tolist() for column in columns), strict=True):
+            into[number].append(Read(self.outline, at, rows, above, settled))
 
 
 def replacing_in(manifest: Manifest, later: Sequence[str]) -> int:
     """How many of the checkpoints that a manifest was arranged by are on this timeline, too: its first so many."""
-    common = 0
-    for ours, theirs in zip(manifest.replacing, later, strict=False):
-        if ours != theirs:
-            break
-        common += 1
-    return common
+    return common(manifest.replacing, tuple(later))
 
 
-def _plan_table(name: str, history: Sequence[Sequence[_View]]) -> TablePlan:
-    generations: list[tuple[Read, ...]] = []
+def _plan_table(name: str, history: Sequence[Sequence[Source]], views: Mapping[Outline, _View]) -> TablePlan:
+    shares: list[list[tuple[Outline, int]]] = []  # newest checkpoint first
     spec: TableSpec | None = None
     for age in range(len(history) - 1, -1, -1):
-        found = [(view, view.tables[name]) for view in history[age] if name in view.tables]
-        spec = spec or found[0][1].spec
-        if any(part.spec != spec for _, part in found):
-            checkpoint = history[age][0].manifest.checkpoint
-            raise DamagedData(checkpoint, f"table {name} changes its shape below a delta that stands on it")
-        generations.append(tuple(read for view, part in found for read in view.reads(part)))
-        if found and all(part.whole for _, part in found):
-            above = [read.chunk for generation in generations[:-1] for read in generation]
-            return TablePlan(
-                spec=spec,
-                generations=tuple(reversed(generations)),
-                baseline=age == 0,
-                arranged=any(chunk.segments or chunk.through for chunk in above),
+        found = [(outline, views[outline].named.get((part, name))) for outline, part in history[age]]
+        shares.append([(outline, share) for outline, share in found if share is not None])
+        here = [outline.shares[share] for outline, share in shares[-1]]
+        spec = spec or here[0].spec
+        if any(share.spec is not spec and share.spec != spec for share in here):
+            raise DamagedData(
+                _checkpoint(history[age]), f"table {name} changes its shape below a delta that stands on it"
             )
-    raise DamagedData(history[0][0].manifest.checkpoint, f"no checkpoint below holds every row of table {name}")
+        if here and all(share.whole for share in here):
+            return _plan_shares(spec, shares[::-1], views, baseline=age == 0)
+    raise DamagedData(_checkpoint(history[0]), f"no checkpoint below holds every row of table {name}")
+
+
+def _checkpoint(parts: Sequence[Source]) -> str:
+    outline, part = parts[0]
+    return outline.parts[part].checkpoint
+
+
+def _plan_shares(
+    spec: TableSpec,
+    shares: Sequence[Sequence[tuple[Outline, int]]],
+    views: Mapping[Outline, _View],
+    *,
+    baseline: bool,
+) -> TablePlan:
+    """The plan of a table from its shares, those that hold all rows first."""
+    generations: list[list[Read]] = [[] for _ in shares]
+    numbers: dict[Outline, dict[int, int]] = {}
+    for number, generation in enumerate(shares):
+        for outline, share in generation:
+            numbers.setdefault(outline, {})[share] = number
+    for outline, found in numbers.items():
+        views[outline].reads(found, len(shares), generations)
+    return TablePlan(
+        spec=spec,
+        generations=tuple(map(tuple, generations)),
+        baseline=baseline,
+        arranged=any(_is_arranged(read) for generation in generations[1:] for read in generation),
+    )
+
+
+def _is_arranged(read: Read) -> bool:
+    chunks = read.outline.chunks
+    return bool(chunks["segments"][read.at] or chunks["through"][read.at])

@@ -7,7 +7,7 @@ copied from, so that whoever reads it knows whether that is still the one that c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -182,7 +182,7 @@ class _Making:
         )
 
 
-def common(ours: Sequence[str], theirs: Sequence[str]) -> int:
+def common(ours: tuple[str, ...], theirs: tuple[str, ...]) -> int:
     """How many of both, from their beginnings, are the same."""
     count = min(len(ours), len(theirs))
     if ours[:count] == theirs[:count]:
