@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from holdfast.cli import inspecting, pruning, transfer, verifying
+from holdfast.cli import inspecting, planning, pruning, transfer, verifying
 from holdfast.cli.common import OneLineErrors, common_options
 
 __all__ = ["app", "main"]
@@ -25,6 +25,7 @@ app.command("verify")(verifying.verify)
 app.command("export")(transfer.export)
 app.command("import")(transfer.import_)
 app.command("prune")(pruning.prune)
+app.command("plan")(planning.plan)
 
 
 def main() -> None:

@@ -72,7 +72,9 @@ class FailureModel(ABC):
         """The time by which that share of jobs has failed (0.5: the median)."""
         shares = np.asarray(probability, dtype=np.float64)
         if not np.all((shares > 0) & (shares < 1)):
-            raise ConfigurationError(f"{type(self).__name__}.quantile: give shares between 0 and 1, got {probability}")
+            raise ConfigurationError(
+                f"{type(self).__name__}.quantile: give shares between 0 and 1, got {probability!r}"
+            )
         return self._quantile(shares)
 
     def scaled_to(self, mtbf_s: float) -> Self:

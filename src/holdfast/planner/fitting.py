@@ -95,7 +95,7 @@ def kaplan_meier(history: JobHistory) -> Survival:
     times, deaths = np.unique(failed, return_counts=True)
     everyone = np.sort(np.concatenate([failed, np.asarray(history.censored_s)]))
     at_risk = len(everyone) - np.searchsorted(everyone, times, side="left")
-    return Survival(times_s=times, survival=np.cumprod(1 - deaths / at_risk))
+    return Survival(times_s=times, survival=np.cumprod(1 - deaths / at_risk, dtype=np.float64))
 
 
 def fit(family: type[FailureModel], history: JobHistory) -> Fit:

@@ -25,7 +25,8 @@ def require_pls(pls: float) -> None:
     """Refuse what is no portion."""
     if not is_finite_number(pls) or not 0 < pls <= 1:
         raise ConfigurationError(
-            f"a PLS budget must be above 0 and at most 1, got {pls!r}; 0.1 suits many jobs, and for none use full recovery"
+            f"a PLS budget must be above 0 and at most 1, got {pls!r}; 0.1 suits many jobs, and where nothing may be "
+            "lost use full recovery"
         )
 
 

@@ -33,7 +33,7 @@ class Workload:
     reschedule_s: float = 0.0
     servers: int = 1
     lost_servers: int = 1
-    changed: ChangedShare = ChangedShare()
+    changed: ChangedShare = ChangedShare()  # noqa: RUF009 - frozen
     dim: int = 64
 
     def __post_init__(self) -> None:

@@ -35,9 +35,7 @@ class FailureSchedule:
         require_count(self, "servers", self.servers)
         for failure in self.failures:
             require_servers(self, self.servers, len(failure.servers))
-            known = len(set(failure.servers)) == len(failure.servers) and set(failure.servers) <= set(
-                range(self.servers)
-            )
+            known = len(set(failure.servers) & set(range(self.servers))) == len(failure.servers)
             require(known, self, "servers of a failure", f"different numbers below {self.servers}", failure.servers)
             inside = 0 < failure.at_s <= self.total_s
             require(inside, self, "at_s of a failure", f"within the job's {self.total_s:g} s", failure.at_s)

@@ -1,0 +1,186 @@
+"""``holdfast plan``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.cli.common import output
+from holdfast.cli.drawing import as_json, size, table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from holdfast.planner import Parity, Plan, Rates, Rung
+
+_HOUR_S = 3600.0
+_GB = 1e9
+
+
+def plan(
+    hours: Annotated[float, typer.Option(metavar="H", help="How long the training takes without failures.")],
+    model_gb: Annotated[float, typer.Option(metavar="GB", help="Tables and their optimizer state.")],
+    nodes: Annotated[int, typer.Option(metavar="N", help="Machines.")] = 1,
+    mtbf_hours: Annotated[float | None, typer.Option(metavar="H", help="Time between failures of the job.")] = None,
+    node_mtbf_hours: Annotated[float | None, typer.Option(metavar="H", help="Or that of one node, alone.")] = None,
+    servers: Annotated[int | None, typer.Option(metavar="N", help="Nodes that hold tables; default: all.")] = None,
+    lost_servers: Annotated[int, typer.Option(metavar="N", help="Of them lost at a failure.")] = 1,
+    copy_gb_per_s: Annotated[float, typer.Option(help="Into the snapshot, per node: training waits for it.")] = 5.0,
+    stall_minutes: Annotated[
+        float | None, typer.Option(metavar="M", help="Or: how long training waits for a full save.")
+    ] = None,
+    write_gb_per_s: Annotated[float, typer.Option(help="To the store, of all nodes together.")] = 1.0,
+    read_gb_per_s: Annotated[float, typer.Option(help="From the store, of all nodes together.")] = 2.0,
+    network_gb_per_s: Annotated[float, typer.Option(help="Between nodes, into one; for parity.")] = 3.0,
+    reschedule_minutes: Annotated[float, typer.Option(metavar="M", help="Until a failed node is replaced.")] = 5.0,
+    changed_in_30_minutes: Annotated[float, typer.Option(metavar="SHARE", help="Rows that change.")] = 0.26,
+    dim: Annotated[int, typer.Option(help="Values of an embedding row.")] = 64,
+    pls: Annotated[float | None, typer.Option(metavar="SHARE", help="Samples whose effect may be lost.")] = None,
+    accuracy_loss: Annotated[float | None, typer.Option(metavar="X", help="Or: accuracy that may be lost.")] = None,
+    pls_slope: Annotated[float | None, typer.Option(metavar="X", help="Accuracy lost per PLS; with that.")] = None,
+    quantize: Annotated[bool, typer.Option("--quantize", help="Checkpoints may keep few bits.")] = False,
+    parity: Annotated[str | None, typer.Option(metavar="K+R", help="Consider parity: R for every K servers.")] = None,
+    max_memory: Annotated[float, typer.Option(metavar="SHARE", help="Extra memory that parity may take.")] = 1.0,
+    max_overhead: Annotated[float | None, typer.Option(metavar="SHARE", help="Of the training time.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Recommend how to survive failures, with what every alternative would cost."""
+    from holdfast.planner import Budget, ChangedShare, Workload, python_call
+    from holdfast.planner import plan as make_plan
+
+    copied = copy_gb_per_s * nodes if stall_minutes is None else model_gb / _above_zero(stall_minutes) / 60
+    work = Workload(
+        total_s=hours * _HOUR_S,
+        mtbf_s=_mtbf_s(nodes, mtbf_hours, node_mtbf_hours),
+        model_bytes=model_gb * _GB,
+        rates=_rates(copied, write_gb_per_s, read_gb_per_s),
+        reschedule_s=reschedule_minutes * 60,
+        servers=nodes if servers is None else servers,
+        lost_servers=lost_servers,
+        changed=ChangedShare(share=changed_in_30_minutes),
+        dim=dim,
+    )
+    allowed_pls = _pls(pls, accuracy_loss, pls_slope)
+    budget = Budget(pls=allowed_pls, quantized=quantize, memory_share=max_memory, overhead_share=max_overhead)
+    made = make_plan(work, budget, parity=_parity(parity, network_gb_per_s))
+    call = python_call(made.recommended, pls=allowed_pls)
+    if json:
+        typer.echo(as_json(_plain(made, call)))
+    else:
+        _print(made, call)
+
+
+def _rates(copy_gb_per_s: float, write_gb_per_s: float, read_gb_per_s: float) -> Rates:
+    from holdfast.planner import Rates
+
+    return Rates(
+        copy_bytes_per_s=copy_gb_per_s * _GB,
+        write_bytes_per_s=write_gb_per_s * _GB,
+        read_bytes_per_s=read_gb_per_s * _GB,
+    )
+
+
+def _mtbf_s(nodes: int, of_job: float | None, of_node: float | None) -> float:
+    from holdfast.planner import IndependentNodes
+
+    if (of_job is None) == (of_node is None):
+        raise typer.BadParameter("say how often it fails, by one of --mtbf-hours and --node-mtbf-hours")
+    if of_node is not None:
+        return IndependentNodes(probability=1 / (_above_zero(of_node) * _HOUR_S), period_s=1.0).mtbf_s(nodes)
+    assert of_job is not None
+    return of_job * _HOUR_S
+
+
+def _pls(pls: float | None, accuracy_loss: float | None, slope: float | None) -> float | None:
+    from holdfast.planner import AccuracyLine
+
+    if (accuracy_loss is None) != (slope is None) or (pls is not None and slope is not None):
+        raise typer.BadParameter("give --pls, or --accuracy-loss with --pls-slope (from your own trainings)")
+    return pls if accuracy_loss is None or slope is None else AccuracyLine(slope=slope).pls_for(accuracy_loss)
+
+
+def _parity(text: str | None, network_gb_per_s: float) -> Parity | None:
+    from holdfast.planner import Parity
+
+    if text is None:
+        return None
+    data, plus, parities = text.partition("+")
+    if not (plus and data.isdigit() and parities.isdigit()):
+        raise typer.BadParameter(f"{text!r} is not K+R, such as 4+1", param_hint="--parity")
+    return Parity(data=int(data), parities=int(parities), network_bytes_per_s=network_gb_per_s * _GB)
+
+
+def _above_zero(value: float) -> float:
+    if not value > 0:
+        raise typer.BadParameter(f"a time must be above 0, got {value:g}")
+    return value
+
+
+def _plain(made: Plan, call: str) -> dict[str, Any]:
+    return {
+        "expected_failures": made.workload.total_s / made.workload.mtbf_s,
+        "mtbf_s": made.workload.mtbf_s,
+        "recommended": made.recommended.name,
+        "reduction": made.reduction,
+        "python": call,
+        "alternatives": [
+            {**_rung_values(each.rung), "objections": list(each.objections)} for each in made.alternatives
+        ],
+    }
+
+
+def _rung_values(rung: Rung) -> dict[str, Any]:
+    return {
+        "name": rung.name,
+        "recovery": rung.recovery,
+        "strategy": rung.strategy.to_dict(),
+        "bits": rung.bits,
+        "interval_s": rung.interval_s,
+        "write_s": rung.write_s,
+        "written_bytes": rung.written_bytes,
+        "memory_share": rung.memory_share,
+        "expected_pls": rung.expected_pls,
+        "overheads": rung.overheads,
+        "overhead_share": rung.overhead_share,
+    }
+
+
+def _print(made: Plan, call: str) -> None:
+    work = made.workload
+    output().print(
+        f"{work.total_s / _HOUR_S:g} h of training, a failure every {work.mtbf_s / _HOUR_S:.3g} h: "
+        f"{work.total_s / work.mtbf_s:.3g} to expect, each taking {work.lost_servers} of {work.servers} servers"
+    )
+    output().print(_table(made))
+    better = f", {made.reduction:.0%} less than full checkpoints" if made.reduction > 0 else ""
+    output().print(f"recommended: {made.recommended.name}, {made.recommended.overhead_share:.2%}{better}\n")
+    output().print(call, soft_wrap=True)
+
+
+def _table(made: Plan) -> Table:
+    drawn = table(
+        "setting", "save every", "size", "save", "load", "lost", "resched.", "parity", "overhead", "PLS", "but"
+    )
+    for column in drawn.columns[1:-1]:
+        column.justify = "right"
+    for each in made.alternatives:
+        rung = each.rung
+        parts = rung.overheads
+        shares = (parts.save_s, parts.load_s, parts.lost_s, parts.reschedule_s, parts.parity_s, parts.total_s)
+        drawn.add_row(
+            rung.name,
+            _interval(rung.interval_s),
+            size(int(rung.written_bytes)),
+            *(f"{part / made.workload.total_s:.2%}" for part in shares),
+            f"{rung.expected_pls:.2g}" if rung.expected_pls else "-",
+            "; ".join(each.objections),
+            style="bold" if rung is made.recommended else "dim" if each.objections else None,
+        )
+    return drawn
+
+
+def _interval(interval_s: float | None) -> str:
+    if interval_s is None:
+        return "never"
+    return f"{interval_s / 60:.3g} min" if interval_s < 2 * _HOUR_S else f"{interval_s / _HOUR_S:.3g} h"
