@@ -92,7 +92,8 @@ def _rungs(work: Workload, budget: Budget, parity: Parity | None) -> list[Rung]:
         full_rung("full", work, Full()),
         full_rung("deltas", work, Intermittent()),
         full_rung("grid", work, Grid()),
-        full_rung("quantized deltas", work, Intermittent(), bits=bits),
+        full_rung("deltas, quantized", work, Intermittent(), bits=bits),
+        full_rung("grid, quantized", work, Grid(), bits=bits),
         partial_rung("partial", work, Full(), pls),
         partial_rung("partial, quantized", work, Full(), pls, bits=bits),
     ]

@@ -1,0 +1,88 @@
+"""``holdfast plan``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from holdfast.cli import app
+
+JOB = ("--hours", 56, "--model-gb", 400, "--nodes", 8, "--mtbf-hours", 28)
+
+
+def holdfast_plan(*arguments: object, expect: int = 0) -> str:
+    result = CliRunner().invoke(app, ["plan", *map(str, arguments)])
+    assert result.exit_code == expect, result.output
+    return result.stdout if expect == 0 else " ".join(result.output.replace("│", " ").split())
+
+
+def as_json(*arguments: object) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(holdfast_plan(*arguments, "--json"))
+    return loaded
+
+
+def test_the_table_has_every_alternative_and_a_call_to_paste() -> None:
+    text = holdfast_plan(*JOB, "--parity", "4+1")
+    for name in ("full", "deltas", "grid", "grid, quantized", "partial", "parity", "parity, partial"):
+        assert any(line.strip().startswith(name + " ") for line in text.splitlines()), name
+    assert "2 to expect, each taking 1 of 8 servers" in text
+    assert "recommended: " in text and "hf.Checkpointer(" in text and "hf.EveryMinutes(" in text
+
+
+def test_json_says_what_the_table_says() -> None:
+    found = as_json(*JOB, "--pls", 0.1)
+    assert found["recommended"] == "partial" and found["expected_failures"] == 2
+    assert "hf.PLS(0.1)" in found["python"]
+    partial, full = (
+        next(each for each in found["alternatives"] if each["name"] == name) for name in ("partial", "full")
+    )
+    assert partial["objections"] == [] and partial["expected_pls"] == pytest.approx(0.1)
+    assert found["reduction"] == pytest.approx(1 - partial["overhead_share"] / full["overhead_share"])
+    assert sum(full["overheads"].values()) == pytest.approx(full["overhead_share"] * 56 * 3600)
+
+
+def test_an_accuracy_can_be_stated_instead_of_a_pls() -> None:
+    by_accuracy = as_json(*JOB, "--accuracy-loss", 0.0004, "--pls-slope", 0.004)
+    assert by_accuracy["alternatives"] == as_json(*JOB, "--pls", 0.1)["alternatives"]
+
+
+def test_a_nodes_mtbf_gives_the_jobs() -> None:
+    found = as_json("--hours", 56, "--model-gb", 400, "--nodes", 8, "--node-mtbf-hours", 8 * 28)
+    assert found["mtbf_s"] == pytest.approx(28 * 3600, rel=1e-4)
+
+
+def test_the_papers_job_in_the_papers_words() -> None:
+    found = as_json(
+        *JOB, "--stall-minutes", 5.65, "--reschedule-minutes", 5, "--pls", 0.1,
+        "--read-gb-per-s", 1e9, "--write-gb-per-s", 1e9,
+    )  # fmt: skip
+    shares = {each["name"]: each["overhead_share"] for each in found["alternatives"]}
+    assert 0.080 <= shares["full"] <= 0.090 and shares["partial"] <= 0.0055 and found["reduction"] >= 0.93
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ((*JOB[:-1], 0), "mtbf_s must be a finite number above 0"),
+        ((*JOB, "--lost-servers", 9), "9 of 8 servers"),
+        ((*JOB, "--max-overhead", 0.001), "no setting keeps the overhead within 0.10%; the closest is"),
+        ((*JOB, "--node-mtbf-hours", 4), "one of --mtbf-hours and --node-mtbf-hours"),
+        ((*JOB, "--accuracy-loss", 0.1), "--accuracy-loss with --pls-slope"),
+        ((*JOB, "--parity", "four"), "is not K+R, such as 4+1"),
+        ((*JOB, "--parity", "8+1"), "take data=7 or add servers"),
+        ((*JOB, "--stall-minutes", 0), "a time must be above 0"),
+        ((*JOB, "--pls", 0), "PLS budget must be above 0"),
+    ],
+)
+def test_bad_input_ends_with_its_remedy(arguments: tuple[object, ...], complaint: str) -> None:
+    assert complaint in holdfast_plan(*arguments, expect=2)
+
+
+def test_planning_needs_no_torch() -> None:
+    code = "import sys, holdfast.planner, holdfast.cli.planning; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

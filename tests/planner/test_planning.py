@@ -1,0 +1,223 @@
+"""Delta sizes, parity, and plans that compare every rung."""
+
+from __future__ import annotations
+
+import ast
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import holdfast as hf
+from holdfast.errors import ConfigurationError
+from holdfast.planner import (
+    Budget,
+    ChangedShare,
+    Job,
+    Parity,
+    Rates,
+    Recovery,
+    RowFormat,
+    Workload,
+    bits_for,
+    full_interval_s,
+    full_recovery,
+    full_rung,
+    parity_rung,
+    partial_rung,
+    plan,
+    python_call,
+    sizes_of,
+)
+from holdfast.policy import Strategy
+
+MINUTE_S, HOUR_S = 60.0, 3600.0
+FAST = 1e18
+RATES = Rates(copy_bytes_per_s=2e9, write_bytes_per_s=2e9, read_bytes_per_s=4e9)
+WORK = Workload(
+    total_s=56 * HOUR_S, mtbf_s=28 * HOUR_S, model_bytes=4e11, rates=RATES, reschedule_s=5 * MINUTE_S, servers=8
+)
+
+
+def sizes(strategy: Strategy, interval_s: float = 0.5 * HOUR_S, saves: int = 12) -> tuple[float, float]:
+    rates = Rates(copy_bytes_per_s=1e9, write_bytes_per_s=1e9, read_bytes_per_s=1e9)
+    found = sizes_of(
+        strategy,
+        changed=ChangedShare(),
+        interval_s=interval_s,
+        total_s=(saves + 0.5) * interval_s,
+        stored_bytes=1e12,
+        rates=rates,
+    )
+    return found.written, found.read
+
+
+def test_changed_rows_grow_as_check_n_run_reports() -> None:
+    changed = ChangedShare()
+    assert changed.within(1800) == pytest.approx(0.26)
+    assert changed.within(10 * 1800) == pytest.approx(0.5, abs=0.001)
+    assert changed.within(1e9) == 1
+    assert ChangedShare.through((18_000, 0.5), (1800, 0.26)).growth == pytest.approx(changed.growth, abs=1e-3)
+
+
+def test_sizes_of_strategies_are_in_the_papers_order() -> None:
+    """Check-N-Run, 5.1: over 12 intervals, consecutive increments take a third less than the others' deltas."""
+    full, one_shot, intermittent, consecutive, grid = (
+        sizes(each) for each in (hf.Full(), hf.OneShot(), hf.Intermittent(), hf.Consecutive(), hf.Grid())
+    )
+    assert full == (1.0, 1.0)
+    assert consecutive[0] == pytest.approx(0.26) and consecutive[0] < 0.7 * one_shot[0]
+    assert consecutive[0] < intermittent[0] < 1
+    assert consecutive[1] > one_shot[1] > grid[1] > 1  # what a restore reads
+    assert grid[0] <= intermittent[0]
+
+
+def test_the_intermittent_strategy_takes_baselines_as_it_does_in_a_training() -> None:
+    written, _ = sizes(hf.Intermittent(), saves=60)
+    assert 0.4 < written < 0.55 < sizes(hf.OneShot(), saves=60)[0]
+
+
+@pytest.mark.parametrize(("restores", "bits"), [(0.5, 2), (1, 2), (2, 3), (3, 3), (4, 4), (20, 4), (21, 8), (500, 8)])
+def test_bits_follow_from_the_restores_to_be_expected(restores: float, bits: int) -> None:
+    assert bits_for(restores) == bits
+
+
+def test_fewer_bits_take_fewer_bytes_metadata_included() -> None:
+    shares = [RowFormat(bits=bits, dim=64).size_share for bits in (2, 3, 4, 8, 32)]
+    assert shares == sorted(shares)
+    assert shares[0] == pytest.approx((16 + 6) / 256) and shares[-1] == pytest.approx(258 / 256)
+
+
+def test_full_checkpoints_find_the_closed_forms_interval() -> None:
+    work = replace(WORK, rates=Rates(copy_bytes_per_s=2e9, write_bytes_per_s=FAST, read_bytes_per_s=4e9))
+    rung = full_rung("full", work, hf.Full())
+    load_s = work.model_bytes * RowFormat().size_share / 4e9
+    job = Job(total_s=56 * HOUR_S, mtbf_s=28 * HOUR_S, save_s=200, load_s=load_s, reschedule_s=300)
+    best = full_recovery(job, full_interval_s(job, corrected=True), corrected=True)
+    assert rung.interval_s == pytest.approx(full_interval_s(job, corrected=True), rel=0.01)
+    assert rung.overheads.total_s == pytest.approx(best.total_s, rel=1e-4)
+
+
+def test_a_slow_store_stretches_the_interval_and_ages_what_a_failure_finds() -> None:
+    slow = replace(WORK, rates=replace(RATES, write_bytes_per_s=4e7))  # 10,000 s for all rows
+    rung = full_rung("full", slow, hf.Full())
+    assert rung.interval_s is not None and rung.interval_s >= rung.write_s
+    assert rung.overheads.lost_s == pytest.approx(2 * (rung.interval_s / 2 + rung.write_s))
+    hopeless = replace(WORK, rates=replace(RATES, write_bytes_per_s=1e6))
+    assert full_rung("full", hopeless, hf.Full()).overhead_share == math.inf
+
+
+def test_deltas_cost_less_than_full_checkpoints_and_fewer_bits_no_more() -> None:
+    full, deltas = full_rung("", WORK, hf.Full()), full_rung("", WORK, hf.Intermittent())
+    assert deltas.overhead_share < full.overhead_share
+    assert full_rung("", WORK, hf.Intermittent(), bits=4).overhead_share < deltas.overhead_share
+
+
+@given(st.floats(0.005, 0.3), st.integers(1, 32), st.floats(1e8, 1e12))
+@settings(max_examples=30, deadline=None)
+def test_partial_recovery_keeps_within_its_budget(pls: float, servers: int, write_bytes_per_s: float) -> None:
+    work = replace(WORK, servers=servers, rates=replace(RATES, write_bytes_per_s=write_bytes_per_s))
+    rung = partial_rung("partial", work, hf.Full(), pls)
+    assert rung.expected_pls <= pls * (1 + 1e-6) or rung.overhead_share == math.inf
+    assert rung.recovery is Recovery.PARTIAL and rung.overheads.lost_s == 0
+
+
+def test_parity_costs_little_at_a_failure_and_something_all_the_time() -> None:
+    parity = Parity(data=4, update_share=0.026)
+    rung = parity_rung("parity", WORK, parity, lambda rest: full_rung("", rest, hf.Intermittent()))
+    assert rung.memory_share == 0.25
+    repair_s = 2 * parity.slowdown_share * (300 + parity.rebuild_s(5e10))
+    assert rung.overheads.parity_s == pytest.approx(0.026 * WORK.total_s + repair_s, rel=0.01)
+    assert rung.overheads.parity_s < rung.overheads.total_s < rung.overheads.parity_s + 0.01 * WORK.total_s
+    assert rung.is_exact
+
+
+def test_rebuilding_takes_longer_with_more_servers_per_parity() -> None:
+    assert Parity(data=4).rebuild_s(1e10) == 2 * Parity(data=2).rebuild_s(1e10)
+
+
+def test_parity_does_not_help_against_more_losses_than_it_has_parities() -> None:
+    work = replace(WORK, lost_servers=2)
+    beneath = full_rung("", work, hf.Full())
+    one, two = (
+        parity_rung("", work, Parity(data=4, parities=parities), lambda rest: full_rung("", rest, hf.Full()))
+        for parities in (1, 2)
+    )
+    assert one.overhead_share == pytest.approx(beneath.overhead_share + 0.026)
+    assert two.overhead_share < one.overhead_share
+    likely = dict(mtbf_s=100.0, window_s=10.0, servers=5)
+    assert Parity().escape_probability(**likely, lost_servers=1) == pytest.approx(0.1 * 4 / 5)  # type: ignore[arg-type]
+
+
+def test_nothing_is_lost_unless_the_budget_allows_it() -> None:
+    exact = plan(WORK)
+    assert exact.recommended.is_exact and exact.recommended.parity is None
+    names = {each.rung.name: each.objections for each in exact.alternatives}
+    assert names["partial"] == ("loses PLS 0.1",) and names["grid, quantized"] == ("keeps 3 bits",)
+    assert plan(WORK, Budget(pls=0.1)).recommended.name == "partial"
+    assert plan(WORK, Budget(pls=0.1)).reduction > 0.8
+    assert plan(WORK, Budget(quantized=True)).recommended.bits == 3
+    shares = [each.rung.overhead_share for each in exact.alternatives]
+    assert shares == sorted(shares)
+
+
+def test_parity_is_recommended_where_failures_are_frequent_and_memory_is_there() -> None:
+    often = replace(WORK, mtbf_s=1 * HOUR_S)
+    assert plan(often, Budget(memory_share=0.25), parity=Parity()).recommended.parity == Parity()
+    assert plan(often, Budget(memory_share=0.2), parity=Parity()).recommended.parity is None
+
+
+@pytest.mark.parametrize(
+    ("call", "complaint"),
+    [
+        (
+            lambda: plan(WORK, Budget(overhead_share=0.005)),
+            r"within 0.50%; the closest is '\w+' with \d.\d+%; 'partial, quantized' would, but it loses PLS",
+        ),
+        (
+            lambda: plan(replace(WORK, rates=replace(RATES, write_bytes_per_s=1.5e5))),
+            r"no setting meets the budget; the closest is .* which",
+        ),
+        (lambda: plan(WORK, parity=Parity(data=8)), r"8 \+ 1 servers needs as many, and there are 8: take data=7"),
+        (lambda: replace(WORK, mtbf_s=0.0), "mtbf_s must be a finite number above 0"),
+        (lambda: replace(WORK, lost_servers=9), "9 of 8 servers"),
+        (lambda: replace(RATES, read_bytes_per_s=-1.0), "read_bytes_per_s"),
+        (lambda: ChangedShare(share=0.0), "share"),
+        (lambda: ChangedShare.through((1.0, 0.5), (2.0, 0.4)), "grows with time"),
+        (lambda: RowFormat(bits=5), "bits must be 2, 3, 4, 8 or 32"),
+        (lambda: Parity(update_share=1.0), "update_share"),
+        (lambda: Budget(pls=2.0), "PLS budget"),
+        (lambda: Budget(overhead_share=0.0), "overhead_share"),
+    ],
+)
+def test_bad_input_is_refused_with_its_remedy(call: object, complaint: str) -> None:
+    with pytest.raises(ConfigurationError, match=complaint):
+        call()  # type: ignore[operator]
+
+
+def names_of(call: str) -> set[str]:
+    tree = ast.parse(call)
+    return {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+
+
+def test_the_call_to_paste_is_python_that_names_what_exists() -> None:
+    later = {"Partial", "MFU", "PLS", "Bits"}
+    for each in plan(WORK, parity=Parity()).alternatives:
+        assert names_of(python_call(each.rung)) - later <= set(hf.__all__), each.rung.name
+
+
+def test_the_call_to_paste_says_what_was_planned() -> None:
+    rung = plan(WORK).recommended
+    call = ast.parse(python_call(rung), mode="eval").body
+    assert isinstance(call, ast.Call)
+    given_ = {keyword.arg: eval(ast.unparse(keyword.value), {"hf": hf}) for keyword in call.keywords[3:]}
+    assert given_["strategy"] == rung.strategy
+    assert rung.interval_s is not None
+    assert given_["save"].minutes == pytest.approx(rung.interval_s / 60, rel=0.01)
+    partial = python_call(plan(WORK, Budget(pls=0.1)).recommended, pls=0.1)
+    assert "strategy=hf.Partial(priority=hf.MFU(r=0.125), budget=hf.PLS(0.1))" in partial
+    assert "precision=hf.Bits(3)" in python_call(plan(WORK, Budget(quantized=True)).recommended)
+    short = plan(replace(WORK, total_s=5 * HOUR_S), Budget(pls=0.1)).recommended
+    assert short.interval_s is None and "save=hf.Never()" in python_call(short, pls=0.1)
