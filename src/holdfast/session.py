@@ -16,7 +16,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from holdfast.checkpoint.agreement import Agreement, find_agreement
-from holdfast.checkpoint.arguments import as_metric, as_models, as_optimizers, require, require_same_tables
+from holdfast.checkpoint.arguments import (
+    as_metric,
+    as_models,
+    as_optimizers,
+    require,
+    require_known_tables,
+    require_same_tables,
+)
 from holdfast.checkpoint.buffer import FrameBuffer
 from holdfast.checkpoint.capture import Capture
 from holdfast.checkpoint.chain import Chain
@@ -40,9 +47,11 @@ from holdfast.checkpoint.tracker import Tracker
 from holdfast.errors import ConfigurationError, NotResumed, RunError, Terminated
 from holdfast.policy import (
     EverySteps,
+    Exact,
     Grid,
     KeepLast,
     Overlap,
+    Precision,
     Retention,
     SavePolicy,
     Strategy,
@@ -69,6 +78,7 @@ class Checkpointer:
         tables: Mapping[str, nn.Parameter] | None = None,
         save: SavePolicy = EverySteps(1000),  # noqa: B008 - frozen
         strategy: Strategy | None = None,
+        precision: Precision = Exact(),  # noqa: B008
         retention: Retention = KeepLast(1),  # noqa: B008
         overlap: Overlap = Overlap.SKIP,
         options: Mapping[str, str] | None = None,
@@ -80,6 +90,7 @@ class Checkpointer:
         for name, value, kind in (
             ("save", save, SavePolicy),
             ("strategy", strategy, Strategy),
+            ("precision", precision, Precision),
             ("retention", retention, Retention),
             ("overlap", overlap, Overlap),
             ("settings", settings, Settings),
@@ -94,6 +105,7 @@ class Checkpointer:
         self._chain = Chain(self._store, writer=f"rank {rank} of pid {os.getpid()}", runtime=runtime)
         self._tables = find_tables(models, optimizers, tables or {})
         require_same_tables(self._tables, self._agreement)
+        require_known_tables(precision, self._tables)
         self._state = TrainingState(models, optimizers, extra or {}, self._tables)
         self._reader = Reader(loader) if loader is not None else None
         self._existing = self._chain.head(skip_damaged=True)
@@ -114,6 +126,7 @@ class Checkpointer:
             tracker=self._tracker,
             agreement=self._agreement,
             strategy=strategy,
+            precision=precision,
             overlap=overlap,
             buffer=self._buffer,
             launch=self._launcher(opened if _is_of_this_process(url, opened) else None, options, retention, strategy),
@@ -300,6 +313,7 @@ class Checkpointer:
             lease_s=settings.lease_s,
             niceness=settings.niceness,
             grid=strategy.to_dict() if isinstance(strategy, Grid) else None,
+            baseline_in_memory=settings.baseline_in_memory,
         )
         return Launcher(self._buffer, config, store, runtime=self._runtime)
 

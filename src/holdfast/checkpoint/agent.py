@@ -43,6 +43,7 @@ from holdfast.checkpoint.channel import (
 )
 from holdfast.checkpoint.collect import collect_dropped, collect_orphans
 from holdfast.checkpoint.committer import Committer
+from holdfast.checkpoint.encoding import ChunkEncoder, KeyFrames
 from holdfast.checkpoint.grid.rearrange import Rearranger
 from holdfast.checkpoint.lease import HeldLease
 from holdfast.checkpoint.writer import PartWriter
@@ -63,9 +64,10 @@ _ORPHANS_EVERY_COMMITS = 64  # old catalogs make looking for the newest one slow
 class _Save:
     """A save under way: its frames' futures, and whether it may still commit."""
 
-    def __init__(self, intent: Intent, writer: PartWriter, started_s: float) -> None:
+    def __init__(self, intent: Intent, writer: PartWriter, encoder: ChunkEncoder, started_s: float) -> None:
         self.intent = intent
         self.writer = writer
+        self.encoder = encoder
         self.started_s = started_s
         self.frames: list[Future[None]] = []
         self.cancelled = threading.Event()
@@ -99,6 +101,7 @@ class Agent:
             part_timeout_s=config.part_timeout_s,
             runtime=runtime,
         )
+        self._key_frames = KeyFrames(store, in_memory=config.baseline_in_memory)
         self._frames = ThreadPoolExecutor(config.uploads, thread_name_prefix="holdfast-write")
         # Owns the chain: one save at a time. With a single upload everything happens in turn, on one thread.
         alone = config.uploads == 1
@@ -196,8 +199,11 @@ class Agent:
     def _begin(self, message: Begin) -> None:
         intent = Intent.from_json(message.intent)
         in_grid = self._arranging is not None
-        writer = PartWriter(self._store, intent, self._config.rank, message.tables, message.tensors, keep_ids=in_grid)
-        save = self._save = _Save(intent, writer, self._runtime.monotonic_s())
+        encoder = ChunkEncoder(intent, message.tables, self._key_frames)
+        writer = PartWriter(
+            self._store, intent, self._config.rank, message.tables, message.tensors, keep_ids=in_grid, encoder=encoder
+        )
+        save = self._save = _Save(intent, writer, encoder, self._runtime.monotonic_s())
         if self._arranging is not None:
             self._arranging.save_begins(save.over)
         save.frames.append(self._submit(self._frames, self._announce, save))
@@ -249,6 +255,7 @@ class Agent:
             self._clean_up(save)
         else:
             seconds = self._runtime.monotonic_s() - save.started_s
+            self._key_frames.committed(entry, manifest, save.encoder.held)
             self._tell(_commitment(entry, [e.info.id for e in head.entries], seconds))
             if self._arranging is not None:
                 self._arranging.committed(entry, manifest, save.writer.ids)

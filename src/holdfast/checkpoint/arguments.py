@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from holdfast.checkpoint.agreement import Agreement
 from holdfast.checkpoint.tables import Table
 from holdfast.errors import ConfigurationError
+from holdfast.policy import PerTable, Precision
 
 
 def as_models(model: nn.Module | Mapping[str, nn.Module]) -> dict[str, nn.Module]:
@@ -60,3 +61,12 @@ def require_same_tables(tables: Sequence[Table], agreement: Agreement) -> None:
             f"the ranks hold different tables (on rank {agreement.rank}: {differing}): every rank must hold all of "
             "them, as under DDP. For a model that is spread over ranks, give each part a run of its own"
         )
+
+
+def require_known_tables(precision: Precision, tables: Sequence[Table]) -> None:
+    """A precision for a table that does not exist is a mistake in its name."""
+    names = [table.name for table in tables]
+    for name in precision.names if isinstance(precision, PerTable) else ():
+        if name not in names:
+            known = ", ".join(names) or "none"
+            raise ConfigurationError(f"precision= names a table {name!r} that the model does not have; it has {known}")

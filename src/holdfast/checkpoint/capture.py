@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +15,15 @@ from holdfast.checkpoint.snapshot import FrameFiller, TableCopy, row_range
 from holdfast.checkpoint.state import TrainingState
 from holdfast.checkpoint.tables import Table
 from holdfast.checkpoint.tracker import Tracker
+from holdfast.codec import to_json
+from holdfast.codec.choice import can_quantize, table_codecs, weight_codec
 from holdfast.format.dtypes import code_of
 from holdfast.format.layout import row_bytes
 from holdfast.format.manifest import table_spec_to_json
 from holdfast.format.tree import encode_tree
 from holdfast.kernels import rows
-from holdfast.types import Kind, Since
+from holdfast.policy.precision import BASELINE_BITS, EXACTLY, Stored
+from holdfast.types import Kind, Since, TableSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +60,21 @@ class Captured:
         filler.flush()
 
 
+def _exactly(table: str) -> Stored:
+    return EXACTLY
+
+
 class Capture:
     """Knows the tables, what moved in them, and the rest of the training state."""
 
     def __init__(
-        self, tables: Sequence[Table], tracker: Tracker, state: TrainingState, *, rank: int, world: int
+        self,
+        tables: Sequence[Table],
+        tracker: Tracker,
+        state: TrainingState,
+        *,
+        rank: int,
+        world: int,
     ) -> None:
         self._tables = tables
         self._tracker = tracker
@@ -70,17 +83,27 @@ class Capture:
         self._world = world
         rows.warm_up()
 
-    def take(self, kind: Kind, local: Mapping[str, Any]) -> Captured:
-        """The snapshot of this moment; ``local`` is this rank's own part of the state tree."""
+    @property
+    def table_names(self) -> list[str]:
+        """All tables."""
+        return [table.name for table in self._tables]
+
+    def take(self, kind: Kind, local: Mapping[str, Any], stored: Callable[[str], Stored] = _exactly) -> Captured:
+        """The snapshot of this moment; ``local`` is this rank's own part of the state tree.
+
+        ``stored`` says how the agent shall store each table; what is copied is as it is.
+        """
         since = Since.BASELINE if kind is Kind.DIFFERENTIAL else Since.LAST
-        taken = [self._table(index, table, kind, since) for index, table in enumerate(self._tables)]
+        taken = [self._table(index, table, kind, since, stored) for index, table in enumerate(self._tables)]
         return Captured(
             copies=tuple(copy for copy, _ in taken),
             slices=tuple(part for _, part in taken),
             tensors=self._state_tensors(local),
         )
 
-    def _table(self, index: int, table: Table, kind: Kind, since: Since) -> tuple[TableCopy, TableSlice]:
+    def _table(
+        self, index: int, table: Table, kind: Kind, since: Since, stored: Callable[[str], Stored]
+    ) -> tuple[TableCopy, TableSlice]:
         start, stop = row_range(table.rows, self._rank, self._world)
         touched = self._tracker.touched(table, since)
         whole = kind is Kind.FULL or touched.whole
@@ -93,7 +116,10 @@ class Capture:
             stop=stop,
             ids=None if whole else touched.ids(start, stop),
         )
-        return copy, TableSlice(spec=table_spec_to_json(spec), start=start, stop=stop, whole=whole)
+        codecs, difference = _codecs(spec, stored(table.name))
+        return copy, TableSlice(
+            spec=table_spec_to_json(spec), start=start, stop=stop, whole=whole, codecs=codecs, difference=difference
+        )
 
     def _state_tensors(self, local: Mapping[str, Any]) -> tuple[Tensor, ...]:
         """What all ranks share from rank 0, what is each rank's own from each."""
@@ -102,3 +128,16 @@ class Capture:
             tree["training"] = self._state.capture()
         encoded = encode_tree(tree)
         return (torch.frombuffer(bytearray(encoded.skeleton), dtype=torch.uint8), *encoded.tensors)
+
+
+def _codecs(spec: TableSpec, stored: Stored) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    """The codecs of a table's columns, and that of its weights' differences, as messages carry them.
+
+    Rows that are not stored as differences, those of the baseline first of all, have the baseline's precision.
+    """
+    if stored.bits is None:
+        return None, None
+    bits = BASELINE_BITS if stored.difference else stored.bits
+    codecs = {name: to_json(codec) for name, codec in table_codecs(spec, bits, stored.method).items()}
+    differs = stored.difference and can_quantize(spec.columns[0])
+    return codecs, to_json(weight_codec(stored.bits, stored.method)) if differs else None

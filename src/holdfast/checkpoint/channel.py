@@ -37,16 +37,23 @@ class Configure:
     lease_s: float
     niceness: int
     grid: dict[str, Any] | None = None  # how to rearrange increments; None: not at all
+    baseline_in_memory: bool = True  # where rows are stored as differences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSlice:
-    """A table in a snapshot: its stored shape, the rows this writer owns, and whether all of them are in it."""
+    """A table in a snapshot: its stored shape, the rows this writer owns, and whether all of them are in it.
+
+    ``codecs`` are those of its columns; None: as they are. With ``difference`` weights that can be are stored, with
+    that codec, as differences from their baseline.
+    """
 
     spec: dict[str, Any]
     start: int
     stop: int
     whole: bool
+    codecs: dict[str, dict[str, Any]] | None = None
+    difference: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

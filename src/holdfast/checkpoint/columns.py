@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 import torch
@@ -12,6 +12,9 @@ from torch import Tensor
 
 from holdfast.checkpoint.plan import Read, prefix_bytes
 from holdfast.checkpoint.read import Memory, VerifiedReader
+from holdfast.codec import Difference
+from holdfast.codec.base import Rows
+from holdfast.codec.chunk import decode_column, escapes_name
 from holdfast.errors import DamagedData
 from holdfast.format.dtypes import torch_dtype
 from holdfast.format.layout import ALIGNMENT, IDS
@@ -44,8 +47,9 @@ class Scratch(threading.local):
 def read_columns(
     reader: VerifiedReader, read: Read, names: Collection[str], memory: Memory | None = None
 ) -> dict[str, memoryview]:
-    """The bytes of these of a chunk's columns, as far as they are planned."""
-    columns = [column for column in read.columns if column.name in names]
+    """The bytes of these of a chunk's columns, as far as they are planned, as they are stored; see decode_columns."""
+    wanted = names if read.codecs is None else {*names, *map(escapes_name, names)}
+    columns = [column for column in read.columns if column.name in wanted]
     found: dict[str, memoryview] = {}
     for start, stop in read.ranges(columns):
         data = reader.chunk(read.bundle, read.chunk.place, start, stop, memory=memory)
@@ -64,6 +68,22 @@ def row_ids(read: Read, columns: Mapping[str, memoryview]) -> Ids | None:
     if len(ids) and int(ids.max()) >= read.part.spec.rows:
         raise DamagedData(read.bundle.name, f"holds row {int(ids.max())} of {read.part.spec.rows}")
     return ids
+
+
+def decode_columns(
+    read: Read, columns: Mapping[str, memoryview], baseline_rows: Callable[[], Rows]
+) -> Mapping[str, memoryview]:
+    """The values of columns as they were stored, ids aside; ``baseline_rows`` are asked for only if they are needed."""
+    codecs = read.codecs
+    if codecs is None:
+        return columns
+    decoded: dict[str, memoryview] = {}
+    for spec in read.part.spec.columns:
+        if spec.name in columns:
+            codec, escapes = codecs[spec.name], columns.get(escapes_name(spec.name), memoryview(b""))
+            beside = baseline_rows() if isinstance(codec, Difference) else None
+            decoded[spec.name] = decode_column(spec, codec, columns[spec.name], escapes, read.rows, beside).data
+    return decoded
 
 
 def as_tensor(data: memoryview, dtype: str, shape: tuple[int, ...]) -> Tensor:

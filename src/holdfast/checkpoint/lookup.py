@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from holdfast.checkpoint.columns import as_tensor, read_columns, row_ids
 from holdfast.checkpoint.plan import Read, TablePlan
 from holdfast.checkpoint.read import VerifiedReader
+from holdfast.checkpoint.restore import BaselineRows
+from holdfast.codec import Difference
+from holdfast.codec.chunk import decode_column, dim_of, escapes_name, first_rows
 from holdfast.errors import ConfigurationError
 from holdfast.format.bundle import BLOCK_BYTES
 from holdfast.format.dtypes import torch_dtype
 from holdfast.format.layout import IDS, Column
+from holdfast.types import ColumnSpec
 
 
 def lookup_rows(reader: VerifiedReader, plan: TablePlan, wanted: Tensor) -> dict[str, Tensor]:
@@ -54,13 +59,46 @@ def _take(
         rows, order = torch.sort(rows)
         here = here[order]
     for spec in plan.spec.columns:
-        for part, positions in _runs(columns[spec.name], rows):
-            data = reader.chunk(read.bundle, chunk.place, part.start, part.stop)
-            size = columns[spec.name].length // chunk.rows
-            block = as_tensor(data, spec.dtype, (len(data) // size if size else 0, *spec.row_shape))
-            low = (part.start - columns[spec.name].offset) // size if size else 0
-            found[spec.name][here[positions]] = block[rows[positions] - low]
+        stored = _read_rows(reader, read, columns[spec.name], rows)
+        data = stored if read.codecs is None else _decoded(reader, plan, read, spec, stored, rows, unique[here])
+        found[spec.name][here] = as_tensor(data, spec.dtype, (len(rows), *spec.row_shape))
     missing[here] = False
+
+
+def _read_rows(reader: VerifiedReader, read: Read, column: Column, rows: Tensor) -> memoryview:
+    """A column's entries for the rows at these places of a chunk, in the same order."""
+    size = column.length // column.shape[0] if column.shape[0] else 0
+    taken = np.empty((len(rows), size), dtype=np.uint8)
+    for part, positions in _runs(column, rows):
+        data = np.frombuffer(reader.chunk(read.bundle, read.chunk.place, part.start, part.stop), dtype=np.uint8)
+        low = (part.start - column.offset) // size
+        taken[positions.numpy()] = data.reshape(-1, size)[rows[positions].numpy() - low]
+    return taken.reshape(-1).data
+
+
+def _decoded(
+    reader: VerifiedReader,
+    plan: TablePlan,
+    read: Read,
+    spec: ColumnSpec,
+    stored: memoryview,
+    rows: Tensor,
+    ids: Tensor,
+) -> memoryview:
+    assert read.codecs is not None
+    codec, dim = read.codecs[spec.name], dim_of(spec)
+    records = np.frombuffer(stored, dtype=np.uint8).reshape(len(rows), codec.bytes_per_row(dim, spec.dtype))
+    escapes = memoryview(b"")
+    if codec.escaped(records, dim, spec.dtype).any():  # which of the escapes they are, only all records tell
+        column = read_columns(reader, read._replace(rows=read.chunk.rows), {spec.name})
+        every = first_rows(
+            spec, codec, column[spec.name], column.get(escapes_name(spec.name), escapes), read.chunk.rows
+        )
+        kept = np.cumsum(codec.escaped(every.records, dim, spec.dtype)) - 1
+        flagged = codec.escaped(records, dim, spec.dtype)
+        escapes = every.escapes[kept[rows.numpy()[flagged]]].reshape(-1).data
+    beside = BaselineRows(reader, plan, {}).rows(read, ids.numpy()) if isinstance(codec, Difference) else None
+    return decode_column(spec, codec, stored, escapes, len(rows), beside).data
 
 
 def _ids(reader: VerifiedReader, read: Read) -> Tensor:

@@ -116,6 +116,8 @@ class _Files:
 def _piece(work: Application, files: _Files, kernels: ModuleType, columns: list[Column]) -> Piece | None:
     """What the kernel takes, with its columns added to ``columns``; None where it cannot do it."""
     read, chunk = work.read, work.read.chunk
+    if read.codecs is not None:
+        return None
     ranges = read.ranges([column for column in read.columns if column.name == IDS or column.name in work.writers])
     if chunk.ids is None or len(ranges) != 1 or ranges[0][0] != 0 or not read.rows:
         return None

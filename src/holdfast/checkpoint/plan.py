@@ -16,9 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.checkpoint.read import Parts
+from holdfast.codec import Baseline, Difference
+from holdfast.codec.chunk import Codecs, codecs_of, stored_columns
 from holdfast.errors import DamagedData
 from holdfast.format.bundle import BLOCK_BYTES
-from holdfast.format.layout import Column, chunk_columns
+from holdfast.format.layout import Column
 from holdfast.format.manifest import BundleRef, Manifest, RowsChunk
 from holdfast.format.outline import Outline, Share, common
 from holdfast.types import CheckpointInfo, TableSpec
@@ -70,7 +72,21 @@ class Read(NamedTuple):
     @property
     def columns(self) -> tuple[Column, ...]:
         """All of the chunk's columns."""
-        return chunk_columns(self.part.spec.columns, self.chunk.rows, self.chunk.ids)
+        chunk = self.chunk
+        return stored_columns(self.part.spec.columns, chunk.rows, chunk.ids, chunk.codec, chunk.escapes)
+
+    @property
+    def codecs(self) -> Codecs | None:
+        """What its columns are stored with; None: as they are."""
+        return codecs_of(self.outline.forms[int(self.outline.chunks["form"][self.at])].codec)
+
+    @property
+    def baseline(self) -> Baseline | None:
+        """What its weights are differences from, if they are any."""
+        for codec in (self.codecs or {}).values():
+            if isinstance(codec, Difference):
+                return codec.baseline
+        return None
 
     def ranges(self, columns: Sequence[Column]) -> list[tuple[int, int]]:
         """The chunk's bytes that hold these records' share of ``columns``; near ones in one range."""
@@ -91,7 +107,9 @@ class Read(NamedTuple):
 
 
 def prefix_bytes(column: Column, rows: int) -> int:
-    """Bytes of a column's first ``rows`` entries."""
+    """Bytes of a column that belong to the first ``rows`` rows; of escapes, whose rows are not known yet, all."""
+    if not column.per_row:
+        return column.length
     return column.length // column.shape[0] * rows if column.shape[0] else 0
 
 
@@ -102,7 +120,8 @@ class TablePlan:
     spec: TableSpec
     generations: tuple[tuple[Read, ...], ...]
     baseline: bool  # whether the first generation is the baseline's own
-    arranged: bool = False  # whether the deltas are, at least in part, free of replaced records
+    arranged: bool = False  # whether the deltas' records do not depend on the order in which they are applied
+    key: tuple[Read, ...] = ()  # what rows stored as differences differ from: the rows of the first generation
 
     @property
     def size_bytes(self) -> int:
@@ -271,11 +290,14 @@ def _plan_shares(
             numbers.setdefault(outline, {})[share] = number
     for outline, found in numbers.items():
         views[outline].reads(found, len(shares), generations)
+    above = [read for generation in generations[1:] for read in generation]
+    differs = any(read.codecs is not None and read.baseline is not None for read in above)
     return TablePlan(
         spec=spec,
         generations=tuple(map(tuple, generations)),
         baseline=baseline,
-        arranged=any(_is_arranged(read) for generation in generations[1:] for read in generation),
+        arranged=differs or any(_is_arranged(read) for read in above),
+        key=tuple(generations[0]) if differs else (),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from holdfast.checkpoint.grid.stats import GridStats
@@ -22,9 +23,13 @@ class Position:
     fractions: tuple[float, ...] = ()  # sizes of the deltas since the baseline, as shares of it
     baseline_s: float | None = None  # from the snapshot to the commit, of the last baseline
     deltas_s: tuple[float, ...] = ()  # of the last few deltas
+    restores: int = 0  # of the model, ever
+    coarsest: Mapping[str, int] = field(
+        default_factory=dict
+    )  # ranks of precision since the baseline, of tables not exact
 
-    def after(self, info: CheckpointInfo, seconds: float) -> Position:
-        """The position once this checkpoint is committed, after so many seconds."""
+    def after(self, info: CheckpointInfo, seconds: float, ranks: Mapping[str, int]) -> Position:
+        """The position once this checkpoint is committed, after so many seconds, its tables stored so precisely."""
         if info.kind is Kind.FULL:
             return Position(
                 term=self.term,
@@ -33,10 +38,26 @@ class Position:
                 baseline_bytes=info.size_bytes,
                 baseline_s=seconds,
                 deltas_s=self.deltas_s,
+                restores=self.restores,
+                coarsest=ranks,
             )
         fraction = info.size_bytes / max(1, self.baseline_bytes)
         recent = (*self.deltas_s, seconds)[-_RECENT:]
-        return replace(self, checkpoint=info.id, fractions=(*self.fractions, fraction), deltas_s=recent)
+        return replace(
+            self,
+            checkpoint=info.id,
+            fractions=(*self.fractions, fraction),
+            deltas_s=recent,
+            coarsest=self.coarsest_with(ranks),
+        )
+
+    def coarsest_with(self, ranks: Mapping[str, int]) -> dict[str, int]:
+        """What the tables' precision comes to with one more checkpoint on top of the baseline."""
+        return {name: min(rank, self.coarsest.get(name, rank)) for name, rank in {**self.coarsest, **ranks}.items()}
+
+    def is_too_coarse(self, ranks: Mapping[str, int]) -> bool:
+        """Whether a table is to be stored more precisely from now on: rows that never change would stay as they are."""
+        return any(name not in ranks or ranks[name] > rank for name, rank in self.coarsest.items())
 
     @property
     def delta_s(self) -> float | None:
@@ -45,7 +66,7 @@ class Position:
 
     def without_baseline(self) -> Position:
         """The position once the run has dropped what it stood on: the next checkpoint is a baseline."""
-        return Position(term=self.term, checkpoint=self.checkpoint)
+        return Position(term=self.term, checkpoint=self.checkpoint, restores=self.restores)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -16,11 +16,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from holdfast.checkpoint.columns import ColumnWriter, Ids, Scratch, as_tensor, read_columns, row_ids
+from holdfast.checkpoint.columns import ColumnWriter, Ids, Scratch, as_tensor, decode_columns, read_columns, row_ids
 from holdfast.checkpoint.crew import WORKERS, Crew, Progress, Task
+from holdfast.checkpoint.keyframe import key_of
 from holdfast.checkpoint.pieces import Application, apply_pieces
 from holdfast.checkpoint.plan import Read, TablePlan
 from holdfast.checkpoint.read import VerifiedReader
+from holdfast.codec.base import Rows
+from holdfast.errors import DamagedData
+from holdfast.format.dtypes import torch_dtype
 from holdfast.format.layout import IDS, padded
 from holdfast.format.manifest import Manifest
 from holdfast.format.tree import decode_tree
@@ -83,6 +87,7 @@ class _Table:
         self._contest: list[tuple[int, Read]] = []
         self._ids: dict[tuple[str, int], Ids] = {}
         self._winners: Winners | None = None
+        self._baseline = BaselineRows(reader, plan, targets)
         self._writers = {
             column.name: ColumnWriter(targets[column.name], column.dtype, column.row_shape)
             for column in plan.spec.columns
@@ -134,8 +139,9 @@ class _Table:
         columns = read_columns(self._reader, read, names, self._scratch)
         ids = row_ids(read, columns) if known is None else known
         chosen = winners.chosen(ids, number) if winners and read.contested and ids is not None else None
+        values = decode_columns(read, columns, lambda: self._baseline.rows(read, ids))
         for name, writer in self._writers.items():
-            writer.write(columns[name], read.rows, read.chunk.first, ids, chosen)
+            writer.write(values[name], read.rows, read.chunk.first, ids, chosen)
         self.tell(read, ids, number)
         return read.size_bytes
 
@@ -143,6 +149,31 @@ class _Table:
         """These rows are restored from above the baseline."""
         if self._seen is not None and (number or not self.plan.baseline):
             self._seen(self.plan.spec.name, None if read.part.whole or ids is None else torch.from_numpy(ids))
+
+
+class BaselineRows:
+    """What the differences of a table are added to.
+
+    Each row above the baseline is written once, by whatever is the newest of it. So until then a target holds the
+    baseline's row, if it was restored before and in the type it was stored in; else the row is read again.
+    """
+
+    def __init__(self, reader: VerifiedReader, plan: TablePlan, targets: Targets) -> None:
+        self._key = key_of(reader, plan)
+        weight = plan.spec.columns[0]
+        target = targets.get(weight.name) if plan.generations[0] else None
+        self._target = target if target is not None and target.dtype == torch_dtype(weight.dtype) else None
+
+    def rows(self, read: Read, ids: Ids | None) -> Rows:
+        """The baseline's rows for the records of a chunk."""
+        if self._key is None or ids is None or read.baseline is None:
+            raise DamagedData(read.bundle.name, "holds differences that stand on no baseline")
+        self._key.require(read.baseline, read.bundle.name)
+        if self._target is None:
+            return self._key.rows(ids)
+        found = self._target.index_select(0, torch.from_numpy(ids).to(self._target.device)).cpu()
+        found = found.reshape(len(ids), -1)
+        return found.view(torch.int16).numpy().view(np.uint16) if found.dtype == torch.bfloat16 else found.numpy()
 
 
 class Winners:

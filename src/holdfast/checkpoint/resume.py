@@ -16,7 +16,8 @@ from holdfast.checkpoint.chain import Chain, Head
 from holdfast.checkpoint.changes import go_back, take_over
 from holdfast.checkpoint.crew import Progress
 from holdfast.checkpoint.lease import live_leases
-from holdfast.checkpoint.plan import TablePlan, plan_tables
+from holdfast.checkpoint.outlines import plan_checkpoint
+from holdfast.checkpoint.plan import TablePlan
 from holdfast.checkpoint.position import Position
 from holdfast.checkpoint.read import Parts, VerifiedReader, find_checkpoint, leased, lineage
 from holdfast.checkpoint.restore import Targets, read_state, restore_rows
@@ -131,9 +132,8 @@ class ModelRestorer:
     ) -> Restored:
         """Restore one checkpoint. Raises DamagedData if any byte of it is off."""
         chain = lineage(head, entry.info.id)
-        history = [self._reader.parts(step) for step in chain]
-        plans = plan_tables(history)
-        shared, local = self._states(history[-1], rank)
+        plans = plan_checkpoint(self._reader, head, entry.info.id)
+        shared, local = self._states(self._reader.parts(entry), rank)
         self._check_tables(plans, strict)
         self._tell(self._state.restore(shared, strict=strict), plans)
         targets = [(plan, self._targets(plan)) for name, plan in plans.items() if name in self._fitting(plans)]
@@ -221,4 +221,6 @@ def position_of(restored: Restored, term: int) -> Position:
         fractions=fractions,
         baseline_s=baseline_s,
         deltas_s=tuple(deltas_s),
+        restores=restored.local.get("restores", 0) + 1,
+        coarsest=restored.local.get("coarsest", {}),
     )

@@ -20,7 +20,7 @@ from holdfast.checkpoint.snapshot import FrameFiller
 from holdfast.checkpoint.tracker import Tracker
 from holdfast.errors import AgentDied, BaseDropped, SaveFailed, TakenOver
 from holdfast.format.catalog import Entry, Intent, checkpoint_id
-from holdfast.policy import Grid, Overlap, Strategy, StrategyContext
+from holdfast.policy import Grid, Overlap, Precision, Stored, Strategy, StrategyContext
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.types import CheckpointInfo, Kind
 
@@ -58,6 +58,7 @@ class Saver:
         tracker: Tracker,
         agreement: Agreement,
         strategy: Strategy,
+        precision: Precision,
         overlap: Overlap,
         buffer: FrameBuffer,
         launch: Callable[[int], Handle],
@@ -67,6 +68,7 @@ class Saver:
         self._tracker = tracker
         self._agreement = agreement
         self._strategy = strategy
+        self._precision = precision
         self._overlap = overlap
         self._buffer = buffer
         self._launch = launch
@@ -203,7 +205,8 @@ class Saver:
             bytes_above_baseline=self.stats.grid.bytes_above_baseline,
             read_bytes_per_s=self._restore_rate(),
         )
-        kind = self._strategy.decide(context)
+        too_coarse = position.is_too_coarse(self._ranks())
+        kind = Kind.FULL if too_coarse else self._strategy.decide(context)
         base = {Kind.FULL: None, Kind.DIFFERENTIAL: position.baseline, Kind.INCREMENTAL: position.checkpoint}[kind]
         return Intent(
             checkpoint=checkpoint_id(request.step, position.term, self._runtime.token()),
@@ -223,6 +226,18 @@ class Saver:
         """How fast a restore would read: what one thread of the agent has measured, with as many as a restore has."""
         rate = self.stats.grid.read_bytes_per_s
         return None if rate is None else WORKERS * rate
+
+    def _stored(self, table: str) -> Stored:
+        return self._precision.decide(table, self.position.restores)
+
+    def _ranks(self) -> dict[str, int]:
+        stored = {name: self._stored(name) for name in self._capture.table_names}
+        return {name: each.rank for name, each in stored.items() if each.bits is not None}
+
+    def _coarsest(self, kind: Kind) -> dict[str, int]:
+        """How coarse the tables are stored from the baseline up to a checkpoint of this kind."""
+        ranks = self._ranks()
+        return ranks if kind is Kind.FULL else self.position.coarsest_with(ranks)
 
     def _in_grid(self, kind: Kind) -> bool:
         return isinstance(self._strategy, Grid) and kind is Kind.INCREMENTAL
@@ -250,8 +265,10 @@ class Saver:
                 "reader": request.reader,
                 "fractions": list(self.position.fractions),
                 "seconds": [self.position.baseline_s, list(self.position.deltas_s)],
+                "restores": self.position.restores,
+                "coarsest": self._coarsest(intent.kind),
             }
-            captured = self._capture.take(intent.kind, local)
+            captured = self._capture.take(intent.kind, local, self._stored)
             self._client.begin(intent, captured.slices, captured.tensor_specs)
             begun = True
             filler = FrameFiller(self._client, self._buffer, frames_ahead=self._client.free_frames)
@@ -287,7 +304,7 @@ class Saver:
             return
         self._in_flight = None
         self._tracker.committed(full=info.kind is Kind.FULL)
-        self.position = self.position.after(info, seconds)
+        self.position = self.position.after(info, seconds, self._ranks())
         self._failure = None
         self._pause.end()
         self._deaths = 0

@@ -25,6 +25,7 @@ class Settings:
     uploads: int = 2  # frames written at the same time
     niceness: int = 5  # of the agent: training comes first; more, and a save takes long where training takes all CPUs
     handle_sigterm: bool = True
+    baseline_in_memory: bool = True  # for rows stored as differences; else the agent reads the baseline for every save
 
     def __post_init__(self) -> None:
         for name in _COUNTS if self.buffer_bytes is None else ("buffer_bytes", *_COUNTS):
@@ -33,4 +34,6 @@ class Settings:
             value = getattr(self, name)
             require(is_finite_number(value) and value >= 0, self, name, "a finite number of at least 0", value)
         require_duration(self, "lease_s", self.lease_s)
+        for name in ("handle_sigterm", "baseline_in_memory"):
+            require(isinstance(getattr(self, name), bool), self, name, "True or False", getattr(self, name))
         require(isinstance(self.niceness, int), self, "niceness", "a whole number", self.niceness)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.checkpoint.channel import FrameChunk, TableSlice
+from holdfast.checkpoint.encoding import ChunkEncoder
+from holdfast.codec.chunk import stored_columns
 from holdfast.format.bundle import Member, build_head, checksums
 from holdfast.format.catalog import Intent, Ref, object_name, part_name
 from holdfast.format.document import digest
-from holdfast.format.layout import chunk_columns, padded
+from holdfast.format.layout import padded
 from holdfast.format.manifest import (
+    EXACT,
     BundleRef,
     Manifest,
     Place,
@@ -30,7 +34,16 @@ from holdfast.types import TableSpec
 STATE = -1  # the table index of a frame chunk that holds pieces of state tensors
 
 
-def row_members(number: int, spec: TableSpec, rows: int, ids: str | None, offset: int) -> list[Member]:
+def row_members(
+    number: int,
+    spec: TableSpec,
+    rows: int,
+    ids: str | None,
+    offset: int,
+    *,
+    codec: str = EXACT,
+    escapes: tuple[int, ...] = (),
+) -> list[Member]:
     """The columns of a bundle's chunk ``number`` as stock safetensors readers see them."""
     return [
         Member(
@@ -39,8 +52,21 @@ def row_members(number: int, spec: TableSpec, rows: int, ids: str | None, offset
             shape=column.shape,
             offset=offset + column.offset,
         )
-        for column in chunk_columns(spec.columns, rows, ids)
+        for column in stored_columns(spec.columns, rows, ids, codec, escapes)
     ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stored:
+    """A chunk of a frame as it is stored: its bytes, where they begin in the bundle's body, and what became of it."""
+
+    source: FrameChunk
+    data: memoryview
+    offset: int
+    ids: str | None
+    codec: str = EXACT
+    escapes: tuple[int, ...] = ()
+    loss: float = 0.0
 
 
 class PartWriter:
@@ -55,8 +81,10 @@ class PartWriter:
         tensors: Sequence[tuple[str, Sequence[int]]],
         *,
         keep_ids: bool = False,
+        encoder: ChunkEncoder | None = None,
     ) -> None:
         self._keep_ids = keep_ids
+        self._encoder = encoder
         self.ids: dict[tuple[str, int], NDArray[np.int64]] = {}  # row ids, by bundle and the chunk's offset in it
         self._store = store
         self._intent = intent
@@ -68,35 +96,63 @@ class PartWriter:
         self._complete = False
         self._attempted: list[str] = []
         self._bundles: dict[int, BundleRef] = {}
-        self._chunks: list[tuple[int, Place, FrameChunk]] = []  # with the number of its bundle
+        self._chunks: list[tuple[Place, _Stored]] = []  # the place's bundle is a number, not yet an index
 
     def write_frame(self, number: int, body: memoryview, chunks: Sequence[FrameChunk]) -> None:
         """Store a frame's bytes as bundle ``number``; returns when they are durable."""
+        stored = self._encoded(body, chunks)
         directory: list[int] = []
         starts = []
-        for chunk in chunks:
+        for each in stored:
             starts.append(len(directory))
-            directory += checksums(body[chunk.offset : chunk.offset + chunk.length])
-        kept = self._row_ids(body, chunks) if self._keep_ids else {}
-        head = build_head(self._members(chunks), len(body), directory)
+            directory += checksums(each.data)
+        kept = self._row_ids(body, stored) if self._keep_ids else {}
+        size = stored[-1].offset + len(stored[-1].data) if stored else 0
+        head = build_head(self._members(stored), size, directory)
         name = object_name(self._intent.checkpoint, f"{self._rank:05d}-{number:06d}.safetensors")
         with self._lock:
             self._attempted.append(name)
-        self._store.put(name, [head, body])
-        size = len(head) + len(body)
+        as_it_is = all(each.codec == EXACT for each in stored)
+        self._store.put(name, [head, body] if as_it_is else [head, *(each.data for each in stored)])
         with self._lock:
-            self._bundles[number] = BundleRef(name=name, size_bytes=size, head_bytes=len(head), digest=digest(head))
+            self._bundles[number] = BundleRef(
+                name=name, size_bytes=len(head) + size, head_bytes=len(head), digest=digest(head)
+            )
             self.ids |= {(name, len(head) + offset): ids for offset, ids in kept.items()}
-            for start, chunk in zip(starts, chunks, strict=True):
-                place = Place(bundle=number, offset=len(head) + chunk.offset, length=chunk.length, block=start)
-                self._chunks.append((number, place, chunk))
+            for start, each in zip(starts, stored, strict=True):
+                place = Place(bundle=number, offset=len(head) + each.offset, length=len(each.data), block=start)
+                self._chunks.append((place, each))
 
-    def _row_ids(self, body: memoryview, chunks: Sequence[FrameChunk]) -> dict[int, NDArray[np.int64]]:
+    def _encoded(self, body: memoryview, chunks: Sequence[FrameChunk]) -> list[_Stored]:
+        """The frame's chunks one after another, each as its table's codecs want it."""
+        stored: list[_Stored] = []
+        offset = 0
+        for chunk in chunks:
+            data = body[chunk.offset : chunk.offset + chunk.length]
+            encoded = self._encoder.encode(chunk, data) if self._encoder and chunk.table != STATE else None
+            if encoded is None:
+                stored.append(_Stored(source=chunk, data=data, offset=offset, ids=chunk.ids))
+            else:
+                stored.append(
+                    _Stored(
+                        source=chunk,
+                        data=encoded.data.data,
+                        offset=offset,
+                        ids=encoded.ids,
+                        codec=encoded.codec,
+                        escapes=encoded.escapes,
+                        loss=encoded.loss,
+                    )
+                )
+            offset += len(stored[-1].data)
+        return stored
+
+    def _row_ids(self, body: memoryview, stored: Sequence[_Stored]) -> dict[int, NDArray[np.int64]]:
         """Copies of the ids in a frame, by their chunk's offset: once the frame is freed they lie in the store only."""
         return {
-            chunk.offset: chunk_ids(chunk.rows, chunk.first, chunk.ids, body[chunk.offset :])
-            for chunk in chunks
-            if chunk.table != STATE
+            each.offset: chunk_ids(each.source.rows, each.source.first, each.source.ids, body[each.source.offset :])
+            for each in stored
+            if each.source.table != STATE
         }
 
     def finish(self, full_bytes: int) -> tuple[Manifest, Ref]:
@@ -124,16 +180,26 @@ class PartWriter:
             self._store.delete(self._attempted)
 
     def _table(self, index: int) -> TablePart:
-        own = [(place, chunk) for _, place, chunk in self._chunks if chunk.table == index]
-        own.sort(key=lambda item: item[1].first)
+        own = [(place, each) for place, each in self._chunks if each.source.table == index]
+        own.sort(key=lambda item: item[1].source.first)
         chunks = tuple(
-            RowsChunk(place=self._dense(place), rows=c.rows, first=c.first, last=c.last, ids=c.ids) for place, c in own
+            RowsChunk(
+                place=self._dense(place),
+                rows=each.source.rows,
+                first=each.source.first,
+                last=each.source.last,
+                ids=each.ids,
+                codec=each.codec,
+                escapes=each.escapes,
+                loss=each.loss,
+            )
+            for place, each in own
         )
         part = self._slices[index]
         return TablePart(spec=self._specs[index], start=part.start, stop=part.stop, whole=part.whole, chunks=chunks)
 
     def _state(self) -> tuple[StateChunk, ...]:
-        own = [(place, chunk) for _, place, chunk in self._chunks if chunk.table == STATE]
+        own = [(place, each.source) for place, each in self._chunks if each.source.table == STATE]
         own.sort(key=lambda item: (item[0].bundle, item[0].offset))
         return tuple(StateChunk(place=self._dense(place), pieces=chunk.state_pieces()) for place, chunk in own)
 
@@ -142,18 +208,21 @@ class PartWriter:
         index = sorted(self._bundles).index(place.bundle)
         return Place(bundle=index, offset=place.offset, length=place.length, block=place.block)
 
-    def _members(self, chunks: Sequence[FrameChunk]) -> list[Member]:
+    def _members(self, stored: Sequence[_Stored]) -> list[Member]:
         members: list[Member] = []
-        for number, chunk in enumerate(chunks):
+        for number, each in enumerate(stored):
+            chunk = each.source
             if chunk.table == STATE:
-                members += self._state_members(chunk)
+                members += self._state_members(chunk, each.offset)
             else:
-                members += row_members(number, self._specs[chunk.table], chunk.rows, chunk.ids, chunk.offset)
+                spec = self._specs[chunk.table]
+                members += row_members(
+                    number, spec, chunk.rows, each.ids, each.offset, codec=each.codec, escapes=each.escapes
+                )
         return members
 
-    def _state_members(self, chunk: FrameChunk) -> list[Member]:
+    def _state_members(self, chunk: FrameChunk, offset: int) -> list[Member]:
         members = []
-        offset = chunk.offset
         for piece in chunk.state_pieces():
             tensor = self._tensors[piece.tensor]
             complete = piece.start == 0 and piece.length == tensor.length

@@ -98,6 +98,7 @@ class EncodedChunk:
     codec: str
     escapes: tuple[int, ...]
     loss: float
+    weights: Encoded  # the first column alone
 
 
 def encode_chunk(
@@ -124,7 +125,8 @@ def encode_chunk(
     kind, packed = (None, None) if ids is None else pack_ids(ids, in_order=True)
     text = codecs_text(codecs)
     data = _joined(stored_columns(columns, rows, kind, text, escapes), encoded, packed)
-    return EncodedChunk(data=data, ids=kind, codec=text, escapes=escapes, loss=loss)
+    weights = encoded[columns[0].name]
+    return EncodedChunk(data=data, ids=kind, codec=text, escapes=escapes, loss=loss, weights=weights)
 
 
 def decode_column(
@@ -187,9 +189,11 @@ def _loss(
     back = to_single(_decode(codec, encoded, column, baseline_rows), column.dtype)
     with np.errstate(all="ignore"):
         off = back - to_single(matrix, column.dtype)
-        squares = np.einsum("ij,ij->i", off, off)
-    squares[codec.escaped(encoded.records, dim_of(column), column.dtype)] = 0.0
-    return float(np.sqrt(squares, dtype=np.float64).mean())
+        off[codec.escaped(encoded.records, dim_of(column), column.dtype)] = 0.0
+        distances = np.sqrt(np.einsum("ij,ij->i", off, off))
+    if not np.isfinite(distances).all():  # values so large that single precision does not hold their squares
+        distances = np.linalg.norm(off.astype(np.float64), axis=1)
+    return float(distances.mean(dtype=np.float64))
 
 
 def _joined(

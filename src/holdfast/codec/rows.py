@@ -37,6 +37,11 @@ def check_floats(dtype: str) -> None:
         )
 
 
+def numpy_type(dtype: str) -> np.dtype[Any]:
+    """The type of an array of such values; of those that NumPy lacks, unsigned integers of their size."""
+    return np.dtype(_NUMPY.get(dtype, f"u{itemsize(dtype)}" if itemsize(dtype) <= 8 else "V"))
+
+
 def to_bytes(rows: NDArray[Any]) -> NDArray[np.uint8]:
     """The rows as they lie: ``[rows, bytes of a row]``."""
     flat = np.ascontiguousarray(rows)
@@ -44,9 +49,8 @@ def to_bytes(rows: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def from_bytes(data: NDArray[np.uint8], dtype: str) -> NDArray[Any]:
-    """The rows back; of a type that NumPy lacks, as unsigned integers of its size."""
-    numpy_type = _NUMPY.get(dtype, np.dtype(f"u{itemsize(dtype)}" if itemsize(dtype) <= 8 else "V"))
-    return np.ascontiguousarray(data).view(numpy_type)
+    """The rows back."""
+    return np.ascontiguousarray(data).view(numpy_type(dtype))
 
 
 def to_single(rows: NDArray[Any], dtype: str) -> NDArray[np.float32]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from holdfast.checkpoint.plan import replacing_in
 from holdfast.checkpoint.read import Parts
-from holdfast.format.dtypes import itemsize
-from holdfast.format.layout import row_bytes
+from holdfast.codec.chunk import record_bytes
 from holdfast.format.manifest import ALIVE, Manifest, RowsChunk, Segment, TablePart
+from holdfast.format.rows import id_bytes
 from holdfast.types import CheckpointInfo
 
 
@@ -86,7 +86,7 @@ def _cohort(info: CheckpointInfo, parts: Parts, later: Sequence[str], rounds: in
 
 
 def _record_bytes(part: TablePart, chunk: RowsChunk) -> int:
-    return row_bytes(part.spec.columns) + (itemsize(chunk.ids) if chunk.ids else 0)
+    return record_bytes(part.spec.columns, chunk.codec) + id_bytes(chunk.ids)
 
 
 def _unused_bytes(history: Iterable[Parts]) -> int:
