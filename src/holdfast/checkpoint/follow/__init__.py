@@ -1,0 +1,1 @@
+"""Publishing for inference: newly committed checkpoints, applied to weights that are in use."""

@@ -1,0 +1,82 @@
+"""The dense weights of a checkpoint: of its state no more is read than they need."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.checkpoint.columns import as_tensor
+from holdfast.checkpoint.read import VerifiedReader
+from holdfast.checkpoint.restore import read_state
+from holdfast.format.dtypes import torch_dtype
+from holdfast.format.layout import padded
+from holdfast.format.manifest import Manifest, Piece, StateChunk
+from holdfast.format.tree import decode_tree
+
+_SKELETON = 0  # the state tensor that holds the tree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseState:
+    """Parameters and buffers by name, and what modules add to them, as a training state without anything else."""
+
+    tree: Mapping[str, Any]
+    read_bytes: int
+
+    @classmethod
+    def of(cls, tree: Any, read_bytes: int) -> DenseState:
+        """The model's share of a checkpoint's state."""
+        return cls(tree={**tree["training"], "optimizers": [], "extra": {}}, read_bytes=read_bytes)
+
+
+def read_dense(reader: VerifiedReader, manifest: Manifest) -> DenseState:
+    """What a writer saved of the model, without its optimizers, its reader and its random numbers."""
+    found = _read(reader, manifest, {_SKELETON})
+    empty = [torch.empty(spec.shape, dtype=torch_dtype(spec.dtype)) for spec in manifest.tensors[1:]]
+    tree: Any = decode_tree(bytes(found[_SKELETON]), empty)
+    if tree["training"]["modules"]:  # may hold anything, at any depth
+        return DenseState.of(read_state(reader, manifest), sum(spec.length for spec in manifest.tensors))
+    number_of = {id(tensor): number for number, tensor in enumerate(empty, start=1)}
+    wanted = {name: number_of[id(tensor)] for name, tensor in tree["training"]["model"].items()}
+    found |= _read(reader, manifest, set(wanted.values()))
+    tree["training"]["model"] = {name: _tensor(manifest, found, number) for name, number in wanted.items()}
+    return DenseState.of(tree, sum(map(len, found.values())))
+
+
+def _tensor(manifest: Manifest, found: Mapping[int, bytearray], number: int) -> Tensor:
+    spec = manifest.tensors[number]
+    return as_tensor(memoryview(found[number]), spec.dtype, spec.shape)
+
+
+def _read(reader: VerifiedReader, manifest: Manifest, wanted: Collection[int]) -> dict[int, bytearray]:
+    """The bytes of these state tensors, and as little as possible of the others."""
+    tensors = {number: bytearray(manifest.tensors[number].length) for number in wanted}
+    for chunk in manifest.state:
+        for start, pieces in _runs(chunk, wanted):
+            stop = start + sum(padded(piece.length) for piece in pieces)
+            stop = min(stop, chunk.place.length)
+            data = reader.chunk(manifest.bundles[chunk.place.bundle], chunk.place, start, stop)
+            offset = 0
+            for piece in pieces:
+                tensors[piece.tensor][piece.start : piece.start + piece.length] = data[offset : offset + piece.length]
+                offset += padded(piece.length)
+    return tensors
+
+
+def _runs(chunk: StateChunk, wanted: Collection[int]) -> Iterator[tuple[int, list[Piece]]]:
+    """The wanted pieces of a chunk, those that lie side by side together, and where they begin."""
+    offset, start, run = 0, 0, list[Piece]()
+    for piece in chunk.pieces:
+        if piece.tensor in wanted:
+            start = start if run else offset
+            run.append(piece)
+        elif run:
+            yield start, run
+            run = []
+        offset += padded(piece.length)
+    if run:
+        yield start, run

@@ -1,0 +1,117 @@
+"""What an update is written into: a model that serves, or weights without a model."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.checkpoint.state import TrainingState, dense_weights
+from holdfast.checkpoint.tables import find_tables
+from holdfast.errors import ModelMismatch
+from holdfast.format.dtypes import code_of, torch_dtype
+from holdfast.types import TableSpec
+
+logger = logging.getLogger("holdfast")
+
+
+class Target(Protocol):
+    """Weights that follow a run."""
+
+    @property
+    def is_served(self) -> bool:
+        """Whether somebody uses them all the time: then even a whole reload is prepared before it is written."""
+        ...
+
+    def fit(self, specs: Mapping[str, TableSpec]) -> dict[str, Tensor]:
+        """Where the weights of these tables go, by name; raises ModelMismatch before anything is written."""
+        ...
+
+    def write_dense(self, tree: Mapping[str, Any]) -> None:
+        """Take over the dense part; raises ModelMismatch before anything is written."""
+        ...
+
+
+class ServedModel:
+    """A model in use, written in place."""
+
+    is_served = True
+
+    def __init__(
+        self, models: Mapping[str, nn.Module], tables: Mapping[str, nn.Parameter], *, strict: bool = True
+    ) -> None:
+        found = find_tables(models, (), tables)
+        self._parameters = {table.name: table.parameter for table in found}
+        self._state = TrainingState(models, (), {}, found)
+        self._strict = strict
+        self._told: set[str] = set()
+
+    def fit(self, specs: Mapping[str, TableSpec]) -> dict[str, Tensor]:
+        """The tables that fit; with ``strict`` all of them must."""
+        if self._strict:
+            self._require_same(specs)
+        fitting = {name: spec for name, spec in specs.items() if name in self._parameters and not self._shape(spec)}
+        self._tell("table", sorted(specs.keys() ^ self._parameters.keys() | specs.keys() - fitting.keys()))
+        return {name: self._parameters[name].data for name in fitting}
+
+    def write_dense(self, tree: Mapping[str, Any]) -> None:
+        """Parameters, buffers and extra state of modules."""
+        report = self._state.restore(tree, strict=self._strict)
+        self._tell("parameter", [*report.missing, *report.unexpected, *report.changed])
+
+    def _require_same(self, specs: Mapping[str, TableSpec]) -> None:
+        missing, unexpected = (sorted(self._parameters.keys() - specs), sorted(specs.keys() - self._parameters.keys()))
+        if missing or unexpected:
+            raise ModelMismatch(
+                f"tables of the model that the checkpoint lacks: {missing or 'none'}; tables of the checkpoint that "
+                f"the model lacks: {unexpected or 'none'}. Rename them, or pass strict=False to apply what fits"
+            )
+        for spec in specs.values():
+            if problem := self._shape(spec) or self._dtype(spec):
+                raise ModelMismatch(problem)
+
+    def _shape(self, spec: TableSpec) -> str | None:
+        live, stored = tuple(self._parameters[spec.name].shape), (spec.rows, *spec.columns[0].row_shape)
+        if live == stored:
+            return None
+        return f"table {spec.name} is stored with shape {stored} and the model has {live}; strict=False leaves it out"
+
+    def _dtype(self, spec: TableSpec) -> str | None:
+        live, stored = code_of(self._parameters[spec.name].dtype), spec.columns[0].dtype
+        if live == stored:
+            return None
+        return f"table {spec.name} is stored as {stored} and the model holds {live}; strict=False converts it"
+
+    def _tell(self, what: str, names: list[str]) -> None:
+        """Say once what is left as it is."""
+        if new := [name for name in names if name not in self._told]:
+            self._told.update(new)
+            logger.warning("left as it is, because model and checkpoint differ: %s %s", what, ", ".join(new))
+
+
+class LooseWeights:
+    """Weights of a checkpoint whose model is not at hand; made as they are needed."""
+
+    is_served = False
+
+    def __init__(self) -> None:
+        self.tables: dict[str, Tensor] = {}
+        self.dense: dict[str, Tensor] = {}
+
+    def fit(self, specs: Mapping[str, TableSpec]) -> dict[str, Tensor]:
+        """Every table, kept where it has the same form as before."""
+        before, self.tables = self.tables, {}
+        for name, spec in specs.items():
+            column = spec.columns[0]
+            shape, dtype = (spec.rows, *column.row_shape), torch_dtype(column.dtype)
+            kept = before.pop(name, None)
+            same = kept is not None and (tuple(kept.shape), kept.dtype) == (shape, dtype)
+            self.tables[name] = kept if kept is not None and same else torch.empty(shape, dtype=dtype)
+        return dict(self.tables)
+
+    def write_dense(self, tree: Mapping[str, Any]) -> None:
+        """As they were read."""
+        self.dense = dense_weights(tree)

@@ -1,0 +1,297 @@
+"""Brings weights from the checkpoint they hold to a newer one: reads first, then writes all of it at once."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from holdfast.checkpoint.chain import Chain, Head
+from holdfast.checkpoint.follow.arena import Arena
+from holdfast.checkpoint.follow.dense import DenseState, read_dense
+from holdfast.checkpoint.follow.gate import Gate
+from holdfast.checkpoint.follow.path import Applied, Reload, TableChanges, behind, next_checkpoint, standing
+from holdfast.checkpoint.follow.staging import StagedRows, stage_rows
+from holdfast.checkpoint.follow.targets import Target
+from holdfast.checkpoint.plan import TablePlan, plan_tables
+from holdfast.checkpoint.read import Parts, VerifiedReader, leased, lineage
+from holdfast.checkpoint.restore import restore_rows
+from holdfast.errors import (
+    AccessDenied,
+    CheckpointNotFound,
+    ConfigurationError,
+    DamagedData,
+    HoldfastError,
+    ModelMismatch,
+    RunError,
+    StorageError,
+)
+from holdfast.format.catalog import Entry, Ref
+from holdfast.runtime import SYSTEM, Runtime
+from holdfast.storage import Store
+from holdfast.types import CheckpointInfo
+
+logger = logging.getLogger("holdfast")
+
+_ATTEMPTS = 3  # at a checkpoint that is dropped or left while it is looked at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """A checkpoint that was applied."""
+
+    checkpoint: CheckpointInfo
+    previous: CheckpointInfo | None  # what the weights held before
+    rows: int  # that were written, each counted once
+    read_bytes: int  # row ids, weights and the dense part
+    reload: Reload | None  # why all rows were read; None where the changed ones were enough
+    pause_s: float  # how long nothing could be served
+
+    @property
+    def step(self) -> int:
+        """The step that the weights are of now."""
+        return self.checkpoint.step
+
+    @property
+    def from_step(self) -> int | None:
+        """The step that they were of before."""
+        return self.previous.step if self.previous else None
+
+    @property
+    def whole(self) -> bool:
+        """Whether all rows were read."""
+        return self.reload is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lag:
+    """How far weights are behind their run, as of the last look."""
+
+    checkpoints: int
+    steps: int
+    age_s: float | None  # since the applied checkpoint was taken, by the clocks of writer and reader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Changes:
+    """What one update consists of."""
+
+    applied: Applied
+    reload: Reload | None
+    dense: DenseState
+    plans: Mapping[str, TablePlan]
+    tables: Sequence[TableChanges]  # of those that have a place to go
+    places: Mapping[str, Tensor]
+
+    @property
+    def read_bytes(self) -> int:
+        return self.dense.read_bytes + sum(changes.read_bytes for changes in self.tables)
+
+
+class Updater:
+    """Keeps one target at a run's newest checkpoint, or lets it go through each of them. Used by several threads."""
+
+    def __init__(
+        self,
+        store: Store,
+        target: Target,
+        *,
+        gate: Gate | None = None,
+        each: bool = False,
+        staging_bytes: int = 2**30,
+        spill: Path | None = None,
+        runtime: Runtime = SYSTEM,
+    ) -> None:
+        self._store = store
+        self._target = target
+        self._gate = gate or Gate()
+        self._each = each
+        self._staging_bytes = staging_bytes
+        self._spill = spill
+        self._runtime = runtime
+        self._chain = Chain(store, runtime=runtime)
+        self._one_at_a_time = threading.Lock()
+        self._head: Head | None = None
+        self._applied: Applied | None = None
+        self._parts: dict[Ref, Parts] = {}  # of what the applied checkpoint stands on
+        self._told: set[str] = set()
+
+    @property
+    def checkpoint(self) -> CheckpointInfo | None:
+        """What the weights hold; None for nothing whole."""
+        applied = self._applied
+        return applied.info if applied else None
+
+    @property
+    def lag(self) -> Lag:
+        """How far they are behind."""
+        head, applied = self._head, self._applied
+        live = [entry.info for entry in head.entries if not entry.info.abandoned] if head else []
+        return Lag(
+            checkpoints=behind(head, applied) if head else 0,
+            steps=max(0, live[-1].step - (applied.info.step if applied else 0)) if live else 0,
+            age_s=max(0.0, self._runtime.wall_s() - applied.info.created_s) if applied else None,
+        )
+
+    def update(self) -> Update | None:
+        """Look once and apply what is new; None if nothing is.
+
+        If it fails, the weights hold what they held before, as the error says, and the next call tries again.
+        """
+        with self._one_at_a_time:
+            try:
+                return self._update()
+            except ConfigurationError:
+                raise
+            except (DamagedData, StorageError, RunError) as error:
+                raise self._explained(error) from error
+
+    def _update(self) -> Update | None:
+        for attempt in range(_ATTEMPTS):
+            head = self._look()
+            entry = next_checkpoint(head, self._applied, each=self._each) if head else None
+            if entry is None:
+                return None
+            try:
+                with self._reading(entry) as (reader, now):
+                    if not now.by_id[entry.info.id].info.abandoned:
+                        return self._bring_to(reader, now, now.by_id[entry.info.id])
+            except CheckpointNotFound:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+        return None
+
+    def _look(self) -> Head | None:
+        head = self._chain.head(skip_damaged=True)
+        for name in head.damaged if head else ():
+            self._tell(f"{name} cannot be read; what it commits cannot be followed")
+        if head is None or not head.entries:
+            self._tell(f"{self._store.url} holds no checkpoint yet: waiting for the first")
+        self._head = head
+        return head
+
+    @contextmanager
+    def _reading(self, entry: Entry) -> Iterator[tuple[VerifiedReader, Head]]:
+        """A checkpoint, kept from being deleted; where that cannot be asked for, read as it is."""
+        with ExitStack() as stack:
+            held = leased(self._store, self._require_head, lambda head: _needed(head, entry), runtime=self._runtime)
+            try:
+                head = stack.enter_context(held)
+            except AccessDenied:
+                self._tell(f"{self._store.url} cannot be written: following without a lease, so a prune may interfere")
+                head = self._require_head()
+                _needed(head, entry)
+            yield VerifiedReader(self._store), head
+
+    def _require_head(self) -> Head:
+        head = self._chain.head(skip_damaged=True)
+        if head is None:
+            raise CheckpointNotFound(f"{self._store.url} holds no run any more")
+        return head
+
+    def _bring_to(self, reader: VerifiedReader, head: Head, entry: Entry) -> Update:
+        changes = self._changes(reader, head, entry)
+        previous = self.checkpoint
+        if changes.reload and (previous is None or not self._target.is_served):
+            rows, pause_s = self._load(reader, changes)
+        else:
+            rows, pause_s = self._apply(reader, changes)
+        return Update(
+            checkpoint=entry.info,
+            previous=previous,
+            rows=rows,
+            read_bytes=changes.read_bytes,
+            reload=changes.reload,
+            pause_s=pause_s,
+        )
+
+    def _changes(self, reader: VerifiedReader, head: Head, entry: Entry) -> _Changes:
+        chain = lineage(head, entry.info.id)
+        base = standing(head, self._applied, entry)
+        self._parts = {each.record: self._parts.get(each.record) or reader.parts(each) for each in chain}
+        history = [self._parts[each.record] for each in chain]
+        plans = plan_tables(history)
+        places = self._target.fit({name: plan.spec for name, plan in plans.items()})
+        kept = 0 if isinstance(base, Reload) else base
+        return _Changes(
+            applied=Applied(info=entry.info, lineage=tuple(each.info.id for each in chain)),
+            reload=base if isinstance(base, Reload) else None,
+            dense=read_dense(reader, next(part for part in history[-1] if part.rank == 0)),
+            plans=plans,
+            tables=[TableChanges.above(plans[name], len(chain), kept) for name in places],
+            places=places,
+        )
+
+    def _load(self, reader: VerifiedReader, changes: _Changes) -> tuple[int, float]:
+        """Read all rows into their places, which hold nothing that anybody could use."""
+        targets = [
+            (plan, {plan.spec.columns[0].name: changes.places[name]})
+            for name, plan in changes.plans.items()
+            if name in changes.places
+        ]
+        pause_s = self._write(changes, lambda: restore_rows(reader, targets))
+        return sum(plan.spec.rows for plan, _ in targets), pause_s
+
+    def _apply(self, reader: VerifiedReader, changes: _Changes) -> tuple[int, float]:
+        """Read what changed, then write it."""
+        with Arena(self._staging_bytes, self._spill) as arena:
+            staged = stage_rows(reader, changes.tables, arena)
+            pause_s = self._write(changes, lambda: _write_rows(staged, changes.places))
+            return sum(len(each.rows) for each in staged), pause_s
+
+    def _write(self, changes: _Changes, write_rows: Callable[[], None]) -> float:
+        """Write the dense part and the rows while nothing is served; how long that was."""
+        devices = {place.device for place in changes.places.values() if place.is_cuda}
+        asked_s = self._runtime.monotonic_s()
+        with self._gate.excluding(), torch.inference_mode():
+            try:
+                _wait_for(devices)  # batches that were served may still be in their queues
+                self._target.write_dense(changes.dense.tree)
+                write_rows()
+                _wait_for(devices)
+            except ModelMismatch:  # raised before anything is written
+                raise
+            except BaseException:
+                self._applied = None
+                raise
+            self._applied = changes.applied
+        return self._runtime.monotonic_s() - asked_s
+
+    def _explained(self, error: HoldfastError) -> HoldfastError:
+        """The same error, with what became of the weights."""
+        applied = self._applied
+        if applied is not None:
+            then = f"the model still holds all of step {applied.info.step}; the next update tries again"
+        else:
+            then = "the model holds no whole checkpoint: do not serve from it before an update succeeded"
+        if isinstance(error, DamagedData):
+            return DamagedData(error.object_name, f"{error.what}; {then}")
+        return type(error)(f"{error}; {then}")
+
+    def _tell(self, message: str) -> None:
+        """Warn, once of each thing."""
+        if message not in self._told:
+            self._told.add(message)
+            logger.warning(message)
+
+
+def _needed(head: Head, entry: Entry) -> tuple[Entry, ...]:
+    if entry.info.id not in head.by_id:
+        raise CheckpointNotFound(f"the checkpoint of step {entry.info.step} was dropped just now")
+    return lineage(head, entry.info.id)
+
+
+def _wait_for(devices: set[torch.device]) -> None:
+    for device in devices:
+        torch.cuda.synchronize(device)
+
+
+def _write_rows(staged: Sequence[StagedRows], places: Mapping[str, Tensor]) -> None:
+    for rows in staged:
+        rows.write(places[rows.table])

@@ -1,0 +1,162 @@
+"""Follower: the one object a serving process holds. Applies what a training commits to a model in use."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+
+from torch import nn
+
+from holdfast.checkpoint.arguments import as_models
+from holdfast.checkpoint.follow.gate import Gate
+from holdfast.checkpoint.follow.targets import ServedModel
+from holdfast.checkpoint.follow.updater import Lag, Update, Updater
+from holdfast.errors import ConfigurationError, HoldfastError, RunError
+from holdfast.runtime import SYSTEM, Runtime
+from holdfast.storage import Store, open_store
+from holdfast.storage.retry import RetryingStore
+from holdfast.types import CheckpointInfo
+
+logger = logging.getLogger("holdfast")
+
+_RETRY_S = 60.0  # how long an unreachable store is tried within one update
+_PAUSE_S = 1.0  # between two looks at the run
+
+OnUpdate = Callable[[Update], None]
+
+
+class Follower:
+    """Keeps a served model at the newest committed checkpoint of a run.
+
+    Only rows that changed are read, and only weights of them. Everything is read, verified and decoded before batches
+    are kept out, in ``staging_bytes`` of memory and beyond that in a file in the folder ``spill``. With ``each`` no
+    checkpoint is skipped that the run still holds.
+    """
+
+    def __init__(
+        self,
+        url: str | os.PathLike[str] | Store,
+        model: nn.Module | Mapping[str, nn.Module],
+        *,
+        tables: Mapping[str, nn.Parameter] | None = None,
+        strict: bool = True,
+        each: bool = False,
+        staging_bytes: int = 2**30,
+        spill: str | os.PathLike[str] | None = None,
+        options: Mapping[str, str] | None = None,
+        runtime: Runtime = SYSTEM,
+    ) -> None:
+        if staging_bytes < 0:
+            raise ConfigurationError(f"staging_bytes={staging_bytes} does not fit: take a number of at least 0")
+        if spill is not None and not Path(spill).is_dir():
+            raise ConfigurationError(f"spill={os.fspath(spill)!r} does not fit: there is no such folder")
+        store = open_store(url, options=options) if isinstance(url, str | os.PathLike) else url
+        self._runtime = runtime
+        self._gate = Gate()
+        self._updater = Updater(
+            RetryingStore(store, total_s=_RETRY_S, runtime=runtime),
+            ServedModel(as_models(model), tables or {}, strict=strict),
+            gate=self._gate,
+            each=each,
+            staging_bytes=staging_bytes,
+            spill=Path(spill) if spill is not None else None,
+            runtime=runtime,
+        )
+        self._error: HoldfastError | None = None
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def checkpoint(self) -> CheckpointInfo | None:
+        """What the model holds; None before the first update, and after one that failed while it was written."""
+        return self._updater.checkpoint
+
+    @property
+    def step(self) -> int | None:
+        """The step of that checkpoint."""
+        checkpoint = self.checkpoint
+        return checkpoint.step if checkpoint else None
+
+    @property
+    def lag(self) -> Lag:
+        """How far the model is behind the run, as of the last look at it."""
+        return self._updater.lag
+
+    @property
+    def error(self) -> HoldfastError | None:
+        """Why the last look of ``follow`` or ``start`` came to nothing; None if all is well."""
+        return self._error
+
+    def serving(self) -> AbstractContextManager[None]:
+        """A block in which the model does not change: put each batch into one. Any number may run at once."""
+        return self._gate.serving()
+
+    def update(self) -> Update | None:
+        """Look once and apply the newest checkpoint (with ``each`` the next one); None if there is nothing new.
+
+        If it fails, the model holds what it held before, as the error says, and the next call tries again.
+        """
+        return self._updater.update()
+
+    def follow(
+        self, *, every_s: float = _PAUSE_S, stop: threading.Event | None = None, on_update: OnUpdate | None = None
+    ) -> None:
+        """Update, wait ``every_s``, and again until ``stop`` is set. Goes on after errors, unless trying is useless."""
+        if not every_s > 0:
+            raise ConfigurationError(f"every_s={every_s} does not fit: take a number above 0")
+        stop = stop or threading.Event()
+        while not stop.is_set():
+            if not self._try(on_update):
+                self._runtime.wait(stop, every_s)
+
+    def start(self, *, every_s: float = _PAUSE_S, on_update: OnUpdate | None = None) -> None:
+        """Follow on a thread of its own, until ``stop``."""
+        if self._thread is not None:
+            raise RunError("this Follower has been started already")
+        self._stop.clear()
+        self._thread = threading.Thread(
+            target=self._follow, args=(every_s, on_update), name="holdfast-follow", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, after the update under way; the model stays as it is."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def __enter__(self) -> Follower:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _follow(self, every_s: float, on_update: OnUpdate | None) -> None:
+        try:
+            self.follow(every_s=every_s, stop=self._stop, on_update=on_update)
+        except Exception:
+            logger.exception("the model is no longer updated; it holds step %s", self.step)
+
+    def _try(self, on_update: OnUpdate | None) -> bool:
+        """Whether there was something new; there may be more of it then."""
+        try:
+            update = self.update()
+        except HoldfastError as error:
+            if self._error is None or str(self._error) != str(error):
+                logger.warning("not updated: %s", error)
+            self._error = error
+            if isinstance(error, ConfigurationError):
+                raise
+            return False
+        self._error = None
+        if update is not None and on_update is not None:
+            on_update(update)
+        return update is not None
