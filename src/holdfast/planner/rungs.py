@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from holdfast.planner.deltas import ChangedShare, Rates, RowFormat, Sizes, sizes_of
+from holdfast.planner.deltas import ChangedShare, Rates, RowFormat, sizes_of
 from holdfast.planner.job import Job, Overheads, require_servers
 from holdfast.planner.parity import Parity
 from holdfast.planner.pls import expected_pls, require_pls
@@ -20,6 +20,7 @@ from holdfast.policy import Strategy
 from holdfast.policy.arguments import is_finite_number, require, require_duration
 
 _TRIED: Final = 24  # intervals; then twice as many again between the neighbours of the best
+_NEVER: Final = 1e-12  # an escape from parity so unlikely that it need not be divided by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,16 +73,33 @@ class Rung:
         return self.parity.memory_share if self.parity else 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Saving:
+    """What saving every ``interval_s`` by a strategy amounts to."""
+
+    strategy: Strategy
+    bits: int
+    interval_s: float
+    job: Job  # as CPR's equations see it
+    write_s: float
+    written_bytes: float
+
+    @property
+    def keeps_up(self) -> bool:
+        """Whether a save is written before the next one comes."""
+        return self.write_s <= self.interval_s
+
+
 def full_rung(name: str, work: Workload, strategy: Strategy, *, bits: int = 32) -> Rung:
     """Everyone goes back to the last checkpoint."""
 
     def at(interval_s: float) -> Rung:
-        job, sizes, write_s = _job_at(work, strategy, bits, interval_s)
-        overheads = full_recovery(job, interval_s, corrected=True)
-        overheads += Overheads(lost_s=job.failures * write_s)
-        return _rung(name, work, Recovery.FULL, strategy, bits, interval_s, sizes, write_s, overheads)
+        saving = _saving(work, strategy, bits, interval_s)
+        overheads = full_recovery(saving.job, interval_s, corrected=True)
+        overheads += Overheads(lost_s=saving.job.failures * saving.write_s)
+        return _rung(name, Recovery.FULL, saving, overheads)
 
-    return _best(at, work)
+    return _best(at, work.total_s)
 
 
 def partial_rung(name: str, work: Workload, strategy: Strategy, pls: float, *, bits: int = 32) -> Rung:
@@ -90,11 +108,10 @@ def partial_rung(name: str, work: Workload, strategy: Strategy, pls: float, *, b
     per_pls_s = work.mtbf_s * work.servers / work.lost_servers  # how old the saves may be, per unit of PLS
     if work.total_s / 2 <= pls * per_pls_s:
         return _unsaved_rung(name, work, strategy, bits)
-    interval_s = _interval_within(2 * pls * per_pls_s, lambda at_s: _job_at(work, strategy, bits, at_s)[2])
-    job, sizes, write_s = _job_at(work, strategy, bits, interval_s)
-    overheads = partial_recovery(job, interval_s, corrected=True)
-    rung = _rung(name, work, Recovery.PARTIAL, strategy, bits, interval_s, sizes, write_s, overheads)
-    return replace(rung, expected_pls=(interval_s / 2 + write_s) / per_pls_s)
+    interval_s = _interval_within(2 * pls * per_pls_s, lambda at_s: _saving(work, strategy, bits, at_s).write_s)
+    saving = _saving(work, strategy, bits, interval_s)
+    rung = _rung(name, Recovery.PARTIAL, saving, partial_recovery(saving.job, interval_s, corrected=True))
+    return replace(rung, expected_pls=(interval_s / 2 + saving.write_s) / per_pls_s)
 
 
 def parity_rung(name: str, work: Workload, parity: Parity, beneath: Callable[[Workload], Rung]) -> Rung:
@@ -106,15 +123,14 @@ def parity_rung(name: str, work: Workload, parity: Parity, beneath: Callable[[Wo
     )
     failures = work.total_s / work.mtbf_s
     own = parity.overheads(total_s=work.total_s, failures=failures * (1 - escapes), window_s=window_s)
-    backup = beneath(replace(work, mtbf_s=work.mtbf_s / max(escapes, 1e-12)))
+    backup = beneath(replace(work, mtbf_s=work.mtbf_s / max(escapes, _NEVER)))
     overheads = backup.overheads + own
     return replace(
         backup, name=name, parity=parity, overheads=overheads, overhead_share=overheads.share_of(work.total_s)
     )
 
 
-def _job_at(work: Workload, strategy: Strategy, bits: int, interval_s: float) -> tuple[Job, Sizes, float]:
-    """The job as CPR's equations see it with this interval, its sizes, and how long a save takes to write."""
+def _saving(work: Workload, strategy: Strategy, bits: int, interval_s: float) -> _Saving:
     stored_bytes = work.model_bytes * RowFormat(bits=bits, dim=work.dim).size_share
     sizes = sizes_of(
         strategy,
@@ -133,44 +149,40 @@ def _job_at(work: Workload, strategy: Strategy, bits: int, interval_s: float) ->
         servers=work.servers,
         lost_servers=work.lost_servers,
     )
-    return job, sizes, sizes.written * stored_bytes / work.rates.write_bytes_per_s
+    written_bytes = sizes.written * stored_bytes
+    return _Saving(
+        strategy=strategy,
+        bits=bits,
+        interval_s=interval_s,
+        job=job,
+        write_s=written_bytes / work.rates.write_bytes_per_s,
+        written_bytes=written_bytes,
+    )
 
 
-def _rung(
-    name: str,
-    work: Workload,
-    recovery: Recovery,
-    strategy: Strategy,
-    bits: int,
-    interval_s: float | None,
-    sizes: Sizes,
-    write_s: float,
-    overheads: Overheads,
-) -> Rung:
-    if interval_s is not None and write_s > interval_s:
-        overheads += Overheads(save_s=math.inf)  # the store cannot keep up
+def _rung(name: str, recovery: Recovery, saving: _Saving, overheads: Overheads) -> Rung:
+    if not saving.keeps_up:
+        overheads += Overheads(save_s=math.inf)
     return Rung(
         name=name,
         recovery=recovery,
-        strategy=strategy,
-        bits=bits,
+        strategy=saving.strategy,
+        bits=saving.bits,
         parity=None,
-        interval_s=interval_s,
-        write_s=write_s,
-        written_bytes=sizes.written * work.model_bytes * RowFormat(bits=bits, dim=work.dim).size_share,
+        interval_s=saving.interval_s,
+        write_s=saving.write_s,
+        written_bytes=saving.written_bytes,
         overheads=overheads,
-        overhead_share=overheads.share_of(work.total_s),
+        overhead_share=overheads.share_of(saving.job.total_s),
         expected_pls=0.0,
     )
 
 
 def _unsaved_rung(name: str, work: Workload, strategy: Strategy, bits: int) -> Rung:
     """Partial recovery from the first baseline alone: the job is so short that it may."""
-    job, sizes, _ = _job_at(work, strategy, bits, work.total_s)
-    overheads = partial_recovery(job, None)
-    none = replace(sizes, written=0.0)
-    rung = _rung(name, work, Recovery.PARTIAL, strategy, bits, None, none, 0.0, overheads)
-    return replace(rung, expected_pls=expected_pls(job, None))
+    baseline = replace(_saving(work, strategy, bits, work.total_s), write_s=0.0, written_bytes=0.0)
+    rung = _rung(name, Recovery.PARTIAL, baseline, partial_recovery(baseline.job, None))
+    return replace(rung, interval_s=None, expected_pls=expected_pls(baseline.job, None))
 
 
 def _interval_within(oldest_s: float, write_s: Callable[[float], float]) -> float:
@@ -181,9 +193,9 @@ def _interval_within(oldest_s: float, write_s: Callable[[float], float]) -> floa
     return interval_s
 
 
-def _best(at: Callable[[float], Rung], work: Workload) -> Rung:
+def _best(at: Callable[[float], Rung], total_s: float) -> Rung:
     """The interval of least overhead, by trying them: sizes depend on it through the strategy's own decisions."""
-    low, high = work.total_s * 1e-5, work.total_s
+    low, high = total_s * 1e-5, total_s
     best = at(high)
     for _ in range(3):
         ratio = (high / low) ** (1 / _TRIED)
