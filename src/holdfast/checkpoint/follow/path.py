@@ -8,6 +8,7 @@ from enum import Enum
 from holdfast.checkpoint.chain import Head
 from holdfast.checkpoint.plan import Read, TablePlan
 from holdfast.checkpoint.read import lineage
+from holdfast.codec.chunk import escapes_name
 from holdfast.format.catalog import Entry
 from holdfast.format.layout import IDS
 from holdfast.types import CheckpointInfo, TableSpec
@@ -97,14 +98,19 @@ def _unlike(head: Head, applied: CheckpointInfo, info: CheckpointInfo) -> Reload
 class TableChanges:
     """What of a table is to be read: generations, oldest first, in which a row may stand more than once."""
 
-    spec: TableSpec
+    plan: TablePlan  # of the whole table
     generations: tuple[tuple[Read, ...], ...]
 
     @classmethod
     def above(cls, plan: TablePlan, checkpoints: int, standing: int) -> TableChanges:
         """The part of a plan that lies above the first ``standing`` of so many checkpoints."""
         first = checkpoints - len(plan.generations)  # the checkpoint that wrote the plan's first generation
-        return cls(spec=plan.spec, generations=plan.generations[max(0, standing - first) :])
+        return cls(plan=plan, generations=plan.generations[max(0, standing - first) :])
+
+    @property
+    def spec(self) -> TableSpec:
+        """The table."""
+        return self.plan.spec
 
     @property
     def read_bytes(self) -> int:
@@ -113,5 +119,6 @@ class TableChanges:
 
 
 def _read_bytes(read: Read) -> int:
-    names = (IDS, read.part.spec.columns[0].name)
+    weight = read.part.spec.columns[0].name
+    names = (IDS, weight, escapes_name(weight))
     return sum(stop - start for start, stop in read.ranges([each for each in read.columns if each.name in names]))

@@ -12,12 +12,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from holdfast.checkpoint.columns import Ids, Scratch, as_tensor, read_columns, row_ids
+from holdfast.checkpoint.columns import Ids, Scratch, as_tensor, decode_columns, read_columns, row_ids
 from holdfast.checkpoint.crew import WORKERS, Crew
 from holdfast.checkpoint.follow.arena import Arena
+from holdfast.checkpoint.follow.keys import Keys
 from holdfast.checkpoint.follow.path import TableChanges
 from holdfast.checkpoint.plan import Read
 from holdfast.checkpoint.read import VerifiedReader
+from holdfast.codec.base import Rows
+from holdfast.errors import DamagedData
 from holdfast.format.dtypes import torch_dtype
 from holdfast.format.layout import IDS
 
@@ -43,10 +46,10 @@ class StagedRows:
 
 
 def stage_rows(
-    reader: VerifiedReader, tables: Sequence[TableChanges], arena: Arena, *, workers: int | None = None
+    reader: VerifiedReader, tables: Sequence[TableChanges], arena: Arena, keys: Keys, *, workers: int | None = None
 ) -> list[StagedRows]:
     """The newest weights of every row in these generations, to be written in any order."""
-    staging = [_Table(reader, changes, arena) for changes in tables]
+    staging = [_Table(reader, changes, arena, keys) for changes in tables]
     depth = max((len(table.generations) for table in staging), default=0)
     with Crew(workers or (_REMOTE_WORKERS if reader.is_remote else WORKERS)) as crew:
         for age in range(depth):  # the newest first: what it holds is left out of the older ones
@@ -55,12 +58,13 @@ def stage_rows(
 
 
 class _Table:
-    def __init__(self, reader: VerifiedReader, changes: TableChanges, arena: Arena) -> None:
+    def __init__(self, reader: VerifiedReader, changes: TableChanges, arena: Arena, keys: Keys) -> None:
         self.generations = changes.generations
         self.staged: list[StagedRows] = []
         self._reader = reader
         self._spec = changes.spec
         self._arena = arena
+        self._key = keys.of(reader, changes.plan) if any(changes.generations) else None
         self._scratch = Scratch()
         self._adding = threading.Lock()
         # Within a generation each row stands once, so that its chunks can be read, and marked here, in any order.
@@ -77,7 +81,8 @@ class _Table:
         weight = self._spec.columns[0]
         columns = read_columns(self._reader, read, {IDS, weight.name}, self._scratch)
         ids = row_ids(read, columns)
-        rows = as_tensor(columns[weight.name], weight.dtype, (read.rows, *weight.row_shape))
+        values = decode_columns(read, columns, lambda: self._baseline_rows(read, ids))
+        rows = as_tensor(values[weight.name], weight.dtype, (read.rows, *weight.row_shape))
         fresh = self._fresh(read, ids)
         if fresh is None:
             staged = self._arena.empty(tuple(rows.shape), torch_dtype(weight.dtype)).copy_(rows)
@@ -88,6 +93,12 @@ class _Table:
             torch.index_select(rows, 0, chosen, out=staged)
         self._add(staged, read.chunk.first, ids)
         return read.size_bytes
+
+    def _baseline_rows(self, read: Read, ids: Ids | None) -> Rows:
+        if self._key is None or ids is None or read.baseline is None:
+            raise DamagedData(read.bundle.name, "holds differences that stand on no baseline")
+        self._key.require(read.baseline, read.bundle.name)
+        return self._key.rows(ids)
 
     def _fresh(self, read: Read, ids: Ids | None) -> NDArray[np.bool_] | None:
         """Which of the rows no newer generation holds; None for all."""

@@ -16,6 +16,7 @@ from holdfast.checkpoint.chain import Chain, Head
 from holdfast.checkpoint.follow.arena import Arena
 from holdfast.checkpoint.follow.dense import DenseState, read_dense
 from holdfast.checkpoint.follow.gate import Gate
+from holdfast.checkpoint.follow.keys import Keys
 from holdfast.checkpoint.follow.path import Applied, Reload, TableChanges, behind, next_checkpoint, standing
 from holdfast.checkpoint.follow.staging import StagedRows, stage_rows
 from holdfast.checkpoint.follow.targets import Target
@@ -106,6 +107,7 @@ class Updater:
         each: bool = False,
         staging_bytes: int = 2**30,
         spill: Path | None = None,
+        keep_baseline: bool = True,
         runtime: Runtime = SYSTEM,
     ) -> None:
         self._store = store
@@ -120,6 +122,7 @@ class Updater:
         self._head: Head | None = None
         self._applied: Applied | None = None
         self._parts: dict[Ref, Parts] = {}  # of what the applied checkpoint stands on
+        self._keys = Keys(keep=keep_baseline)
         self._told: set[str] = set()
 
     @property
@@ -241,7 +244,7 @@ class Updater:
     def _apply(self, reader: VerifiedReader, changes: _Changes) -> tuple[int, float]:
         """Read what changed, then write it."""
         with Arena(self._staging_bytes, self._spill) as arena:
-            staged = stage_rows(reader, changes.tables, arena)
+            staged = stage_rows(reader, changes.tables, arena, self._keys)
             pause_s = self._write(changes, lambda: _write_rows(staged, changes.places))
             return sum(len(each.rows) for each in staged), pause_s
 

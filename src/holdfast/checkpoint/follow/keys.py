@@ -1,0 +1,26 @@
+"""The baselines of rows that are stored as differences, at hand from update to update."""
+
+from __future__ import annotations
+
+from holdfast.checkpoint.keyframe import KeyTable, key_of
+from holdfast.checkpoint.plan import TablePlan
+from holdfast.checkpoint.read import VerifiedReader
+
+
+class Keys:
+    """What differences are added to: kept in memory, as few bits as they are stored in, or read again each time."""
+
+    def __init__(self, *, keep: bool) -> None:
+        self._keep = keep
+        self._kept: dict[str, KeyTable] = {}
+
+    def of(self, reader: VerifiedReader, plan: TablePlan) -> KeyTable | None:
+        """A table's; None where no row is a difference. One of another baseline is not kept any longer."""
+        name, key = plan.spec.name, key_of(reader, plan)
+        kept = self._kept.pop(name, None)
+        if key is None or not self._keep:
+            return key
+        if kept is None or kept.baseline != key.baseline:
+            kept = key.in_memory()
+        self._kept[name] = kept
+        return kept
