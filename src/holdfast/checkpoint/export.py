@@ -64,6 +64,26 @@ def export_file(
         (assembled if path.suffix == ".safetensors" else saved).replace(path)
 
 
+def require_safetensors(path: Path) -> None:
+    """Refuse a file that ``write_file`` could not write."""
+    if path.suffix != ".safetensors":
+        raise ConfigurationError(f"cannot write {path.name!r}: name it .safetensors")
+    if not path.parent.is_dir():
+        raise ConfigurationError(f"cannot write {path}: there is no folder {path.parent}")
+
+
+def write_file(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write tensors as one ``.safetensors`` file, which replaces the one before when it is complete."""
+    require_safetensors(path)
+    shapes = {name: (code_of(tensor.dtype), tuple(tensor.shape)) for name, tensor in tensors.items()}
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+        assembled = Path(scratch) / path.name
+        with _mapped(assembled, shapes) as mapped:
+            for name, tensor in tensors.items():
+                mapped[name].copy_(tensor)
+        assembled.replace(path)
+
+
 def difference(
     reader: VerifiedReader, first: Mapping[str, TablePlan], second: Mapping[str, TablePlan], scratch: Path
 ) -> Iterator[TableDifference]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from holdfast.cli import inspecting, planning, pruning, transfer, verifying
+from holdfast.cli import following, inspecting, planning, pruning, transfer, verifying
 from holdfast.cli.common import OneLineErrors, common_options
 
 __all__ = ["app", "main"]
@@ -21,6 +21,7 @@ app.callback()(common_options)
 app.command("ls")(inspecting.ls)
 app.command("show")(inspecting.show)
 app.command("diff")(inspecting.diff)
+app.command("follow")(following.follow)
 app.command("verify")(verifying.verify)
 app.command("export")(transfer.export)
 app.command("import")(transfer.import_)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from holdfast.checkpoint.export import weight_name
 from holdfast.checkpoint.state import TrainingState, dense_weights
 from holdfast.checkpoint.tables import find_tables
 from holdfast.errors import ModelMismatch
@@ -111,6 +112,10 @@ class LooseWeights:
             same = kept is not None and (tuple(kept.shape), kept.dtype) == (shape, dtype)
             self.tables[name] = kept if kept is not None and same else torch.empty(shape, dtype=dtype)
         return dict(self.tables)
+
+    def named(self) -> dict[str, Tensor]:
+        """All of them under their state_dict names."""
+        return {weight_name(name): tensor for name, tensor in self.tables.items()} | self.dense
 
     def write_dense(self, tree: Mapping[str, Any]) -> None:
         """As they were read."""

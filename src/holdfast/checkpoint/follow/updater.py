@@ -271,6 +271,8 @@ class Updater:
         applied = self._applied
         if applied is not None:
             then = f"the model still holds all of step {applied.info.step}; the next update tries again"
+        elif not self._target.is_served:
+            then = "the next update reads everything again"
         else:
             then = "the model holds no whole checkpoint: do not serve from it before an update succeeded"
         if isinstance(error, DamagedData):
