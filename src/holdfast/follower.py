@@ -36,7 +36,7 @@ class Follower:
     Only rows that changed are read, and only weights of them. Everything is read, verified and decoded before batches
     are kept out, in ``staging_bytes`` of memory and beyond that in a file in the folder ``spill``. With ``each`` no
     checkpoint is skipped that the run still holds. Where rows are stored as differences, the baseline's are kept in
-    memory as they are stored; without ``keep_baseline`` they are read for every update.
+    memory as they are stored; without ``baseline_in_memory`` they are read for every update.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Follower:
         each: bool = False,
         staging_bytes: int = 2**30,
         spill: str | os.PathLike[str] | None = None,
-        keep_baseline: bool = True,
+        baseline_in_memory: bool = True,
         options: Mapping[str, str] | None = None,
         runtime: Runtime = SYSTEM,
     ) -> None:
@@ -67,7 +67,7 @@ class Follower:
             each=each,
             staging_bytes=staging_bytes,
             spill=Path(spill) if spill is not None else None,
-            keep_baseline=keep_baseline,
+            baseline_in_memory=baseline_in_memory,
             runtime=runtime,
         )
         self._error: HoldfastError | None = None

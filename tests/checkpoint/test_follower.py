@@ -225,12 +225,12 @@ def test_all_is_reloaded_where_the_way_from_what_was_applied_is_unknown(store: M
 
 @pytest.mark.parametrize("strategy", [hf.OneShot(), hf.Consecutive(), hf.Grid(), hf.Intermittent()], ids=repr)
 @pytest.mark.parametrize("precision", [Bits(4), Bits(2, difference=True)], ids=repr)
-@pytest.mark.parametrize("keep_baseline", [True, False])
+@pytest.mark.parametrize("baseline_in_memory", [True, False])
 def test_rows_in_few_bits_are_followed_as_they_would_be_restored(
-    store: MemoryStore, strategy: Strategy, precision: Precision, keep_baseline: bool
+    store: MemoryStore, strategy: Strategy, precision: Precision, baseline_in_memory: bool
 ) -> None:
     training, served, restored = Training(store, strategy, precision=precision), Clicks(), Clicks()
-    follower = hf.Follower(store, served, keep_baseline=keep_baseline)
+    follower = hf.Follower(store, served, baseline_in_memory=baseline_in_memory)
     for number in range(9):
         training.save(range(number * 7, number * 7 + 20) if number else range(ROWS), random=True)
         if number % 4 != 1:

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast as hf
-from holdfast.policy import Strategy
+from holdfast.policy import Rule, Strategy
 from holdfast.run import Run
 from holdfast.storage import LocalStore, MemoryStore
+from tests.crash.test_grid_readers import Reading
 from tests.grid import ROWS, Model, State, Trainer, Truth, restored, same
 
 STRATEGIES = [
@@ -112,3 +113,23 @@ def test_followers_of_files_read_the_same(strategy: Strategy, tmp_path: Path) ->
         update = follower.update()
     assert update is not None and update.whole == isinstance(strategy, hf.Full)
     assert same(weights(model.state()), weights(truth.states[newest]))
+
+
+@pytest.mark.parametrize("rule", [hf.DeadShare(0.05), hf.Pairs(0.0)], ids=repr)
+def test_what_is_rearranged_and_collected_while_a_follower_reads_does_not_mislead_it(rule: Rule) -> None:
+    number = 0
+    while True:
+        number += 1
+        reading, model = Reading(rule), Model()
+        follower = hf.Follower(reading.store, model.module, tables={"flat": model.flat})
+        assert reading.read(number, lambda *_, follower=follower: follower.update() is not None)
+        happened = reading.happened
+        while follower.update() is not None:
+            pass
+        newest = reading.trainer.remember()
+        assert follower.checkpoint is not None and follower.checkpoint.id == newest
+        assert same(weights(model.state()), weights(reading.truth.states[newest]))
+        reading.trainer.guard.close()
+        if not happened:
+            break
+    assert number > 5

@@ -107,7 +107,7 @@ class Updater:
         each: bool = False,
         staging_bytes: int = 2**30,
         spill: Path | None = None,
-        keep_baseline: bool = True,
+        baseline_in_memory: bool = True,
         runtime: Runtime = SYSTEM,
     ) -> None:
         self._store = store
@@ -122,7 +122,7 @@ class Updater:
         self._head: Head | None = None
         self._applied: Applied | None = None
         self._parts: dict[Ref, Parts] = {}  # of what the applied checkpoint stands on
-        self._keys = Keys(keep=keep_baseline)
+        self._keys = Keys(keep=baseline_in_memory)
         self._told: set[str] = set()
 
     @property
