@@ -65,3 +65,5 @@ class CheckpointInfo:
     tag: str | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     abandoned: bool = False  # on a timeline that was left by going back
+    stall_s: float | None = None  # how long training waited for its snapshot; None: not known
+    duration_s: float | None = None  # from the beginning of its snapshot until it was committed; None: not known

@@ -44,6 +44,7 @@ infos = st.builds(
     CheckpointInfo,
     id=names, step=counts, term=counts, kind=kinds, parent=maybe, base=maybe, created_s=times, size_bytes=counts,
     rows_written=counts, full_bytes=counts, tag=maybe, metrics=metrics, abandoned=st.booleans(),
+    stall_s=st.none() | times, duration_s=st.none() | times,
 )  # fmt: skip
 entries = st.lists(st.builds(Entry, info=infos, record=refs), max_size=3).map(tuple)
 intents = st.builds(
@@ -62,6 +63,19 @@ catalogs = st.builds(
     lineage=st.lists(st.tuples(counts, names), max_size=3).map(tuple),
     options=st.dictionaries(names, counts, max_size=2),
 )  # fmt: skip
+
+
+def test_times_that_are_not_known_are_left_out_as_older_releases_did() -> None:
+    ref = Ref(name="r", size_bytes=1, digest="d")
+    info = CheckpointInfo(
+        id="a", step=1, term=1, kind=Kind.FULL, parent=None, base=None, created_s=0.0, size_bytes=1, rows_written=1,
+        full_bytes=1,
+    )  # fmt: skip
+    known = Entry(info=replace(info, stall_s=0.5), record=ref).to_json()
+    assert (known["stall_s"], "duration_s" in known) == (0.5, False)
+    older = Entry(info=info, record=ref).to_json()
+    assert not {"stall_s", "duration_s"} & older.keys()
+    assert Entry.from_json(older).info.stall_s is None
 
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])

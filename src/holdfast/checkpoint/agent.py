@@ -42,7 +42,7 @@ from holdfast.checkpoint.channel import (
     Seal,
 )
 from holdfast.checkpoint.collect import collect_dropped, collect_orphans
-from holdfast.checkpoint.committer import Committer
+from holdfast.checkpoint.committer import Committer, SaveTimes
 from holdfast.checkpoint.encoding import ChunkEncoder, KeyFrames
 from holdfast.checkpoint.grid.rearrange import Rearranger
 from holdfast.checkpoint.lease import HeldLease
@@ -182,7 +182,7 @@ class Agent:
                 self._frame(message)
             case Seal() if self._save is not None:
                 self._save.sealed = True
-                self._submit(self._finisher, self._finish, self._save, message.full_bytes)
+                self._submit(self._finisher, self._finish, self._save, message)
             case Cancel() if self._save is not None:
                 self._save.cancelled.set()
                 if not self._save.sealed:
@@ -239,7 +239,7 @@ class Agent:
         finally:
             self._tell(Freed(frame=message.frame))
 
-    def _finish(self, save: _Save, full_bytes: int) -> None:
+    def _finish(self, save: _Save, seal: Seal) -> None:
         """Commit a sealed save and report how it ended."""
         complete = False
         try:
@@ -248,8 +248,9 @@ class Agent:
             if save.cancelled.is_set():
                 raise SaveFailed(f"checkpoint {save.identifier} was cancelled")
             complete = True  # from here on, an error of the store leaves it unknown whether the save gets committed
-            manifest, part = save.writer.finish(full_bytes)
-            entry, head = self._committer.commit(save.intent, manifest, part, save.cancelled.is_set)
+            manifest, part = save.writer.finish(seal.full_bytes)
+            times = SaveTimes(started_s=save.started_s, stall_s=seal.stall_s)
+            entry, head = self._committer.commit(save.intent, manifest, part, save.cancelled.is_set, times)
         except Exception as error:
             self._tell(_failure(save.identifier, error, unknown=complete and isinstance(error, StorageError)))
             self._clean_up(save)

@@ -97,6 +97,7 @@ class Seal:
     """The snapshot is complete: from here the agent commits it, whatever becomes of the trainer."""
 
     full_bytes: int
+    stall_s: float | None = None  # how long training waited for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

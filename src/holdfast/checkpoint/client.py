@@ -96,9 +96,9 @@ class AgentClient:
         """Hand a filled frame over."""
         self._held_back.append(FrameFilled(frame=frame, used=used, chunks=list(chunks)))
 
-    def seal(self, full_bytes: int) -> None:
+    def seal(self, full_bytes: int, stall_s: float | None = None) -> None:
         """From here the agent commits the snapshot, whatever becomes of us."""
-        self._release(Seal(full_bytes=full_bytes))
+        self._release(Seal(full_bytes=full_bytes, stall_s=stall_s))
 
     def abandon(self) -> None:
         """Give an unfinished snapshot up; the agent hears of it in any case and reports its end."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from holdfast.checkpoint.chain import Chain, Head
 from holdfast.checkpoint.changes import Clocks, add_checkpoint, own
@@ -24,6 +25,14 @@ from holdfast.types import CheckpointInfo
 
 _POLL_S = 0.05
 _MAX_POLL_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveTimes:
+    """When a save began, by the monotonic clock, and how long training waited for it, as its writer knows."""
+
+    started_s: float
+    stall_s: float | None = None
 
 
 class Committer:
@@ -57,6 +66,7 @@ class Committer:
         manifest: Manifest,
         part: Ref,
         cancelled: Callable[[], bool] = lambda: False,
+        times: SaveTimes | None = None,
     ) -> tuple[Entry, Head]:
         """Wait for all parts, then commit; returns the entry, whoever committed it, and the head that holds it."""
         parts = {self._rank: (manifest, part)}
@@ -65,7 +75,7 @@ class Committer:
             return found
         if problem is not None and self.call_off(intent.checkpoint):
             raise SaveFailed(f"checkpoint {intent.checkpoint} {problem}")
-        return self._commit(intent, parts)
+        return self._commit(intent, parts, times)
 
     def call_off(self, checkpoint: str) -> bool:
         """Make sure that nobody commits a save any more; False if somebody has begun to.
@@ -92,9 +102,11 @@ class Committer:
         entry = head.by_id.get(checkpoint) if head else None
         return (entry, head) if entry and head else None
 
-    def _commit(self, intent: Intent, parts: dict[int, tuple[Manifest, Ref]]) -> tuple[Entry, Head]:
+    def _commit(
+        self, intent: Intent, parts: dict[int, tuple[Manifest, Ref]], times: SaveTimes | None = None
+    ) -> tuple[Entry, Head]:
         self._read_new_parts(intent, parts)
-        entry = self._entry(intent, parts)
+        entry = self._entry(intent, parts, times)
         clocks = Clocks(wall_s=self._runtime.wall_s, store_s=self._store.now_s)
         head = self._chain.commit(add_checkpoint(entry, term=intent.term, retention=self._retention, clocks=clocks))
         return head.by_id.get(intent.checkpoint, entry), head
@@ -144,7 +156,7 @@ class Committer:
         if called_off and not self.committed(intent.checkpoint):
             raise self._called_off(intent)
 
-    def _entry(self, intent: Intent, parts: dict[int, tuple[Manifest, Ref]]) -> Entry:
+    def _entry(self, intent: Intent, parts: dict[int, tuple[Manifest, Ref]], times: SaveTimes | None) -> Entry:
         manifests = [parts[rank][0] for rank in range(intent.world)]
         refs = tuple(parts[rank][1] for rank in range(intent.world))
         record = Record(checkpoint=intent.checkpoint, parts=refs).encode()
@@ -167,6 +179,8 @@ class Committer:
             full_bytes=sum(m.full_bytes for m in manifests),
             tag=intent.tag,
             metrics=intent.metrics,
+            stall_s=times.stall_s if times else None,
+            duration_s=self._runtime.monotonic_s() - times.started_s if times else None,
         )
         return Entry(info=info, record=Ref(name=name, size_bytes=len(record), digest=digest(record)))
 

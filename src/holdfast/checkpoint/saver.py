@@ -125,7 +125,7 @@ class Saver:
         started_s = self._runtime.monotonic_s()
         taken = False
         try:
-            self._snapshot(intent, request)
+            self._snapshot(intent, request, started_s)
             taken = True
         except AgentDied as error:
             self._lost(str(error))
@@ -253,7 +253,7 @@ class Saver:
         while self._in_flight is not None:
             self.poll(0.5)
 
-    def _snapshot(self, intent: Intent, request: SaveRequest) -> None:
+    def _snapshot(self, intent: Intent, request: SaveRequest, started_s: float) -> None:
         if self._client is None:
             raise SaveFailed("the saver was not started")
         self._tracker.begin(full=intent.kind is Kind.FULL)
@@ -273,7 +273,7 @@ class Saver:
             begun = True
             filler = FrameFiller(self._client, self._buffer, frames_ahead=self._client.free_frames)
             captured.copy_into(filler, state_apart=self._in_grid(intent.kind))
-            self._client.seal(captured.full_bytes)
+            self._client.seal(captured.full_bytes, self._runtime.monotonic_s() - started_s)
         except AgentDied:
             raise
         except BaseException as error:

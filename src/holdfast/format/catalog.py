@@ -20,6 +20,7 @@ CATALOG_PREFIX = "catalog/"
 DATA_PREFIX = "data/"
 LINEAGE_LENGTH = 32  # ancestors a catalog names, so that a writer can tell whether its commit counted
 HISTORY_PREFIX = "history/"
+_TIMES = ("stall_s", "duration_s")  # of an entry; left out where they are not known
 _ID = re.compile(r"s(\d{12,})-t(\d{5,})-[0-9a-f]+")
 
 
@@ -172,6 +173,7 @@ class Entry:
         """As JSON."""
         info = self.info
         body = {key: getattr(info, key) for key in info.__slots__}
+        body = {key: value for key, value in body.items() if value is not None or key not in _TIMES}
         metrics = _metrics_to_json(info.metrics)
         rounds = {"rounds": list(self.rounds)} if self.rounds else {}
         return {**body, "kind": info.kind.value, "metrics": metrics, "record": self.record.to_json(), **rounds}
