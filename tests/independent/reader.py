@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tests.independent.objects import DTYPES, Array, Damaged, Json, Objects, as_array, cut, require, size_of
+from tests.independent.records import baseline_digest, columns_of, read_encoded
 from tests.independent.tree import plain_value
 
 __all__ = ["Damaged", "IndependentRun"]
@@ -156,6 +157,8 @@ class IndependentRun:
             raise Damaged(history[-1][0]["name"], f"table {name} is whole nowhere below")
         shape = (generations[0][0][1]["rows"], generations[0][0][1]["columns"])
         result = {column: np.zeros((shape[0], *row), DTYPES[dtype]) for column, dtype, row in shape[1]}
+        oldest = generations[-1]
+        base = ({"checkpoint": oldest[0][0]["checkpoint"], "digest": baseline_digest(oldest)}, {})
         later: list[tuple[str, set[int]]] = []  # checkpoints above, oldest first, with the rows that each of them wrote
         written = [self._written(shares) for shares in generations]
         for age in range(len(generations) - 1, -1, -1):
@@ -165,21 +168,30 @@ class IndependentRun:
             require(edges == [table["start"] for _, table in shares] + [shape[0]], name, "its shares leave rows out")
             for part, table in shares:
                 require((table["rows"], table["columns"]) == shape, part["name"], f"{name} changes its shape")
-                self._apply(part, table, result, later)
+                self._apply(part, table, result, later, base)
+            if shares is oldest:
+                base = (base[0], {column: rows.copy() for column, rows in result.items()})
         return result
 
     def _written(self, shares: list[tuple[Json, Json]]) -> set[int]:
         """The rows that one checkpoint wrote."""
         chunks = [(part, table, chunk) for part, table in shares for chunk in table["chunks"]]
-        return {int(row) for part, table, chunk in chunks for row in self._rows(part, table, chunk)[0]}
+        return {int(row) for part, table, chunk in chunks for row in self._rows(part, table, chunk, None)[0]}
 
-    def _apply(self, part: Json, table: Json, result: dict[str, Array], later: list[tuple[str, set[int]]]) -> None:
+    def _apply(
+        self,
+        part: Json,
+        table: Json,
+        result: dict[str, Array],
+        later: list[tuple[str, set[int]]],
+        base: tuple[Json, dict[str, Array]],
+    ) -> None:
         written = np.zeros(table["rows"], bool)
         common = 0
         while common < min(len(later), len(part["replacing"])) and part["replacing"][common] == later[common][0]:
             common += 1
         for chunk in table["chunks"]:
-            ids, columns = self._rows(part, table, chunk)
+            ids, columns = self._rows(part, table, chunk, base)
             require(not written[ids].any(), part["name"], f"a row of {table['name']} is saved twice")
             written[ids] = True
             needed = self._needed(part, chunk, ids, later[:common])
@@ -204,18 +216,27 @@ class IndependentRun:
         require(start == len(ids) and order == sorted(order, reverse=True), part["name"], "has other segments")
         return needed
 
-    def _rows(self, part: Json, table: Json, chunk: list[Any]) -> tuple[Array, dict[str, Array]]:
-        """A chunk's global row ids and its columns."""
+    def _rows(
+        self, part: Json, table: Json, chunk: list[Any], base: tuple[Json, dict[str, Array]] | None
+    ) -> tuple[Array, dict[str, Array]]:
+        """A chunk's global row ids and its columns; of an encoded one without a baseline to differ from, the ids."""
         place, count, first, last, ids_dtype, codec = chunk[:6]
         bundle = part["bundles"][place[0]]
         name = bundle[0]
-        require(codec == "exact", name, f"has a chunk of codec {codec}")
-        require(ids_dtype in (None, "U64" if last - first >= 2**32 else "U32"), name, "has ids of the wrong width")
-        columns = ([["ids", ids_dtype, []]] if ids_dtype else []) + table["columns"]
-        lengths = [size_of(dtype, [count, *row]) for _, dtype, row in columns]
-        pieces = cut(self._objects.chunk(bundle, place), lengths, name)
-        arrays = {c: as_array(data, d, [count, *row]) for (c, d, row), data in zip(columns, pieces, strict=True)}
-        ids = first + (arrays.pop("ids").astype(np.int64) if ids_dtype else np.arange(count))
+        gaps = ("G8", "G16") if codec != "exact" else ()
+        width = "U64" if last - first >= 2**32 else "U32"
+        require(ids_dtype in (None, width, *gaps), name, "has ids of the wrong width")
+        columns = columns_of(chunk, table) if codec != "exact" else _plain_columns(chunk, table)
+        data = self._objects.chunk(bundle, place)
+        pieces = cut(data, [size_of(dtype, shape) for _, dtype, shape in columns], name)
+        if codec != "exact" and base is not None:
+            found, arrays = read_encoded(data, name, chunk, table, base)
+        else:
+            arrays = {c: as_array(piece, d, shape) for (c, d, shape), piece in zip(columns, pieces, strict=True)}
+            found = arrays.pop("ids", None)
+            if ids_dtype in gaps:
+                found = np.cumsum(found.astype(np.int64))
+        ids = first + (found.astype(np.int64) if ids_dtype else np.arange(count))
         segments = [rows for _, rows in chunk[6]] if len(chunk) > 6 else []  # several of them may be alive
         runs = np.split(ids, np.cumsum(segments)[:-1]) if segments else [ids]
         ordered = count > 0 and all((np.diff(run) > 0).all() for run in runs)
@@ -230,3 +251,8 @@ class IndependentRun:
             lengths = [length for _, _, length in chunk["pieces"]]
             data = self._objects.chunk(bundle, chunk["place"])
             yield from zip(chunk["pieces"], cut(data, lengths, bundle[0]), strict=True)
+
+
+def _plain_columns(chunk: list[Any], table: Json) -> list[tuple[str, str, list[int]]]:
+    ids = [("ids", chunk[4], [chunk[1]])] if chunk[4] else []
+    return ids + [(name, dtype, [chunk[1], *row]) for name, dtype, row in table["columns"]]

@@ -25,7 +25,7 @@ from holdfast.format.tree import encode_tree
 from holdfast.storage import LocalStore
 from holdfast.storage.files import PosixFiles
 from holdfast.types import CheckpointInfo, Kind
-from tests.independent import objects, reader, tree
+from tests.independent import objects, reader, records, tree
 from tests.independent.reader import Damaged, IndependentRun
 from tests.independent.tree import plain_value
 from tests.independent.writing import save
@@ -309,11 +309,14 @@ def _parsed(skeleton: bytes) -> dict[str, object]:
     return parsed
 
 
-@pytest.mark.parametrize("module", [objects, reader, tree], ids=lambda module: module.__name__.rpartition(".")[2])
+@pytest.mark.parametrize(
+    "module", [objects, reader, records, tree], ids=lambda module: module.__name__.rpartition(".")[2]
+)
 def test_the_reader_stands_on_the_standard_library_and_numpy_alone(module: object) -> None:
     source = ast.parse(Path(str(module.__file__)).read_text())  # type: ignore[attr-defined]
     imported = {alias.name for node in ast.walk(source) if isinstance(node, ast.Import) for alias in node.names}
     imported |= {str(node.module) for node in ast.walk(source) if isinstance(node, ast.ImportFrom)}
     foreign = {name for name in imported if name.partition(".")[0] in ("holdfast", "torch", "safetensors")}
     own = {name for name in imported if name.startswith("tests.")}
-    assert not foreign and own <= {"tests.independent.objects", "tests.independent.tree"}
+    pages = {"tests.independent.objects", "tests.independent.records", "tests.independent.tree"}
+    assert not foreign and own <= pages
