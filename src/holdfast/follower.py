@@ -15,7 +15,8 @@ from torch import nn
 from holdfast.checkpoint.arguments import as_models
 from holdfast.checkpoint.follow.gate import Gate
 from holdfast.checkpoint.follow.targets import ServedModel
-from holdfast.checkpoint.follow.updater import Lag, Update, Updater
+from holdfast.checkpoint.follow.update import Lag, Update
+from holdfast.checkpoint.follow.updater import Updater
 from holdfast.errors import ConfigurationError, HoldfastError, RunError
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store, open_store

@@ -16,7 +16,7 @@ from holdfast.errors import ConfigurationError, HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.follow.news import News
-    from holdfast.checkpoint.follow.updater import Update
+    from holdfast.checkpoint.follow.update import Update
     from holdfast.run import Run
     from holdfast.types import CheckpointInfo
 

@@ -27,6 +27,10 @@ class Target(Protocol):
         """Whether somebody uses them all the time: then even a whole reload is prepared before it is written."""
         ...
 
+    def queues(self) -> set[torch.device]:
+        """The devices on which work with them may still be waiting when the call that asked for it has returned."""
+        ...
+
     def fit(self, specs: Mapping[str, TableSpec]) -> dict[str, Tensor]:
         """Where the weights of these tables go, by name; raises ModelMismatch before anything is written."""
         ...
@@ -45,10 +49,16 @@ class ServedModel:
         self, models: Mapping[str, nn.Module], tables: Mapping[str, nn.Parameter], *, strict: bool = True
     ) -> None:
         found = find_tables(models, (), tables)
+        self._models = tuple(models.values())
         self._parameters = {table.name: table.parameter for table in found}
         self._state = TrainingState(models, (), {}, found)
         self._strict = strict
         self._told: set[str] = set()
+
+    def queues(self) -> set[torch.device]:
+        """Every GPU that holds some of it: the tables' and the dense part's may differ."""
+        held = (tensor for model in self._models for tensor in (*model.parameters(), *model.buffers()))
+        return {tensor.device for tensor in (*held, *self._parameters.values()) if tensor.is_cuda}
 
     def fit(self, specs: Mapping[str, TableSpec]) -> dict[str, Tensor]:
         """The tables that fit; with ``strict`` all of them must."""
@@ -101,6 +111,10 @@ class LooseWeights:
     def __init__(self) -> None:
         self.tables: dict[str, Tensor] = {}
         self.dense: dict[str, Tensor] = {}
+
+    def queues(self) -> set[torch.device]:
+        """None: they are in main memory."""
+        return set()
 
     def fit(self, specs: Mapping[str, TableSpec]) -> dict[str, Tensor]:
         """Every table, kept where it has the same form as before."""

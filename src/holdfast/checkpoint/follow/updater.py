@@ -20,6 +20,7 @@ from holdfast.checkpoint.follow.keys import Keys
 from holdfast.checkpoint.follow.path import Applied, Reload, TableChanges, behind, next_checkpoint, standing
 from holdfast.checkpoint.follow.staging import StagedRows, stage_rows
 from holdfast.checkpoint.follow.targets import Target
+from holdfast.checkpoint.follow.update import Lag, Update
 from holdfast.checkpoint.plan import TablePlan, plan_tables
 from holdfast.checkpoint.read import Parts, VerifiedReader, leased, lineage
 from holdfast.checkpoint.restore import restore_rows
@@ -41,42 +42,6 @@ from holdfast.types import CheckpointInfo
 logger = logging.getLogger("holdfast")
 
 _ATTEMPTS = 3  # at a checkpoint that is dropped or left while it is looked at
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Update:
-    """A checkpoint that was applied."""
-
-    checkpoint: CheckpointInfo
-    previous: CheckpointInfo | None  # what the weights held before
-    rows: int  # that were written, each counted once
-    read_bytes: int  # row ids, weights and the dense part
-    reload: Reload | None  # why all rows were read; None where the changed ones were enough
-    pause_s: float  # how long nothing could be served
-
-    @property
-    def step(self) -> int:
-        """The step that the weights are of now."""
-        return self.checkpoint.step
-
-    @property
-    def from_step(self) -> int | None:
-        """The step that they were of before."""
-        return self.previous.step if self.previous else None
-
-    @property
-    def whole(self) -> bool:
-        """Whether all rows were read."""
-        return self.reload is not None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lag:
-    """How far weights are behind their run, as of the last look."""
-
-    checkpoints: int
-    steps: int
-    age_s: float | None  # since the applied checkpoint was taken, by the clocks of writer and reader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +215,7 @@ class Updater:
 
     def _write(self, changes: _Changes, write_rows: Callable[[], None]) -> float:
         """Write the dense part and the rows while nothing is served; how long that was."""
-        devices = {place.device for place in changes.places.values() if place.is_cuda}
+        devices = self._target.queues()
         asked_s = self._runtime.monotonic_s()
         with self._gate.excluding(), torch.inference_mode():
             try:
