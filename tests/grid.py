@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch.optim import SparseAdam
 
 import holdfast as hf
+from holdfast.checkpoint.outlines import plan_checkpoint
+from holdfast.checkpoint.plan import Read, TablePlan, plan_tables
 from holdfast.checkpoint.read import VerifiedReader, lineage
 from holdfast.format.manifest import Manifest
 from holdfast.policy import Strategy
@@ -207,6 +209,28 @@ def manifests(store: Store) -> dict[str, tuple[Manifest, ...]]:
     """Every kept checkpoint's manifests, by its id; nobody may rearrange them meanwhile."""
     reader = VerifiedReader(store)
     return {entry.info.id: reader.parts(entry) for entry in Run(store).head().entries}
+
+
+def plan_facts(plans: Mapping[str, TablePlan]) -> dict[str, Any]:
+    """All that a restore makes of plans."""
+    return {
+        name: (plan.spec, plan.baseline, plan.arranged, [sorted(map(_read_facts, reads)) for reads in plan.generations])
+        for name, plan in plans.items()
+    }
+
+
+def _read_facts(read: Read) -> tuple[Any, ...]:
+    chunk = replace(read.chunk, place=replace(read.chunk.place, bundle=0))
+    part = (read.part.start, read.part.stop, read.part.whole, repr(read.part.spec))
+    return (*read.key, read.checkpoint, read.rows, read.later, read.settled, repr(read.bundle), repr(chunk), part)
+
+
+def check_plans(store: Store) -> None:
+    """Of every kept checkpoint the plan, from whatever outlines there are, is the one that its manifests give."""
+    head, reader = Run(store).head(), VerifiedReader(store)
+    for entry in head.entries:
+        expected = plan_tables([reader.parts(each) for each in lineage(head, entry.info.id)])
+        assert plan_facts(plan_checkpoint(VerifiedReader(store), head, entry.info.id)) == plan_facts(expected)
 
 
 def as_files(store: Store, folder: Path) -> LocalStore:

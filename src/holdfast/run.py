@@ -22,14 +22,18 @@ from holdfast.checkpoint.collect import Collected, collect_dropped, collect_orph
 from holdfast.checkpoint.crew import Progress
 from holdfast.checkpoint.export import TableDifference, difference, export_file
 from holdfast.checkpoint.grid.picture import GridPicture, draw_grid
+from holdfast.checkpoint.history import HistoryEvent, read_history
 from holdfast.checkpoint.importing import ImportReport
 from holdfast.checkpoint.lookup import lookup_rows
-from holdfast.checkpoint.plan import RestorePlan, TablePlan, plan_tables
+from holdfast.checkpoint.outlines import plan_checkpoint
+from holdfast.checkpoint.plan import RestorePlan, TablePlan
 from holdfast.checkpoint.pruning import Verdict, judge
 from holdfast.checkpoint.read import VerifiedReader, find_checkpoint, leased, lineage
 from holdfast.checkpoint.restore import read_state
 from holdfast.checkpoint.resume import ModelRestorer
+from holdfast.checkpoint.skeleton import read_skeleton
 from holdfast.checkpoint.state import TrainingState, dense_weights
+from holdfast.checkpoint.stored import StoredRows, stored_rows
 from holdfast.checkpoint.summary import RunSummary, all_leases, summarize
 from holdfast.checkpoint.tables import find_tables
 from holdfast.checkpoint.verify import Problem, verify_run
@@ -119,6 +123,16 @@ class Run:
             parts = [reader.parts(each) for each in entries]
             return draw_grid([each.info for each in entries], parts, [len(each.rounds) for each in entries])
 
+    def history(self) -> tuple[HistoryEvent, ...]:
+        """When trainers began the run, took it over and went back, as far as its catalogs tell."""
+        return read_history(self._store, self.head())
+
+    def stored(self, step: int | str | None = None) -> tuple[StoredRows, ...]:
+        """How precisely the rows are stored that a checkpoint, the newest by default, stands on."""
+        with self._reading(step) as (reader, head, entry):
+            entries = lineage(head, entry.info.id)
+            return stored_rows([each.info for each in entries], [reader.parts(each) for each in entries])
+
     def tables(self, step: int | str | None = None) -> list[TableSpec]:
         """The tables of a checkpoint, the newest by default."""
         with self._reading(step) as (reader, _, entry):
@@ -159,13 +173,13 @@ class Run:
         with self._reading(step) as (reader, head, entry):
             return RestorePlan.of(entry.info, self._plans(reader, head, entry))
 
-    def state(self, step: int | str | None = None, *, rank: int = 0) -> Any:
-        """The state tree of a checkpoint: everything but table rows."""
+    def state(self, step: int | str | None = None, *, rank: int = 0, tensors: bool = True) -> Any:
+        """The state tree of a checkpoint: everything but table rows. Without ``tensors`` empty ones take their place."""
         with self._reading(step) as (reader, _, entry):
             parts = {part.rank: part for part in reader.parts(entry)}
             if rank not in parts:
                 raise RunError(f"checkpoint {entry.info.id} was written by ranks {sorted(parts)}, not {rank}")
-            return read_state(reader, parts[rank])
+            return read_state(reader, parts[rank]) if tensors else read_skeleton(reader, parts[rank])
 
     def export(
         self,
@@ -221,7 +235,7 @@ class Run:
         return dropped, collected
 
     def _plans(self, reader: VerifiedReader, head: Head, entry: Entry) -> dict[str, TablePlan]:
-        return plan_tables([reader.parts(part) for part in lineage(head, entry.info.id)])
+        return plan_checkpoint(reader, head, entry.info.id)
 
     @contextmanager
     def _reading(self, step: int | str | None) -> Iterator[tuple[VerifiedReader, Head, Entry]]:

@@ -46,7 +46,7 @@ class Arranging:
     def committed(self, entry: Entry, manifest: Manifest, ids: RowIds) -> None:
         """Take in a commit. Whatever goes wrong here, the checkpoint is safe."""
         try:
-            self._rearranger.saved(entry.info, manifest, ids)
+            self._rearranger.saved(entry, manifest, ids)
         except HoldfastError as error:
             self._give_up(error)
         self._tell(GridNews(stats=self._rearranger.stats.to_json()))

@@ -15,6 +15,8 @@ from holdfast.format.bundle import BLOCK_BYTES, Directory, read_directory, verif
 from holdfast.format.catalog import Entry, Record, Ref
 from holdfast.format.document import digest
 from holdfast.format.manifest import BundleRef, Manifest, Place
+from holdfast.format.outline import Outline
+from holdfast.format.outline_document import decode_outline
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store
 
@@ -45,14 +47,29 @@ class VerifiedReader:
         """The block checksums of a bundle, if its head was read before."""
         return self._directories.get(bundle.name)
 
-    def parts(self, entry: Entry) -> Parts:
-        """A checkpoint's manifests, one of each writer."""
+    def parts(self, entry: Entry, record: Record | None = None) -> Parts:
+        """A checkpoint's manifests, one of each writer; its record, if it was read already."""
+        record = record or self.record(entry)
+        if record.manifest is not None:
+            return (_checked(entry, Manifest.from_json(record.manifest, name=entry.record.name), entry.record.name),)
+        return tuple(self.part(entry, part) for part in record.parts)
+
+    def record(self, entry: Entry) -> Record:
+        """A checkpoint's record."""
         record = Record.decode(self._object(entry.record), name=entry.record.name, verified=True)
         if record.checkpoint != entry.info.id:
             raise DamagedData(entry.record.name, f"belongs to checkpoint {record.checkpoint}")
-        if record.manifest is not None:
-            return (_checked(entry, Manifest.from_json(record.manifest, name=entry.record.name), entry.record.name),)
-        return tuple(self._part(entry, part) for part in record.parts)
+        return record
+
+    def part(self, entry: Entry, ref: Ref) -> Manifest:
+        """One of a checkpoint's manifests."""
+        return _checked(entry, Manifest.decode(self._object(ref), name=ref.name, verified=True), ref.name)
+
+    def outline(self, ref: Ref) -> Outline:
+        """An outline; the block checksums in it need not be read any more."""
+        outline = decode_outline(self._object(ref), name=ref.name)
+        self._directories |= outline.directories
+        return outline
 
     def chunk(
         self,
@@ -89,9 +106,6 @@ class VerifiedReader:
             raise DamagedData(bundle.name, "its head does not match the digest in its manifest")
         directory = self._directories[bundle.name] = read_directory(head, name=bundle.name).copy()
         return directory
-
-    def _part(self, entry: Entry, ref: Ref) -> Manifest:
-        return _checked(entry, Manifest.decode(self._object(ref), name=ref.name, verified=True), ref.name)
 
     def _object(self, ref: Ref) -> memoryview:
         try:

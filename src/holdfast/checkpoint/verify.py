@@ -38,6 +38,7 @@ def verify_run(store: Store, chain: Chain, *, progress: Progress | None = None) 
     """Every problem in every kept checkpoint and in the catalogs, older ones too: they are what a run falls back on."""
     problems = {problem.object_name: problem for problem in _verify_chain(store)}
     reader = VerifiedReader(store)
+    problems |= {problem.object_name: problem for problem in _verify_outlines(store, chain)}
     for entry in _entries(chain):
         for problem in _verify_checkpoint(store, reader, entry, progress):
             problems.setdefault(problem.object_name, problem)
@@ -45,11 +46,15 @@ def verify_run(store: Store, chain: Chain, *, progress: Progress | None = None) 
 
 
 def _entries(chain: Chain) -> tuple[Entry, ...]:
-    try:
-        head: Head | None = chain.head(skip_damaged=True)
-    except DamagedData:  # no catalog at all can be read: told already, each by its name
-        return ()
+    head = _head(chain)
     return head.entries if head else ()
+
+
+def _head(chain: Chain) -> Head | None:
+    try:
+        return chain.head(skip_damaged=True)
+    except DamagedData:  # no catalog at all can be read: told already, each by its name
+        return None
 
 
 def _verify_chain(store: Store) -> Iterator[Problem]:
@@ -59,6 +64,13 @@ def _verify_chain(store: Store) -> Iterator[Problem]:
     for info in store.list(HISTORY_PREFIX):
         yield from _check(None, info.name, partial(_decode, store, decode_page, info.name), optional=True)
     yield from _check(None, CATALOG_PREFIX, Chain(store).head)
+
+
+def _verify_outlines(store: Store, chain: Chain) -> Iterator[Problem]:
+    """Each by itself, with a reader of its own: what a bundle's head says is read from there."""
+    head = _head(chain)
+    for each in head.catalog.outlines if head else ():
+        yield from _check(each.baseline, each.ref.name, partial(VerifiedReader(store).outline, each.ref))
 
 
 def _verify_checkpoint(

@@ -184,7 +184,7 @@ def moved_records(ids: list[int], source: int) -> Moved:
 def test_a_bundle_of_moved_records_is_verified_block_by_block_and_read_by_safetensors() -> None:
     store = MemoryStore()
     moved = [moved_records([3, 5, 99], 0), moved_records([7], 1), moved_records(list(range(30_000)), 2)]
-    placed = put_bundle(store, "data/x/rows", moved)
+    placed, _ = put_bundle(store, "data/x/rows", moved)
     reader = VerifiedReader(store)
     for each, found in zip(moved, placed, strict=True):
         assert reader.chunk(found.bundle, found.chunk.place) == each.records.data.data

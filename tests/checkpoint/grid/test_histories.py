@@ -23,6 +23,7 @@ from tests.grid import (
     as_files,
     bundles_named,
     bundles_stored,
+    check_plans,
     manifests,
     rows_above,
     unused_bytes,
@@ -126,6 +127,7 @@ def test_every_kept_checkpoint_of_any_history_is_exact(seed: int, tmp_path: Path
     history = lived(seed)
     run, store = history.run, history.store
     history.truth.check(run)
+    check_plans(store)
     assert run.verify() == []
     history.truth.check(Run(as_files(store, tmp_path)))
     check_independently(tmp_path, history.truth)

@@ -9,7 +9,7 @@ from holdfast.checkpoint.grid.index import ChunkKey
 from holdfast.checkpoint.grid.split import Records
 from holdfast.checkpoint.plan import replacing_in
 from holdfast.checkpoint.writer import row_members
-from holdfast.format.bundle import Member, build_head, checksums
+from holdfast.format.bundle import Directory, Member, build_head, checksums, read_directory
 from holdfast.format.document import digest
 from holdfast.format.manifest import ALIVE, BundleRef, Manifest, Place, RowsChunk, StateChunk, TablePart
 from holdfast.storage import Buffer, Store
@@ -25,6 +25,7 @@ class Moved:
     spec: TableSpec
     records: Records
     codec: str
+    loss: float = 0.0  # of the chunk they were in
     through: int
 
     @property
@@ -46,8 +47,8 @@ class Placed:
         return self.bundle.name, self.chunk.place.offset
 
 
-def put_bundle(store: Store, name: str, moved: Sequence[Moved]) -> list[Placed]:
-    """Store moved records as one bundle, a chunk each, in their order."""
+def put_bundle(store: Store, name: str, moved: Sequence[Moved]) -> tuple[list[Placed], Directory]:
+    """Store moved records as one bundle, a chunk each, in their order; also its block checksums."""
     members: list[Member] = []
     directory: list[int] = []
     starts: list[tuple[int, int]] = []  # of each chunk: in the body, in the directory
@@ -55,7 +56,9 @@ def put_bundle(store: Store, name: str, moved: Sequence[Moved]) -> list[Placed]:
     offset = 0
     for number, each in enumerate(moved):
         records = each.records
-        members += row_members(number, each.spec, records.rows, records.ids, offset)
+        members += row_members(
+            number, each.spec, records.rows, records.ids, offset, codec=each.codec, escapes=records.escapes
+        )
         starts.append((offset, len(directory)))
         bodies.append(records.data.data)
         directory += checksums(records.data.data)
@@ -63,10 +66,11 @@ def put_bundle(store: Store, name: str, moved: Sequence[Moved]) -> list[Placed]:
     head = build_head(members, offset, directory)
     store.put(name, [head, *bodies])
     bundle = BundleRef(name=name, size_bytes=len(head) + offset, head_bytes=len(head), digest=digest(head))
-    return [
+    placed = [
         Placed(bundle=bundle, chunk=_chunk(each, len(head) + at, block))
         for each, (at, block) in zip(moved, starts, strict=True)
     ]
+    return placed, read_directory(memoryview(head), name=name).copy()
 
 
 def _chunk(moved: Moved, offset: int, block: int) -> RowsChunk:
@@ -80,6 +84,8 @@ def _chunk(moved: Moved, offset: int, block: int) -> RowsChunk:
         codec=moved.codec,
         segments=records.segments,
         through=moved.through,
+        escapes=records.escapes,
+        loss=moved.loss,
     )
 
 

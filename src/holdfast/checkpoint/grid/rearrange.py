@@ -20,21 +20,21 @@ from holdfast.checkpoint.chain import Chain
 from holdfast.checkpoint.changes import Clocks, RecordMoved, own, rearrange
 from holdfast.checkpoint.grid.bundles import Moved, Placed, bundle_names, chunks_of, rebuild
 from holdfast.checkpoint.grid.index import ChunkKey, Holding, Ids, TableIndex
+from holdfast.checkpoint.grid.outlining import Original, Outlining
 from holdfast.checkpoint.grid.round import REPLACED, Round
 from holdfast.checkpoint.grid.split import Records, add_labels, known_labels, split
 from holdfast.checkpoint.grid.stats import GridStats
 from holdfast.checkpoint.plan import replacing_in
 from holdfast.checkpoint.read import VerifiedReader, lineage
+from holdfast.codec.chunk import record_bytes
 from holdfast.errors import CheckpointNotFound, DamagedData, HoldfastError, StorageError
-from holdfast.format.catalog import checkpoint_id
-from holdfast.format.dtypes import itemsize
-from holdfast.format.layout import row_bytes
+from holdfast.format.catalog import Entry, checkpoint_id
 from holdfast.format.manifest import Manifest, TablePart
-from holdfast.format.rows import chunk_ids
+from holdfast.format.rows import chunk_ids, id_bytes
 from holdfast.policy import Grid, Pairs
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store
-from holdfast.types import CheckpointInfo, Kind
+from holdfast.types import Kind
 
 _ROUND_BYTES = 64 * 2**20  # that a round reads, about: what it holds in memory, and how long a save waits for it
 
@@ -47,8 +47,13 @@ class _Cohort:
     """A checkpoint of the grid: what this writer saved of it, as it is arranged now."""
 
     checkpoint: str
-    manifest: Manifest
+    original: Original
     holdings: dict[ChunkKey, Holding] = field(default_factory=dict)
+
+    @property
+    def manifest(self) -> Manifest:
+        """What its record leads to."""
+        return self.original.manifest
 
 
 class Rearranger:
@@ -67,12 +72,14 @@ class Rearranger:
         self._tables: dict[str, TableIndex] = {}
         self._forced: set[_Source] = set()  # bundles that passed the comparison of pairs
         self._damaged: set[_Source] = set()
+        self._outlining = Outlining(store, chain, rank=rank, term=term, runtime=runtime)
         self.stats = GridStats()
 
-    def saved(self, info: CheckpointInfo, manifest: Manifest, ids: RowIds) -> None:
+    def saved(self, entry: Entry, manifest: Manifest, ids: RowIds) -> None:
         """A checkpoint was committed; ``ids`` are the rows of its chunks."""
+        info = entry.info
         if info.kind is Kind.INCREMENTAL and self._cohorts and self._cohorts[-1].checkpoint == info.base:
-            self._append(manifest, (), VerifiedReader(self._store), ids)
+            self._append(Original.of(manifest, entry.record), (), VerifiedReader(self._store), ids)
         else:
             self._load(info.id, ids)
         if isinstance(self._grid.rule, Pairs):
@@ -87,13 +94,13 @@ class Rearranger:
     @property
     def is_due(self) -> bool:
         """Whether there is something for a round to do."""
-        return bool(self._due())
+        return bool(self._due()) or self._outlining.is_due(self._originals())
 
     def round(self) -> bool:
-        """Rearrange some of what is due and commit it; False if nothing was."""
+        """Rearrange some of what is due and commit it, or outline what was rearranged; False if nothing was due."""
         chosen = self._choose()
         if not chosen:
-            return False
+            return self._outline()
         started_s = self._runtime.monotonic_s()
         work = Round(self._store, self._name(), rank=self._rank)
         reader = VerifiedReader(self._store)
@@ -107,11 +114,23 @@ class Rearranger:
             if not work.may_count:
                 self._give_up(work)
             raise
+        self._outlining.learn(work.directories)
         self._count()
         self.stats.rounds += 1
         self.stats.bundles += len(chosen)
         self.stats.written_bytes += work.written_bytes
         self.stats.seconds += self._runtime.monotonic_s() - started_s
+        return True
+
+    def _originals(self) -> list[Original]:
+        return [cohort.original for cohort in self._cohorts[1:]]
+
+    def _outline(self) -> bool:
+        originals = self._originals()
+        if not self._outlining.is_due(originals):
+            return False
+        written = self._outlining.write(self._name(), self._cohorts[0].checkpoint, originals)
+        self.stats.written_bytes += written
         return True
 
     @contextmanager
@@ -137,6 +156,7 @@ class Rearranger:
         entries = lineage(head, checkpoint)
         if any(entry.info.kind is Kind.DIFFERENTIAL for entry in entries):
             return
+        self._outlining.begin(head, entries[0].info.id)
         reader = VerifiedReader(self._store)
         later = [entry.info.id for entry in entries]
         for entry in entries:
@@ -146,7 +166,7 @@ class Rearranger:
                 self._cohorts, self._tables = [], {}  # another number of writers: not before the next baseline
                 return
             later.pop(0)
-            self._append(ours, later, reader, ids)
+            self._append(Original.of(ours, entry.record), later, reader, ids)
         if isinstance(self._grid.rule, Pairs):
             self._forget_pairs(but=len(self._cohorts) - 1)
 
@@ -162,9 +182,10 @@ class Rearranger:
         first = {part.spec.name: (part.start, part.stop) for part in self._cohorts[0].manifest.tables}
         return first == {part.spec.name: (part.start, part.stop) for part in manifest.tables}
 
-    def _append(self, manifest: Manifest, later: Sequence[str], reader: VerifiedReader, ids: RowIds) -> None:
+    def _append(self, original: Original, later: Sequence[str], reader: VerifiedReader, ids: RowIds) -> None:
         """Take in a checkpoint; ``later`` are those that come after it, as far as they are committed already."""
-        cohort = _Cohort(checkpoint=manifest.checkpoint, manifest=manifest)
+        manifest = original.manifest
+        cohort = _Cohort(checkpoint=manifest.checkpoint, original=original)
         number = len(self._cohorts)
         common = replacing_in(manifest, later)
         self._cohorts.append(cohort)
@@ -279,6 +300,7 @@ class Rearranger:
                                 spec=part.spec,
                                 records=records,
                                 codec=placed.chunk.codec,
+                                loss=placed.chunk.loss,
                                 through=self._through(number),
                             )
                         )
@@ -328,12 +350,12 @@ class Rearranger:
                 break
             except RecordMoved:
                 work.may_count = False
-        self._adopt(work, manifests)
+        self._adopt(work, {n: Original.of(m, updates[m.checkpoint].after) for n, m in manifests.items()})
 
-    def _adopt(self, work: Round, manifests: Mapping[int, Manifest]) -> None:
+    def _adopt(self, work: Round, originals: Mapping[int, Original]) -> None:
         """What a round has committed is what there is now."""
-        for number, manifest in manifests.items():
-            self._cohorts[number].manifest = manifest
+        for number, original in originals.items():
+            self._cohorts[number].original = original
         for key, became in work.moved.items():
             cohort = self._cohorts[work.cohort_of[key]]
             held = cohort.holdings.pop(key)
@@ -357,7 +379,7 @@ def _holding(number: int, part: TablePart, placed: Placed, common: int) -> Holdi
         cohort=number,
         key=placed.key,
         alive=chunk.visible(common),
-        record_bytes=row_bytes(part.spec.columns) + 4,
+        record_bytes=record_bytes(part.spec.columns, chunk.codec) + id_bytes(chunk.ids),
         first=chunk.first,
         last=chunk.last,
         through=min(chunk.through, common),
@@ -366,7 +388,7 @@ def _holding(number: int, part: TablePart, placed: Placed, common: int) -> Holdi
 
 def _stored_ids(reader: VerifiedReader, placed: Placed) -> Ids:
     chunk = placed.chunk
-    length = chunk.rows * itemsize(chunk.ids) if chunk.ids else 0
+    length = chunk.rows * id_bytes(chunk.ids)
     data = reader.chunk(placed.bundle, chunk.place, 0, length) if length else memoryview(b"")
     return chunk_ids(chunk.rows, chunk.first, chunk.ids, data)
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from holdfast.checkpoint.changes import Rearranged
 from holdfast.checkpoint.grid.bundles import Moved, Placed, put_bundle
 from holdfast.checkpoint.grid.index import ChunkKey
+from holdfast.format.bundle import Directory
 from holdfast.format.catalog import Entry, Record, Ref, object_name
 from holdfast.format.document import digest
 from holdfast.format.manifest import Manifest
@@ -31,6 +32,7 @@ class Round:
         self.may_count = False  # whether a commit that refers to its objects may have succeeded
         self.moved: dict[ChunkKey, list[Placed]] = {}
         self.cohort_of: dict[ChunkKey, int] = {}
+        self.directories: dict[str, Directory] = {}  # of the bundles it wrote
 
     @property
     def cohorts(self) -> list[int]:
@@ -86,7 +88,7 @@ class Round:
         name = object_name(self._folder, f"{kind}-{self._rank:05d}-{self._count:06d}.safetensors")
         self._count += 1
         self._written.append(name)
-        placed = put_bundle(self._store, name, moved)
+        placed, self.directories[name] = put_bundle(self._store, name, moved)
         self.written_bytes += placed[0].bundle.size_bytes
         for each, new in zip(moved, placed, strict=True):
             self.moved.setdefault(each.source, []).append(new)
