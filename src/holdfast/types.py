@@ -46,6 +46,7 @@ class Kind(Enum):
     FULL = "full"  # every row; stands on nothing: a baseline
     DIFFERENTIAL = "differential"  # rows changed since the baseline; stands on the baseline
     INCREMENTAL = "incremental"  # rows changed since the parent; stands on the parent
+    PRIORITY = "priority"  # rows saved first, between two checkpoints; no checkpoint, and nothing stands on it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

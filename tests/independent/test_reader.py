@@ -172,7 +172,13 @@ shapes = st.tuples(
     st.integers(0, 60), st.sampled_from([(1,), (3,), (2, 2), (0,)]), st.sampled_from([torch.float32, torch.bfloat16])
 )
 saves = st.lists(
-    st.tuples(st.sampled_from(Kind), st.sets(st.integers(0, 2)), st.integers(0, 999)), min_size=1, max_size=4
+    st.tuples(
+        st.sampled_from([Kind.FULL, Kind.DIFFERENTIAL, Kind.INCREMENTAL]),
+        st.sets(st.integers(0, 2)),
+        st.integers(0, 999),
+    ),
+    min_size=1,
+    max_size=4,
 )
 
 

@@ -111,6 +111,8 @@ class Steps:
                     if gradient.is_cuda and torch.cuda.is_current_stream_capturing():
                         watch.never_tracked = True
                         why = _CAPTURED
+                    elif watch.observer is not None:
+                        watch.observer(gradient)
                     if why is None:
                         watch.see_gradient(gradient, changes=0 if skips(optimizer, gradient) else changes)
                     else:

@@ -9,7 +9,7 @@ version counters of its tensors, and the table is then saved whole.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 
@@ -57,12 +57,24 @@ class Tracker:
         """How often ``step`` of any of the optimizers was called."""
         return self._steps.count
 
-    def begin(self, full: bool) -> None:
-        """Take a snapshot now: ``touched`` answers for this moment until its outcome is known."""
+    def observe(self, name: str, observer: Callable[[Tensor], None] | None) -> None:
+        """Show somebody every gradient that moves a table."""
+        self._watch(name).observer = observer
+
+    def stored(self, name: str) -> TableSpec | None:
+        """A table's columns in the last committed or restored checkpoint."""
+        return self._watch(name).stored
+
+    def check(self) -> None:
+        """Raise ModelMismatch if a table is not the one that training started with."""
         self._steps.follow_moved_parameters()
         for watch in self._watches.values():
             watch.check_same()
             watch.check_same_memory()
+
+    def begin(self, full: bool) -> None:
+        """Take a snapshot now: ``touched`` answers for this moment until its outcome is known."""
+        self.check()
         specs = [watch.table.spec() for watch in self._watches.values()]
         for watch, spec in zip(self._watches.values(), specs, strict=True):
             if watch.begin(spec):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from holdfast.checkpoint.fingerprint import Fingerprint, version_of
@@ -23,6 +25,7 @@ class Watch:
         "_shape",
         "marks",
         "never_tracked",
+        "observer",
         "parameter",
         "stored",
         "table",
@@ -37,6 +40,7 @@ class Watch:
         self.marks = Marks(table.rows, self._device)
         self.stored: TableSpec | None = None  # its columns in the last committed or restored checkpoint
         self.never_tracked = False  # changes where no hook runs: to be saved whole, always
+        self.observer: Callable[[Tensor], None] | None = None  # is shown every gradient that the optimizer uses
         self._pending_spec: TableSpec | None = None
         self._fingerprint = Fingerprint(table)
         self._seen: tuple[Tensor, int | None, int] | None = None  # a gradient, its version, the changes it will make

@@ -3,7 +3,9 @@
 from holdfast.policy.base import Policy, registered
 from holdfast.policy.grid import DeadShare, Grid, Pairs, Rule, default_strategy
 from holdfast.policy.overlap import Overlap
+from holdfast.policy.partial import PLS, Partial
 from holdfast.policy.precision import Auto, Bits, Exact, PerTable, Precision, Stored
+from holdfast.policy.priority import MFU, SCAR, SSU, Priority, largest
 from holdfast.policy.retention import (
     KeepAll,
     KeepBest,
@@ -18,6 +20,10 @@ from holdfast.policy.strategy import Consecutive, Full, Intermittent, OneShot, S
 from holdfast.policy.when import UNREACHABLE_STEPS, EveryMinutes, EverySteps, Never, SaveContext, SavePolicy
 
 __all__ = [
+    "MFU",
+    "PLS",
+    "SCAR",
+    "SSU",
     "UNREACHABLE_STEPS",
     "Auto",
     "Bits",
@@ -38,9 +44,11 @@ __all__ = [
     "OneShot",
     "Overlap",
     "Pairs",
+    "Partial",
     "PerTable",
     "Policy",
     "Precision",
+    "Priority",
     "Retention",
     "Rule",
     "SaveContext",
@@ -51,5 +59,6 @@ __all__ = [
     "TimeToLive",
     "closure",
     "default_strategy",
+    "largest",
     "registered",
 ]

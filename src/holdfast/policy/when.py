@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Final
 
+from holdfast.errors import ConfigurationError
 from holdfast.policy.arguments import require_count, require_duration
 from holdfast.policy.base import Composite, Policy, flattened, registered
 
@@ -43,6 +44,13 @@ class SavePolicy(Policy, ABC):
         A reader that reads ahead asks this, so as to have no batch in flight across a checkpoint (Check-N-Run, 3.4).
         """
 
+    def scaled(self, share: float) -> SavePolicy:
+        """The same, after a share of its interval each time: when rows are saved between two checkpoints."""
+        raise ConfigurationError(
+            f"{type(self).__name__} does not say when a share of its interval is over, as Partial(priority=...) needs "
+            "it: give it a method scaled(share), or use EverySteps or EveryMinutes"
+        )
+
     def __or__(self, other: SavePolicy) -> SavePolicy:
         return AnyDue(flattened(AnyDue, self, other)) if isinstance(other, SavePolicy) else NotImplemented
 
@@ -71,6 +79,9 @@ class EverySteps(SavePolicy):
         next_due = (context.last_save_step // self.n + 1) * self.n
         return max(0, next_due - context.step)
 
+    def scaled(self, share: float) -> SavePolicy:
+        return EverySteps(max(1, round(share * self.n)))
+
 
 @registered("every_minutes")
 @dataclass(frozen=True, slots=True)
@@ -88,6 +99,9 @@ class EveryMinutes(SavePolicy):
     def steps_until_due(self, context: SaveContext) -> int | None:
         return 0 if self.due(context) else None
 
+    def scaled(self, share: float) -> SavePolicy:
+        return EveryMinutes(share * self.minutes)
+
 
 @registered("never")
 @dataclass(frozen=True, slots=True)
@@ -99,6 +113,9 @@ class Never(SavePolicy):
 
     def steps_until_due(self, context: SaveContext) -> int | None:
         return UNREACHABLE_STEPS
+
+    def scaled(self, share: float) -> SavePolicy:
+        return self
 
 
 @registered("any_due")
@@ -118,6 +135,9 @@ class AnyDue(Composite[SavePolicy], SavePolicy):
         soonest = min(known, default=UNREACHABLE_STEPS)
         return soonest if soonest == 0 or len(known) == len(steps) else None
 
+    def scaled(self, share: float) -> SavePolicy:
+        return AnyDue(tuple(part.scaled(share) for part in self.parts))
+
 
 @registered("all_due")
 @dataclass(frozen=True, slots=True, repr=False)
@@ -135,3 +155,6 @@ class AllDue(Composite[SavePolicy], SavePolicy):
         known = [count for count in steps if count is not None]
         latest = max(known, default=0)
         return latest if latest == UNREACHABLE_STEPS or len(known) == len(steps) else None
+
+    def scaled(self, share: float) -> SavePolicy:
+        return AllDue(tuple(part.scaled(share) for part in self.parts))

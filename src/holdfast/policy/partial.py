@@ -1,0 +1,60 @@
+"""Partial recovery: what is saved for it, and how much it may lose (CPR)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.policy.arguments import is_finite_number, require, require_count
+from holdfast.policy.base import Policy, registered
+from holdfast.policy.priority import MFU, Priority
+from holdfast.policy.strategy import Full, Strategy, StrategyContext
+from holdfast.types import Kind
+
+
+@registered("pls")
+@dataclass(frozen=True, slots=True)
+class PLS(Policy):
+    """How much of the samples' effect partial recoveries may lose in a whole training.
+
+    ``total_samples`` are those of the training and ``samples_per_step`` those of a step, over all ranks. Where they
+    are not given the data loader is asked: its batch size, and one pass over its batches.
+    """
+
+    budget: float
+    total_samples: int | None = None
+    samples_per_step: int | None = None
+    warn_at: float = 0.8  # of the budget
+
+    def __post_init__(self) -> None:
+        fits = is_finite_number(self.budget) and 0 < self.budget <= 1
+        require(fits, self, "budget", "above 0 and at most 1", self.budget)
+        for name in ("total_samples", "samples_per_step"):
+            if getattr(self, name) is not None:
+                require_count(self, name, getattr(self, name))
+        near = is_finite_number(self.warn_at) and 0 < self.warn_at <= 1
+        require(near, self, "warn_at", "above 0 and at most 1", self.warn_at)
+
+
+@registered("partial")
+@dataclass(frozen=True, slots=True)
+class Partial(Strategy):
+    """Checkpoints as ``consistent`` decides, and between them the rows that ``priority`` puts first.
+
+    A lost part of the tables comes back from the newest rows saved, everything else goes on: ``guard.recover()``.
+    Without ``priority`` (None) it comes back from the last checkpoint: CPR-vanilla. ``budget`` meters what is lost.
+    """
+
+    priority: Priority | None = MFU()  # noqa: RUF009 - frozen
+    consistent: Strategy = Full()  # noqa: RUF009
+    budget: PLS | None = None
+
+    def __post_init__(self) -> None:
+        known = self.priority is None or isinstance(self.priority, Priority)
+        require(known, self, "priority", "SCAR, MFU, SSU or None", self.priority)
+        plain = isinstance(self.consistent, Strategy) and not isinstance(self.consistent, Partial)
+        require(plain, self, "consistent", "another strategy, such as Full() or Grid()", self.consistent)
+        metered = self.budget is None or isinstance(self.budget, PLS)
+        require(metered, self, "budget", "a budget such as PLS(0.1), or None", self.budget)
+
+    def _on_baseline(self, context: StrategyContext) -> Kind:
+        return self.consistent.decide(context)
