@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from holdfast.checkpoint.chain import Head
 from holdfast.checkpoint.lease import Lease, live_leases
 from holdfast.checkpoint.read import Parts, VerifiedReader, lineage
+from holdfast.checkpoint.stored import StoredRows, stored_rows
 from holdfast.format.catalog import Entry, Garbage
 from holdfast.format.layout import row_bytes
 from holdfast.storage import Store
@@ -21,6 +22,8 @@ class TableSummary:
     spec: TableSpec
     size_bytes: int  # of all its row records
     rows_written: int
+    stored: str = "exact"  # how the weights of those rows are encoded, in words
+    loss: float = 0.0  # mean distance (l2) of such a row from the one that was saved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +92,7 @@ def summarize(
         checkpoint=entry.info,
         lineage=chain,
         restore_bytes=_size_bytes(chain),
-        tables=_tables(parts),
+        tables=_tables(entry.info, parts),
         parts=_parts(parts),
     )
 
@@ -98,15 +101,20 @@ def _size_bytes(infos: Sequence[CheckpointInfo]) -> int:
     return sum(info.size_bytes for info in infos)
 
 
-def _tables(parts: Parts) -> tuple[TableSummary, ...]:
+def _tables(info: CheckpointInfo, parts: Parts) -> tuple[TableSummary, ...]:
     specs = {table.spec.name: table.spec for part in parts for table in part.tables}
-    written = dict.fromkeys(specs, 0)
-    for part in parts:
-        for table in part.tables:
-            written[table.spec.name] += sum(chunk.rows for chunk in table.chunks)
-    return tuple(
-        TableSummary(spec=spec, size_bytes=spec.rows * row_bytes(spec.columns), rows_written=written[name])
-        for name, spec in specs.items()
+    stored = stored_rows([info], [parts])
+    return tuple(_table(spec, [each for each in stored if each.table == name]) for name, spec in specs.items())
+
+
+def _table(spec: TableSpec, stored: Sequence[StoredRows]) -> TableSummary:
+    rows = sum(each.rows for each in stored)
+    return TableSummary(
+        spec=spec,
+        size_bytes=spec.rows * row_bytes(spec.columns),
+        rows_written=rows,
+        stored=" and ".join(dict.fromkeys(each.codec for each in stored)) or "exact",
+        loss=sum(each.loss * each.rows for each in stored) / max(1, rows),
     )
 
 

@@ -122,7 +122,7 @@ def _checkpoint(summary: RunSummary) -> RenderableType:
 
 
 def _tables(summary: RunSummary) -> RenderableType:
-    drawn = table("table", "rows", "dim", "dtype", "slots", "size", "written", title="Tables")
+    drawn = table("table", "rows", "dim", "dtype", "slots", "size", "written", "stored", "loss", title="Tables")
     for each in summary.tables:
         weight = each.spec.columns[0]
         drawn.add_row(
@@ -133,6 +133,8 @@ def _tables(summary: RunSummary) -> RenderableType:
             ", ".join(f"{slot.name} {slot.dtype}" for slot in each.spec.slots),
             size(each.size_bytes),
             count(each.rows_written),
+            each.stored if each.rows_written else "",
+            f"{each.loss:.2g}" if each.loss else "",
         )
     return drawn
 
