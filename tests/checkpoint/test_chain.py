@@ -326,7 +326,7 @@ def test_a_catalog_under_a_wrong_number_is_damaged(store: MemoryStore) -> None:
 
 def test_going_back_abandons_what_was_ahead_also_inside_pages(store: MemoryStore) -> None:
     chain = started(store, entries=200)
-    head = chain.commit(go_back(entry(30).info.id, term=1))
+    head = chain.commit(go_back(entry(30).info.id, term=1, store_s=chain.store_s))
     assert [item.info.step for item in head.entries if not item.info.abandoned] == list(range(31))
     assert newest(store) == head
 

@@ -218,7 +218,7 @@ def test_the_newest_catalog_tells_the_timelines_and_the_term(tmp_path: Path) -> 
     writer = run_of(tmp_path)
     first, second = writer.save(Kind.FULL), writer.save(Kind.INCREMENTAL)
     writer.chain.commit(take_over())
-    writer.chain.commit(go_back(first, term=2))
+    writer.chain.commit(go_back(first, term=2, store_s=writer.chain.store_s))
     run = IndependentRun(tmp_path)
     assert run.catalog["term"] == 2 and run.catalog["head"] == first
     assert [(entry["id"], entry["abandoned"]) for entry in run.checkpoints()] == [(first, False), (second, True)]

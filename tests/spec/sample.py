@@ -44,7 +44,7 @@ class SampleRun:
         self.full = self._save(1, Kind.FULL)
         self.delta = self._save(2, Kind.INCREMENTAL, after=self.full, touched=[0, 2])
         self._chain.commit(take_over())
-        self._chain.commit(go_back(self.full, term=2))
+        self._chain.commit(go_back(self.full, term=2, store_s=self._chain.store_s))
         self.last = self._save(2, Kind.FULL, after=self.full, term=2)
         entry = self._chain.head().entries[0]  # type: ignore[union-attr]
         self._add_loose_objects(entry)

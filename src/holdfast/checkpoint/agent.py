@@ -53,6 +53,7 @@ from holdfast.policy import Grid, Retention
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store, open_store
 from holdfast.storage.retry import RetryingStore
+from holdfast.types import Kind
 
 P = ParamSpec("P")
 
@@ -198,7 +199,7 @@ class Agent:
 
     def _begin(self, message: Begin) -> None:
         intent = Intent.from_json(message.intent)
-        in_grid = self._arranging is not None
+        in_grid = self._arranging is not None and intent.kind is not Kind.PRIORITY
         encoder = ChunkEncoder(intent, message.tables, self._key_frames)
         writer = PartWriter(
             self._store, intent, self._config.rank, message.tables, message.tensors, keep_ids=in_grid, encoder=encoder
@@ -256,9 +257,11 @@ class Agent:
             self._clean_up(save)
         else:
             seconds = self._runtime.monotonic_s() - save.started_s
-            self._key_frames.committed(entry, manifest, save.encoder.held)
+            is_checkpoint = entry.info.kind is not Kind.PRIORITY  # nothing stands on the others, nor differs from them
+            if is_checkpoint:
+                self._key_frames.committed(entry, manifest, save.encoder.held)
             self._tell(_commitment(entry, [e.info.id for e in head.entries], seconds))
-            if self._arranging is not None:
+            if is_checkpoint and self._arranging is not None:
                 self._arranging.committed(entry, manifest, save.writer.ids)
             self._collect()
         finally:

@@ -101,12 +101,28 @@ class Capture:
             tensors=self._state_tensors(local),
         )
 
+    def take_rows(self, chosen: Mapping[str, Tensor | None], step: int) -> Captured:
+        """The snapshot of some rows of each table (ids of this rank's share; None: all of it), and of no other state.
+
+        They are stored exactly: nothing but a later save of theirs is ever more precise.
+        """
+        taken = [self._copy(index, table, chosen[table.name], EXACTLY) for index, table in enumerate(self._tables)]
+        return Captured(
+            copies=tuple(copy for copy, _ in taken),
+            slices=tuple(part for _, part in taken),
+            tensors=_tensors({"step": step}),
+        )
+
     def _table(
         self, index: int, table: Table, kind: Kind, since: Since, stored: Callable[[str], Stored]
     ) -> tuple[TableCopy, TableSlice]:
-        start, stop = row_range(table.rows, self._rank, self._world)
         touched = self._tracker.touched(table, since)
         whole = kind is Kind.FULL or touched.whole
+        ids = None if whole else touched.ids(*row_range(table.rows, self._rank, self._world))
+        return self._copy(index, table, ids, stored(table.name))
+
+    def _copy(self, index: int, table: Table, ids: Tensor | None, stored: Stored) -> tuple[TableCopy, TableSlice]:
+        start, stop = row_range(table.rows, self._rank, self._world)
         spec, slots = table.spec(), table.slots()
         copy = TableCopy(
             index=index,
@@ -114,11 +130,16 @@ class Capture:
             tensors=(table.parameter.detach(), *(slots[column.name] for column in spec.slots)),
             start=start,
             stop=stop,
-            ids=None if whole else touched.ids(start, stop),
+            ids=ids,
         )
-        codecs, difference = _codecs(spec, stored(table.name))
+        codecs, difference = _codecs(spec, stored)
         return copy, TableSlice(
-            spec=table_spec_to_json(spec), start=start, stop=stop, whole=whole, codecs=codecs, difference=difference
+            spec=table_spec_to_json(spec),
+            start=start,
+            stop=stop,
+            whole=ids is None,
+            codecs=codecs,
+            difference=difference,
         )
 
     def _state_tensors(self, local: Mapping[str, Any]) -> tuple[Tensor, ...]:
@@ -126,8 +147,13 @@ class Capture:
         tree = {**local, "rng": capture_rng()}
         if self._rank == 0:
             tree["training"] = self._state.capture()
-        encoded = encode_tree(tree)
-        return (torch.frombuffer(bytearray(encoded.skeleton), dtype=torch.uint8), *encoded.tensors)
+        return _tensors(tree)
+
+
+def _tensors(tree: Mapping[str, Any]) -> tuple[Tensor, ...]:
+    """A state tree: its skeleton first."""
+    encoded = encode_tree(tree)
+    return (torch.frombuffer(bytearray(encoded.skeleton), dtype=torch.uint8), *encoded.tensors)
 
 
 def _codecs(spec: TableSpec, stored: Stored) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:

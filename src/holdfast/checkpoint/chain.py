@@ -49,6 +49,10 @@ class Head:
         """Entries by checkpoint id."""
         return {entry.info.id: entry for entry in self.entries}
 
+    def find(self, identifier: str) -> Entry | None:
+        """The entry of a checkpoint or a priority save."""
+        return next((each for each in (*self.catalog.priority, *self.entries) if each.info.id == identifier), None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
@@ -61,6 +65,7 @@ class Draft:
     garbage: tuple[Garbage, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
     outlines: tuple[OutlineRef, ...] = ()
+    priority: tuple[Entry, ...] = ()
 
 
 Change = Callable[[Head | None], Draft | None]  # None: the head is already as it should be
@@ -74,6 +79,10 @@ class Chain:
         self._writer = writer
         self._runtime = runtime
         self._known: Head | None = None
+
+    def store_s(self) -> float:
+        """The store's clock."""
+        return self._store.now_s()
 
     def head(self, *, skip_damaged: bool = False) -> Head | None:
         """The newest catalog; None for an empty run. Damaged ones raise, or are skipped and listed."""
@@ -177,6 +186,7 @@ class Chain:
             lineage=head.catalog.ancestors() if head else (),
             options=draft.options,
             outlines=draft.outlines,
+            priority=draft.priority,
         )
         return catalog, pages
 

@@ -37,18 +37,35 @@ def add_checkpoint(entry: Entry, *, term: int, retention: Retention, clocks: Clo
         head = own(head, term)
         if entry.info.id in head.by_id:  # another writer of this save was first
             return None
-        if any(item.folder == entry.info.id and not item.names for item in head.catalog.garbage):
-            raise SaveFailed(f"checkpoint {entry.info.id} was committed and dropped again")
+        _refuse_dropped(entry, head)
         if entry.info.base is not None and entry.info.base not in head.by_id:
             raise BaseDropped(f"checkpoint {entry.info.id} stands on {entry.info.base}, which the run no longer holds")
         draft = replace(_same(head, "save"), head=entry.info.id, entries=(*head.entries, entry))
-        return retain(draft, retention, clocks)
+        return retain(_without_priority(draft, clocks.store_s), retention, clocks)
 
     return change
 
 
-def go_back(checkpoint: str | None, *, term: int) -> Change:
-    """Continue from an older checkpoint: what was ahead of it becomes an abandoned timeline."""
+def add_priority(entry: Entry, *, term: int) -> Change:
+    """Add rows saved between two checkpoints. They are of use on top of the newest checkpoint only."""
+
+    def change(head: Head | None) -> Draft | None:
+        head = own(head, term)
+        if head.find(entry.info.id):
+            return None
+        _refuse_dropped(entry, head)
+        if entry.info.base != head.catalog.head:
+            raise SaveFailed(f"the priority save {entry.info.id} came too late: there is a newer checkpoint")
+        return replace(_same(head, "save rows"), priority=(*head.catalog.priority, entry))
+
+    return change
+
+
+def go_back(checkpoint: str | None, *, term: int, store_s: Callable[[], float]) -> Change:
+    """Continue from an older checkpoint: what was ahead of it becomes an abandoned timeline.
+
+    Rows saved after it are dropped, those on the newest checkpoint too: the training that they come from is left.
+    """
 
     def change(head: Head | None) -> Draft:
         head = own(head, term)
@@ -57,7 +74,7 @@ def go_back(checkpoint: str | None, *, term: int) -> Change:
             raise CheckpointNotFound(f"checkpoint {checkpoint} was dropped while it was restored: resume again")
         ahead = order.index(checkpoint) + 1 if checkpoint is not None else 0
         entries = head.entries[:ahead] + tuple(_abandon(entry) for entry in head.entries[ahead:])
-        return replace(_same(head, "go back"), head=checkpoint, entries=entries)
+        return _without_priority(replace(_same(head, "go back"), head=checkpoint, entries=entries), store_s)
 
     return change
 
@@ -169,6 +186,8 @@ def retain(draft: Draft, retention: Retention, clocks: Clocks) -> Draft:
     dropped = dict.fromkeys(folder for entry in draft.entries for folder in entry.folders if folder not in needed)
     garbage = tuple(Garbage(folder=folder, dropped_s=dropped_s) for folder in dropped)
     draft = replace(draft, entries=entries, garbage=(*draft.garbage, *garbage))
+    if any(entry.info.base not in keep for entry in draft.priority):
+        draft = _without_priority(draft, clocks.store_s)
     return _without(draft, [each for each in draft.outlines if each.baseline not in keep], clocks)
 
 
@@ -182,6 +201,20 @@ def _without(draft: Draft, outlines: Sequence[OutlineRef], clocks: Clocks) -> Dr
     return replace(draft, outlines=kept, garbage=(*draft.garbage, *garbage))
 
 
+def _without_priority(draft: Draft, store_s: Callable[[], float]) -> Draft:
+    """Drop the priority saves; whoever reads them holds a lease on them."""
+    if not draft.priority:
+        return draft
+    dropped_s = store_s()
+    garbage = (Garbage(folder=folder, dropped_s=dropped_s) for entry in draft.priority for folder in entry.folders)
+    return replace(draft, priority=(), garbage=(*draft.garbage, *garbage))
+
+
+def _refuse_dropped(entry: Entry, head: Head) -> None:
+    if any(item.folder == entry.info.id and not item.names for item in head.catalog.garbage):
+        raise SaveFailed(f"checkpoint {entry.info.id} was committed and dropped again")
+
+
 def _same(head: Head, reason: str) -> Draft:
     catalog = head.catalog
     return Draft(
@@ -192,6 +225,7 @@ def _same(head: Head, reason: str) -> Draft:
         garbage=catalog.garbage,
         options=catalog.options,
         outlines=catalog.outlines,
+        priority=catalog.priority,
     )
 
 

@@ -83,7 +83,7 @@ def _objects(store: Store, item: Garbage) -> list[ObjectInfo]:
 
 
 def _unreferenced(store: Store, head: Head, term: int) -> Iterator[ObjectInfo]:
-    known = {folder for entry in head.entries for folder in entry.folders}
+    known = {folder for entry in (*head.entries, *head.catalog.priority) for folder in entry.folders}
     known |= {item.folder for item in head.catalog.garbage} | {each.folder for each in head.catalog.outlines}
     for info in store.list(DATA_PREFIX):
         identifier = info.name.removeprefix(DATA_PREFIX).partition("/")[0]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from holdfast.checkpoint.chain import Chain, Head
-from holdfast.checkpoint.changes import Clocks, add_checkpoint, own
+from holdfast.checkpoint.changes import Clocks, add_checkpoint, add_priority, own
 from holdfast.checkpoint.lease import TTL_S, live_leases
 from holdfast.errors import ObjectExists, SaveFailed
 from holdfast.format.catalog import Entry, Intent, Record, Ref, intent_name, object_name, part_name, record_name
@@ -21,7 +21,7 @@ from holdfast.format.manifest import Manifest
 from holdfast.policy import Retention
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store
-from holdfast.types import CheckpointInfo
+from holdfast.types import CheckpointInfo, Kind
 
 _POLL_S = 0.05
 _MAX_POLL_S = 1.0
@@ -99,7 +99,7 @@ class Committer:
     def committed(self, checkpoint: str) -> tuple[Entry, Head] | None:
         """The entry of a checkpoint if the run holds it."""
         head = self._chain.head()
-        entry = head.by_id.get(checkpoint) if head else None
+        entry = head.find(checkpoint) if head else None
         return (entry, head) if entry and head else None
 
     def _commit(
@@ -108,8 +108,13 @@ class Committer:
         self._read_new_parts(intent, parts)
         entry = self._entry(intent, parts, times)
         clocks = Clocks(wall_s=self._runtime.wall_s, store_s=self._store.now_s)
-        head = self._chain.commit(add_checkpoint(entry, term=intent.term, retention=self._retention, clocks=clocks))
-        return head.by_id.get(intent.checkpoint, entry), head
+        change = (
+            add_priority(entry, term=intent.term)
+            if intent.kind is Kind.PRIORITY
+            else add_checkpoint(entry, term=intent.term, retention=self._retention, clocks=clocks)
+        )
+        head = self._chain.commit(change)
+        return head.find(intent.checkpoint) or entry, head
 
     def _await_parts(
         self, intent: Intent, parts: dict[int, tuple[Manifest, Ref]], cancelled: Callable[[], bool]

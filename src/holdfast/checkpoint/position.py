@@ -18,6 +18,7 @@ class Position:
 
     term: int
     checkpoint: str | None = None  # the last one committed or restored
+    step: int = 0  # of it
     baseline: str | None = None
     baseline_bytes: int = 0
     fractions: tuple[float, ...] = ()  # sizes of the deltas since the baseline, as shares of it
@@ -34,6 +35,7 @@ class Position:
             return Position(
                 term=self.term,
                 checkpoint=info.id,
+                step=info.step,
                 baseline=info.id,
                 baseline_bytes=info.size_bytes,
                 baseline_s=seconds,
@@ -46,6 +48,7 @@ class Position:
         return replace(
             self,
             checkpoint=info.id,
+            step=info.step,
             fractions=(*self.fractions, fraction),
             deltas_s=recent,
             coarsest=self.coarsest_with(ranks),
@@ -66,7 +69,7 @@ class Position:
 
     def without_baseline(self) -> Position:
         """The position once the run has dropped what it stood on: the next checkpoint is a baseline."""
-        return Position(term=self.term, checkpoint=self.checkpoint, restores=self.restores)
+        return Position(term=self.term, checkpoint=self.checkpoint, step=self.step, restores=self.restores)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,11 +86,15 @@ class SaveStats:
     buffer_waits: int = 0  # snapshots that were larger than the buffer
     last_commit_step: int | None = None
     last_commit_s: float | None = None  # monotonic
+    priority_saves: int = 0  # committed, of rows between two checkpoints
+    priority_bytes: int = 0
+    priority_failed: int = 0
+    pls: float | None = None  # the portion of lost samples; None where nobody meters it
     grid: GridStats = field(default_factory=GridStats)
 
-    def count_snapshot(self, stall_s: float) -> None:
+    def count_snapshot(self, stall_s: float, *, checkpoint: bool = True) -> None:
         """A snapshot was sealed after the loop waited for so long."""
-        self.snapshots += 1
+        self.snapshots += checkpoint
         self.last_stall_s = stall_s
         self.total_stall_s += stall_s
 
@@ -96,6 +103,11 @@ class SaveStats:
         self.committed += 1
         self.last_commit_step = step
         self.last_commit_s = now_s
+
+    def count_priority(self, size_bytes: int) -> None:
+        """Rows were committed between two checkpoints."""
+        self.priority_saves += 1
+        self.priority_bytes += size_bytes
 
     def age(self, now_s: float) -> str:
         """How old the last commit is, for messages."""

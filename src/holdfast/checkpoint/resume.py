@@ -106,8 +106,8 @@ def restore_newest(
         if agreement.any(problem is not None):
             continue
         assert restored is not None
-        if agreement.rank == 0 and entry.info.id != (head.catalog.head or entry.info.id):
-            chain.commit(go_back(entry.info.id, term=head.catalog.term))
+        if agreement.rank == 0 and (entry.info.id != (head.catalog.head or entry.info.id) or head.catalog.priority):
+            chain.commit(go_back(entry.info.id, term=head.catalog.term, store_s=chain.store_s))
         return restored
     if candidates:
         raise DamagedData(
@@ -216,6 +216,7 @@ def position_of(restored: Restored, term: int) -> Position:
     return Position(
         term=term,
         checkpoint=info.id,
+        step=info.step,
         baseline=restored.baseline,
         baseline_bytes=restored.position_bytes,
         fractions=fractions,

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.checkpoint.agreement import Agreement
 from holdfast.checkpoint.buffer import FrameBuffer
-from holdfast.checkpoint.capture import Capture
+from holdfast.checkpoint.capture import Capture, Captured
 from holdfast.checkpoint.channel import Committed, Failed, GridNews, Notice
 from holdfast.checkpoint.client import AgentClient, Lost
 from holdfast.checkpoint.crew import WORKERS
 from holdfast.checkpoint.grid.stats import GridStats
 from holdfast.checkpoint.launch import Handle
 from holdfast.checkpoint.position import Pause, Position, SaveStats
+from holdfast.checkpoint.priority import RowChooser
 from holdfast.checkpoint.snapshot import FrameFiller
 from holdfast.checkpoint.tracker import Tracker
 from holdfast.errors import AgentDied, BaseDropped, SaveFailed, TakenOver
@@ -35,9 +36,11 @@ class SaveRequest:
     """A save of one step."""
 
     step: int
-    tag: str | None
-    metrics: Mapping[str, float]
-    reader: Mapping[str, Any] | None
+    tag: str | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    reader: Mapping[str, Any] | None = None
+    priority: bool = False  # of the rows that come first, between two checkpoints
+    pls: Mapping[str, Any] | None = None  # the meter of lost samples, as of this checkpoint
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,6 +49,11 @@ class _InFlight:
     asked: bool = False  # the agent was asked what became of it
     problem: str = ""  # why it had to be asked
     skipped: bool = False  # another save was due meanwhile
+    unwanted: bool = False  # a checkpoint that is due holds its rows as well
+
+    @property
+    def is_priority(self) -> bool:
+        return self.intent.kind is Kind.PRIORITY
 
 
 class Saver:
@@ -62,9 +70,11 @@ class Saver:
         overlap: Overlap,
         buffer: FrameBuffer,
         launch: Callable[[int], Handle],
+        chooser: RowChooser | None = None,
         runtime: Runtime = SYSTEM,
     ) -> None:
         self._capture = capture
+        self._chooser = chooser
         self._tracker = tracker
         self._agreement = agreement
         self._strategy = strategy
@@ -85,8 +95,14 @@ class Saver:
 
     def start(self, position: Position) -> None:
         """Begin to save from here; starts the agent."""
-        self.position = position
+        self.go_on(position)
         self._client = AgentClient(self._buffer, lambda: self._launch(position.term))
+
+    def go_on(self, position: Position) -> None:
+        """Save from here: the tables are those of this position's checkpoint."""
+        self.position = position
+        if self._chooser is not None:
+            self._chooser.start()
 
     @property
     def agent_pid(self) -> int | None:
@@ -114,11 +130,11 @@ class Saver:
         """
         self.poll()
         leads = self._agreement.rank == 0
-        plan = self._agreement.broadcast(self._plan(request.step, force) if leads else None)
+        plan = self._agreement.broadcast(self._plan(request, force) if leads else None)
         if plan is None:
             return False
         # Each rank by itself, outside of a collective: only then it sees that its agent died, and settles the save.
-        self._settle(cancel=plan == _CANCEL)
+        self.settle(cancel=plan == _CANCEL)
         intent = Intent.from_json(self._agreement.broadcast(self._intend(request) if leads else None))
         if intent.parent != self.position.checkpoint:
             self._distrust_marks()
@@ -132,7 +148,7 @@ class Saver:
         finally:
             taken_by_all = not self._agreement.any(not taken)
         if taken:
-            self.stats.count_snapshot(self._runtime.monotonic_s() - started_s)
+            self.stats.count_snapshot(self._runtime.monotonic_s() - started_s, checkpoint=not request.priority)
         return taken_by_all
 
     def poll(self, timeout_s: float | None = 0.0) -> None:
@@ -181,13 +197,20 @@ class Saver:
             self._client.close()
             self._client = None
 
-    def _plan(self, step: int, force: bool) -> str | None:
+    def _plan(self, request: SaveRequest, force: bool) -> str | None:
         """What becomes of the save under way before this one is taken; None to skip this one."""
-        if self._in_flight is not None and not force and self._overlap is Overlap.SKIP:
-            if not self._in_flight.skipped:  # the save stays due: it is told and counted once, not at every step
-                self._in_flight.skipped = True
+        in_flight = self._in_flight
+        if request.priority:
+            stands = self.position.baseline is not None and self.may_retry()
+            return _AWAIT if in_flight is None and stands else None
+        if in_flight is not None and in_flight.is_priority:
+            return _CANCEL
+        if in_flight is not None and not force and self._overlap is Overlap.SKIP:
+            if not in_flight.skipped:  # the save stays due: it is told and counted once, not at every step
+                in_flight.skipped = True
                 self.stats.skipped += 1
-                logger.info("step %d: skipped a save, the last one is still being written; %s", step, self._age())
+                age = self._age()
+                logger.info("step %d: skipped a save, the last one is still being written; %s", request.step, age)
             return None
         if not force and not self.may_retry():
             return None
@@ -195,8 +218,11 @@ class Saver:
             return _AWAIT
         return _CANCEL  # also where it is over here: another rank's agent that has not noticed need not go on
 
-    def _intend(self, request: SaveRequest) -> dict[str, Any]:
+    def _kind(self) -> Kind:
+        """Of the checkpoint that is due."""
         position = self.position
+        if position.is_too_coarse(self._ranks()):
+            return Kind.FULL
         context = StrategyContext(
             baseline_exists=position.baseline is not None,
             delta_fractions=position.fractions,
@@ -205,9 +231,12 @@ class Saver:
             bytes_above_baseline=self.stats.grid.bytes_above_baseline,
             read_bytes_per_s=self._restore_rate(),
         )
-        too_coarse = position.is_too_coarse(self._ranks())
-        kind = Kind.FULL if too_coarse else self._strategy.decide(context)
-        base = {Kind.FULL: None, Kind.DIFFERENTIAL: position.baseline, Kind.INCREMENTAL: position.checkpoint}[kind]
+        return self._strategy.decide(context)
+
+    def _intend(self, request: SaveRequest) -> dict[str, Any]:
+        position = self.position
+        kind = Kind.PRIORITY if request.priority else self._kind()
+        base = {Kind.FULL: None, Kind.DIFFERENTIAL: position.baseline}.get(kind, position.checkpoint)
         return Intent(
             checkpoint=checkpoint_id(request.step, position.term, self._runtime.token()),
             step=request.step,
@@ -246,9 +275,10 @@ class Saver:
         """Rank 0 saw another outcome of the last save: rows that were forgotten here may be missing in its parent."""
         self._tracker.mark_all()
 
-    def _settle(self, *, cancel: bool = False) -> None:
+    def settle(self, *, cancel: bool = False) -> None:
         """Learn how the save under way ended: the next one's parent depends on it."""
         if cancel and self._in_flight is not None and self._client is not None:
+            self._in_flight.unwanted = self._in_flight.is_priority
             self._client.cancel()
         while self._in_flight is not None:
             self.poll(0.5)
@@ -256,19 +286,14 @@ class Saver:
     def _snapshot(self, intent: Intent, request: SaveRequest, started_s: float) -> None:
         if self._client is None:
             raise SaveFailed("the saver was not started")
-        self._tracker.begin(full=intent.kind is Kind.FULL)
+        if intent.kind is Kind.PRIORITY:
+            self._tracker.check()  # and no more: the marks are those of the next checkpoint
+        else:
+            self._tracker.begin(full=intent.kind is Kind.FULL)
         self._in_flight = _InFlight(intent=intent)
         begun = False
         try:
-            local = {
-                "step": request.step,
-                "reader": request.reader,
-                "fractions": list(self.position.fractions),
-                "seconds": [self.position.baseline_s, list(self.position.deltas_s)],
-                "restores": self.position.restores,
-                "coarsest": self._coarsest(intent.kind),
-            }
-            captured = self._capture.take(intent.kind, local, self._stored)
+            captured = self._capture_rows(request) if request.priority else self._capture_all(intent.kind, request)
             self._client.begin(intent, captured.slices, captured.tensor_specs)
             begun = True
             filler = FrameFiller(self._client, self._buffer, frames_ahead=self._client.free_frames)
@@ -279,11 +304,34 @@ class Saver:
         except BaseException as error:
             if begun:
                 self._client.abandon()
-                self._settle()
+                self.settle()
             else:
                 self._give_up(repr(error))
             raise
         self._warn_small_buffer(filler.copied_bytes)
+
+    def _capture_all(self, kind: Kind, request: SaveRequest) -> Captured:
+        """A checkpoint's share of this rank."""
+        local = {
+            "step": request.step,
+            "reader": request.reader,
+            "fractions": list(self.position.fractions),
+            "seconds": [self.position.baseline_s, list(self.position.deltas_s)],
+            "restores": self.position.restores,
+            "coarsest": self._coarsest(kind),
+            "pls": request.pls,
+        }
+        if self._chooser is not None:
+            self._chooser.begin(None)
+        return self._capture.take(kind, local, self._stored)
+
+    def _capture_rows(self, request: SaveRequest) -> Captured:
+        """A priority save's."""
+        if self._chooser is None:
+            raise SaveFailed("there is no policy that says which rows to save first")
+        chosen = self._chooser.choose()
+        self._chooser.begin(chosen)
+        return self._capture.take_rows(chosen, request.step)
 
     def _on(self, event: object) -> None:
         match event:
@@ -303,11 +351,16 @@ class Saver:
         if self._in_flight is None or self._in_flight.intent.checkpoint != info.id:
             return
         self._in_flight = None
+        self._pause.end()
+        self._deaths = 0
+        if self._chooser is not None:
+            self._chooser.committed()
+        if info.kind is Kind.PRIORITY:
+            self.stats.count_priority(info.size_bytes)
+            return
         self._tracker.committed(full=info.kind is Kind.FULL)
         self.position = self.position.after(info, seconds, self._ranks())
         self._failure = None
-        self._pause.end()
-        self._deaths = 0
         self.stats.count_commit(info.step, self._runtime.monotonic_s())
 
     def _failed(self, event: Failed) -> None:
@@ -365,10 +418,15 @@ class Saver:
     def _give_up(self, why: str) -> None:
         """The save under way will not be committed; its rows stay marked and go into the next one."""
         assert self._in_flight is not None
-        intent, self._in_flight = self._in_flight.intent, None
+        ended, self._in_flight = self._in_flight, None
+        if self._chooser is not None:
+            self._chooser.failed()
+        if ended.is_priority:
+            self._give_up_rows(ended, why)
+            return
         self._tracker.failed()
         self.stats.failed += 1
-        self._failure = f"the checkpoint of step {intent.step} was not committed: {why}"
+        self._failure = f"the checkpoint of step {ended.intent.step} was not committed: {why}"
         now_s = self._runtime.monotonic_s()
         logger.warning(
             "%s; the next save holds its rows, in %.0f s at the earliest; %s",
@@ -376,6 +434,14 @@ class Saver:
             self._pause.begin(now_s),
             self.stats.age(now_s),
         )
+
+    def _give_up_rows(self, ended: _InFlight, why: str) -> None:
+        """A priority save that failed is no failed checkpoint: the next one chooses the same rows and newer ones."""
+        if ended.unwanted:
+            return
+        self.stats.priority_failed += 1
+        self._pause.begin(self._runtime.monotonic_s())
+        logger.warning("the rows chosen at step %d were not saved: %s", ended.intent.step, why)
 
     def _warn_small_buffer(self, needed: int) -> None:
         waited_s = self._client.waited_s if self._client else 0.0

@@ -47,7 +47,7 @@ def verify_run(store: Store, chain: Chain, *, progress: Progress | None = None) 
 
 def _entries(chain: Chain) -> tuple[Entry, ...]:
     head = _head(chain)
-    return head.entries if head else ()
+    return (*head.entries, *head.catalog.priority) if head else ()
 
 
 def _head(chain: Chain) -> Head | None:

@@ -259,6 +259,7 @@ class Catalog:
     lineage: tuple[tuple[int, str], ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
     outlines: tuple[OutlineRef, ...] = ()
+    priority: tuple[Entry, ...] = ()  # rows saved since ``head``, oldest first: no checkpoints
 
     def encode(self) -> bytes:
         """The catalog's object."""
@@ -269,8 +270,10 @@ class Catalog:
         body["garbage"] = [item.to_json() for item in self.garbage]
         body["lineage"] = [list(item) for item in self.lineage]
         body["outlines"] = [outline.to_json() for outline in self.outlines]
-        if not self.outlines:
-            del body["outlines"]
+        body["priority"] = [entry.to_json() for entry in self.priority]
+        for optional in ("outlines", "priority"):
+            if not body[optional]:
+                del body[optional]
         return seal("catalog", 1, body)
 
     @classmethod
@@ -288,6 +291,7 @@ class Catalog:
         fields["garbage"] = tuple(Garbage.from_json(item) for item in body["garbage"])
         fields["lineage"] = tuple((number, commit) for number, commit in body["lineage"])
         fields["outlines"] = tuple(OutlineRef.from_json(outline) for outline in body.get("outlines", ()))
+        fields["priority"] = tuple(Entry.from_json(entry) for entry in body.get("priority", ()))
         return cls(**fields)
 
     def descends_from(self, number: int, commit: str) -> bool:
