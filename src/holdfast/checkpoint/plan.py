@@ -21,7 +21,7 @@ from holdfast.codec.chunk import Codecs, codecs_of, stored_columns
 from holdfast.errors import DamagedData
 from holdfast.format.bundle import BLOCK_BYTES
 from holdfast.format.layout import Column
-from holdfast.format.manifest import BundleRef, Manifest, RowsChunk
+from holdfast.format.manifest import EXACT, BundleRef, Manifest, RowsChunk
 from holdfast.format.outline import Outline, Share, common
 from holdfast.types import CheckpointInfo, TableSpec
 
@@ -291,7 +291,8 @@ def _plan_shares(
     for outline, found in numbers.items():
         views[outline].reads(found, len(shares), generations)
     above = [read for generation in generations[1:] for read in generation]
-    differs = any(read.codecs is not None and read.baseline is not None for read in above)
+    coded = any(form.codec != EXACT for outline in numbers for form in outline.forms)
+    differs = coded and any(read.baseline is not None for read in above)
     return TablePlan(
         spec=spec,
         generations=tuple(map(tuple, generations)),

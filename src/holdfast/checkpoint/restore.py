@@ -8,7 +8,7 @@ So its generations need no order, and no barrier.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -19,7 +19,7 @@ from torch import Tensor
 from holdfast.checkpoint.columns import ColumnWriter, Ids, Scratch, as_tensor, decode_columns, read_columns, row_ids
 from holdfast.checkpoint.crew import WORKERS, Crew, Progress, Task
 from holdfast.checkpoint.keyframe import key_of
-from holdfast.checkpoint.pieces import Application, apply_pieces
+from holdfast.checkpoint.pieces import Application, Pieces
 from holdfast.checkpoint.plan import Read, TablePlan
 from holdfast.checkpoint.read import VerifiedReader
 from holdfast.codec.base import Rows
@@ -49,27 +49,33 @@ def restore_rows(
     arranged = [table for table in tables if table.plan.arranged]
     replayed = [table for table in tables if not table.plan.arranged]
     with Crew(workers, progress) as crew:
-        _write(reader, crew, tables, [0])
-        for number in range(1, _depth(replayed)):
-            _write(reader, crew, replayed, [number])
+        _write(reader, crew, tables, [[0]])
+        _write(reader, crew, replayed, [[number] for number in range(1, _depth(replayed))])
         crew.do((task for table in arranged for task in table.contest()), alone=not reader.is_remote)
         for table in arranged:
             table.settle()
-        _write(reader, crew, arranged, range(1, _depth(arranged)))
+        _write(reader, crew, arranged, [range(1, _depth(arranged))])
 
 
-def _write(reader: VerifiedReader, crew: Crew, tables: Iterable[_Table], numbers: Iterable[int]) -> None:
-    """Write these generations, in any order: without the GIL what can be, and the rest as well."""
-    numbers = list(numbers)
-    reads = [(table, read, number) for table in tables for number in numbers for read in table.reads(number)]
-    work = [table.application(read, number) for table, read, number in reads]
-    done = apply_pieces(reader, crew, work)
-    for (table, read, number), application, is_done in zip(reads, work, done, strict=True):
-        if is_done:
-            table.tell(read, application.ids_out, number)
-            crew.count(partial(getattr, read, "size_bytes"))
-    rest = [each for each, is_done in zip(reads, done, strict=True) if not is_done]
-    crew.do(partial(table.apply, read, number) for table, read, number in rest)
+def _write(reader: VerifiedReader, crew: Crew, tables: Iterable[_Table], groups: Sequence[Sequence[int]]) -> None:
+    """Write groups of generations, one after another; within a group they go in any order.
+
+    Without the GIL what can be, and the rest as well.
+    """
+    tables = list(tables)
+    reads = [[(t, read, number) for t in tables for number in group for read in t.reads(number)] for group in groups]
+    work = [table.application(read, number) for group in reads for table, read, number in group]
+    pieces = Pieces(reader, work)
+    stop = 0
+    for group in reads:
+        start, stop = stop, stop + len(group)
+        done = pieces.apply(crew, start, stop)
+        for (table, read, number), application, is_done in zip(group, work[start:stop], done, strict=True):
+            if is_done:
+                table.tell(read, application.ids_out, number)
+                crew.count(partial(getattr, read, "size_bytes"))
+        rest = [each for each, is_done in zip(group, done, strict=True) if not is_done]
+        crew.do(partial(table.apply, read, number) for table, read, number in rest)
 
 
 def _depth(tables: Iterable[_Table]) -> int:

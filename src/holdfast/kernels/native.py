@@ -1,8 +1,8 @@
 """Reads, verifies and applies row records of local files in one call, without the GIL.
 
 A restore of many small pieces spends its time in handing the GIL over, piece by piece. Here a thread takes pieces from
-a common list until none is left: ``pread`` of the C library, ``crc32`` of zlib, ids, rows. A piece that is not as it
-should be is left undone and marked so; whoever gave it finds out why.
+a common list until none is left: ``open`` and ``pread`` of the C library, ``crc32`` of zlib, ids, rows. A piece that is
+not as it should be is left undone and marked so; whoever gave it finds out why.
 
 The functions' addresses are arguments, so that the compiled kernel can be kept for other processes.
 """
@@ -10,6 +10,7 @@ The functions' addresses are arguments, so that the compiled kernel can be kept 
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple, cast
@@ -24,14 +25,14 @@ from numpy.typing import NDArray
 DONE = 1
 _FIELDS = 17  # of a piece: those of Piece, then its outcome
 _OUTCOME = 8 * (_FIELDS - 1)
-_COLUMNS = 9  # the field that becomes an address
+_LENGTH = 2  # its place among them
 _WORD = ir.IntType(64)
 
 
 class Piece(NamedTuple):
     """Bytes of a file that begin with a block, and what to do with them. Addresses and lengths in bytes."""
 
-    handle: int
+    path: int  # address of the file's name, which ends with a zero
     offset: int
     length: int
     checksums: int  # address of a CRC-32 for each block
@@ -40,7 +41,7 @@ class Piece(NamedTuple):
     ids_width: int  # 4 or 8
     first: int  # what the ids count from
     rows: int
-    columns: int  # the first of its columns in the list of all
+    columns: int  # address of its columns, three numbers each
     column_count: int
     table_rows: int
     newest: int  # address of the newest generation of each row, or 0
@@ -58,6 +59,8 @@ class Column(NamedTuple):
 
 
 class _Functions(NamedTuple):
+    open: int
+    close: int
     pread: int
     crc32: int
 
@@ -131,6 +134,26 @@ def _next_(typing: Any, address: Any) -> Any:
 
 
 @intrinsic
+def _open_(typing: Any, function: Any, path: Any, flags: Any) -> Any:
+    def build(builder: Any, function: Any, path: Any, flags: Any) -> Any:
+        kind = ir.FunctionType(ir.IntType(32), [_WORD, ir.IntType(32)], var_arg=True)
+        target = builder.inttoptr(function, kind.as_pointer())
+        return builder.sext(builder.call(target, [path, builder.trunc(flags, ir.IntType(32))]), _WORD)
+
+    return _instruction(build, types.int64, 3)
+
+
+@intrinsic
+def _close_(typing: Any, function: Any, handle: Any) -> Any:
+    def build(builder: Any, function: Any, handle: Any) -> Any:
+        kind = ir.FunctionType(ir.IntType(32), [ir.IntType(32)])
+        target = builder.inttoptr(function, kind.as_pointer())
+        return builder.sext(builder.call(target, [builder.trunc(handle, ir.IntType(32))]), _WORD)
+
+    return _instruction(build, types.int64, 2)
+
+
+@intrinsic
 def _pread_(typing: Any, function: Any, handle: Any, into: Any, length: Any, offset: Any) -> Any:
     def build(builder: Any, function: Any, handle: Any, into: Any, length: Any, offset: Any) -> Any:
         kind = ir.FunctionType(_WORD, [ir.IntType(32), _WORD, _WORD, _WORD])
@@ -154,6 +177,8 @@ def _crc32_(typing: Any, function: Any, data: Any, length: Any) -> Any:
 _load8, _load16, _load32, _load64 = (cast(Any, each) for each in (_load8_, _load16_, _load32_, _load64_))
 _store64, _move_line = cast(Any, _store64_), cast(Any, _move_line_)
 _next, _pread, _crc32 = (cast(Any, each) for each in (_next_, _pread_, _crc32_))
+_open, _close = cast(Any, _open_), cast(Any, _close_)
+_OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC
 
 
 def _signed(signature: str) -> Any:
@@ -168,15 +193,24 @@ def _signed(signature: str) -> Any:
     return decorate
 
 
-@_signed("boolean(int64, int64, int64, int64)")
-def _arrives(piece: int, memory: int, pread: int, crc32: int) -> bool:
-    """Read a piece and compare its blocks with their checksums."""
-    length, done = _load64(piece + 16), 0
-    while done < length:
-        got = _pread(pread, _load64(piece), memory + done, length - done, _load64(piece + 8) + done)
-        if got <= 0:
-            return False
+@_signed("boolean(int64, int64, int64, int64, int64)")
+def _is_read(piece: int, memory: int, open_: int, close: int, pread: int) -> bool:
+    """Whether all bytes of a piece could be read."""
+    handle = _open(open_, _load64(piece), _OPEN_FLAGS)
+    if handle < 0:
+        return False
+    length, done, got = _load64(piece + 16), 0, 1
+    while done < length and got > 0:
+        got = _pread(pread, handle, memory + done, length - done, _load64(piece + 8) + done)
         done += got
+    _close(close, handle)
+    return got > 0
+
+
+@_signed("boolean(int64, int64, int64)")
+def _is_right(piece: int, memory: int, crc32: int) -> bool:
+    """Compare the blocks of a piece with their checksums."""
+    length = _load64(piece + 16)
     checksum, block_bytes = _load64(piece + 24), _load64(piece + 32)
     for start in range(0, length, block_bytes):
         if _crc32(crc32, memory + start, min(block_bytes, length - start)) != _load32(checksum):
@@ -222,46 +256,50 @@ def _applies(piece: int, memory: int) -> bool:
     return True
 
 
-@_signed("void(int64, int64, int64, int64)")
-def _work(table: int, memory: int, pread: int, crc32: int) -> None:
+@_signed("void(int64, int64, int64, int64, int64, int64)")
+def _work(table: int, memory: int, open_: int, close: int, pread: int, crc32: int) -> None:
     while True:
         number = _next(table)
         if number >= _load64(table + 8):
             return
         piece = table + 16 + 8 * _FIELDS * number
-        if _arrives(piece, memory, pread, crc32) and _applies(piece, memory):
+        if not _is_read(piece, memory, open_, close, pread) or not _is_right(piece, memory, crc32):
+            continue
+        if _applies(piece, memory):
             _store64(piece + _OUTCOME, DONE)
 
 
 class Pieces:
-    """A list of pieces that several threads work on at once, and the columns that they name."""
+    """A list of pieces, rows of numbers in the order of Piece's fields, that several threads work on at once."""
 
-    def __init__(self, pieces: list[Piece], columns: list[Column], functions: _Functions) -> None:
-        self._columns = np.array(columns, dtype=np.int64)
-        table = np.zeros((len(pieces), _FIELDS), dtype=np.int64)
-        table[:, :-1] = pieces
-        table[:, _COLUMNS] = self._columns.ctypes.data + self._columns.strides[0] * table[:, _COLUMNS]
-        self._table = np.concatenate([np.array([0, len(pieces)], dtype=np.int64), table.ravel()])
+    def __init__(self, pieces: NDArray[np.int64], functions: _Functions) -> None:
+        self._table = np.zeros(2 + len(pieces) * _FIELDS, dtype=np.int64)
+        self._pieces = self._table[2:].reshape(-1, _FIELDS)
+        self._pieces[:, :-1] = pieces
         self._functions = functions
-        self.memory_bytes = max((piece.length for piece in pieces), default=0)
+        self.memory_bytes = int(pieces[:, _LENGTH].max(initial=0))
+
+    def choose(self, start: int, stop: int) -> None:
+        """The pieces ``start .. stop`` are to be worked on next."""
+        self._table[:2] = start, stop
 
     def work(self, memory: NDArray[np.uint8]) -> None:
-        """Take pieces until none is left, reading them into ``memory`` (at least ``memory_bytes`` of it)."""
+        """Take chosen pieces until none is left, reading them into ``memory`` (at least ``memory_bytes`` of it)."""
         _work(self._table.ctypes.data, memory.ctypes.data, *self._functions)
 
-    def undone(self) -> NDArray[np.intp]:
-        """The pieces that were not as they should be."""
-        outcomes = self._table[2:].reshape(-1, _FIELDS)[:, -1]
-        return np.flatnonzero(outcomes != DONE)
+    def done(self, start: int, stop: int) -> NDArray[np.bool_]:
+        """Which of these pieces were as they should be."""
+        done: NDArray[np.bool_] = self._pieces[start:stop, -1] == DONE
+        return done
 
 
 @cache
 def functions() -> _Functions | None:
-    """Where ``pread`` and ``crc32`` are; None where they cannot be found."""
+    """Where they are; None where they cannot be found."""
     try:
-        pread = ctypes.CDLL(None).pread64
-        crc32 = ctypes.CDLL("libz.so.1").crc32
+        library = ctypes.CDLL(None)
+        found = (library.open64, library.close, library.pread64, ctypes.CDLL("libz.so.1").crc32)
     except (OSError, AttributeError):
         return None
-    addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in (pread, crc32)]
+    addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in found]
     return _Functions(*addresses) if all(addresses) else None  # type: ignore[arg-type]
