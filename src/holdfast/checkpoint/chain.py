@@ -27,6 +27,7 @@ from holdfast.format.catalog import (
 from holdfast.format.document import digest
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Buffer, Store
+from holdfast.storage.listing import list_names
 
 _INLINE_ENTRIES = 128  # entries a catalog holds itself; the oldest half moves to a page when it overflows
 _PAGE_ENTRIES = 64
@@ -127,7 +128,7 @@ class Chain:
     def _newer_numbers(self) -> list[int]:
         """Catalogs that came after what is known, newest first."""
         after = catalog_name(self._known.newest_number) if self._known else ""
-        return sorted(_numbers(info.name for info in self._store.list(CATALOG_PREFIX, after=after)), reverse=True)
+        return sorted(_numbers(list_names(self._store, CATALOG_PREFIX, after=after)), reverse=True)
 
     def _take_in(self, numbers: list[int]) -> DamagedData | None:
         """Know the newest of these catalogs that can be read; why the newest of all cannot, if so."""

@@ -181,8 +181,9 @@ class Entry:
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Entry:
         """The inverse of to_json."""
-        fields = {**body, "kind": Kind(body["kind"]), "metrics": _metrics_from_json(body["metrics"])}
+        fields = dict(body)
         record, rounds = Ref.from_json(fields.pop("record")), tuple(fields.pop("rounds", ()))
+        fields["kind"], fields["metrics"] = Kind(fields["kind"]), _metrics_from_json(fields["metrics"])
         return cls(info=CheckpointInfo(**fields), record=record, rounds=rounds)
 
 

@@ -6,7 +6,7 @@ from base64 import b64decode, b64encode
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from holdfast.format.document import parse, seal, unseal
 from holdfast.format.manifest import BundleRef, chunk_from_json, chunk_to_json, table_spec_from_json, table_spec_to_json
@@ -14,6 +14,7 @@ from holdfast.format.outline import CHUNK_COLUMNS, Outline, OutlinedPart, Replac
 from holdfast.types import TableSpec
 
 KIND, VERSION = "outline", 1
+_KINDS = ("u1", "u2", "u4", "i1", "i2", "i4", "i8")
 
 
 def encode_outline(outline: Outline) -> bytes:
@@ -30,9 +31,9 @@ def encode_outline(outline: Outline) -> bytes:
             [bundle.name, bundle.size_bytes, bundle.head_bytes, bundle.digest, len(directory)]
             for bundle, directory in zip(outline.bundles, directories, strict=True)
         ],
-        "chunks": _text(np.stack([outline.chunks[name] for name in CHUNK_COLUMNS]), "<i8"),
-        "segments": _text(outline.segments, "<i4"),
-        "checksums": _text(np.concatenate([np.zeros(0, dtype="<u4"), *directories]), "<u4"),
+        "chunks": {name: _text(outline.chunks[name]) for name in CHUNK_COLUMNS},
+        "segments": [_text(outline.segments[:, 0]), _text(outline.segments[:, 1])],
+        "checksums": _text(np.concatenate([np.zeros(0, dtype="<u4"), *directories])),
     }
     return seal(KIND, VERSION, body)
 
@@ -48,8 +49,8 @@ _FORM = 4  # a chunk's place, rows, first and last come before what it shares wi
 
 def _from_json(body: dict[str, Any]) -> Outline:
     specs = [table_spec_from_json(spec) for spec in body["tables"]]
-    chunks = _numbers(body["chunks"], "<i8").reshape(len(CHUNK_COLUMNS), -1)
-    checksums = _numbers(body["checksums"], "<u4")
+    chunks = {name: _numbers(body["chunks"][name]).astype(np.int64) for name in CHUNK_COLUMNS}
+    checksums = _numbers(body["checksums"]).astype(np.uint32)
     stops = np.cumsum([0, *(blocks for *_, blocks in body["bundles"])]).tolist()
     if stops[-1] != len(checksums):
         raise ValueError(f"{len(checksums)} checksums for {stops[-1]} blocks")
@@ -59,8 +60,8 @@ def _from_json(body: dict[str, Any]) -> Outline:
         shares=tuple(_share(share, specs) for share in body["shares"]),
         bundles=tuple(BundleRef(name=n, size_bytes=s, head_bytes=h, digest=d) for n, s, h, d, _ in body["bundles"]),
         forms=tuple(chunk_from_json([[0, 0, 0, 0], 0, 0, 0, *form]) for form in body["forms"]),
-        chunks=dict(zip(CHUNK_COLUMNS, chunks, strict=True)),
-        segments=_numbers(body["segments"], "<i4").reshape(-1, 2),
+        chunks=chunks,
+        segments=np.stack([_numbers(column).astype(np.int32) for column in body["segments"]], axis=1),
         directories={
             bundle[0]: checksums[start:stop]
             for bundle, start, stop in zip(body["bundles"], stops[:-1], stops[1:], strict=True)
@@ -80,6 +81,8 @@ def _checked(outline: Outline) -> Outline:
         column = outline.chunks[name]
         if len(column) and not 0 <= int(column.min()) <= int(column.max()) < end:
             raise ValueError(f"a chunk names a {name} that is not there")
+    if len({len(column) for column in outline.chunks.values()}) != 1:
+        raise ValueError("its columns are not of one length")
     counts = outline.chunks["segments"]
     if int(counts.sum()) != len(outline.segments) or int(counts.min(initial=0)) < 0:
         raise ValueError("its segments are not those of its chunks")
@@ -92,9 +95,15 @@ def _checked(outline: Outline) -> Outline:
     return outline
 
 
-def _text(numbers: NDArray[Any], dtype: DTypeLike) -> str:
-    return b64encode(np.ascontiguousarray(numbers, dtype=dtype).tobytes()).decode("ascii")
+def _text(numbers: NDArray[Any]) -> list[str]:
+    """Numbers in the smallest type that holds them all: its name, and their bytes."""
+    low, high = int(numbers.min(initial=0)), int(numbers.max(initial=0))
+    kind = next(kind for kind in _KINDS if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max)
+    return [kind, b64encode(numbers.astype(f"<{kind}").tobytes()).decode("ascii")]
 
 
-def _numbers(text: str, dtype: DTypeLike) -> NDArray[Any]:
-    return np.frombuffer(b64decode(text, validate=True), dtype=dtype)
+def _numbers(body: list[str]) -> NDArray[Any]:
+    kind, text = body
+    if kind not in _KINDS:
+        raise ValueError(f"numbers of type {kind!r}")
+    return np.frombuffer(b64decode(text, validate=True), dtype=f"<{kind}")

@@ -75,6 +75,10 @@ class LocalStore:
         return self._path(name) if self._files is POSIX else None
 
     def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
+        return (info for name in self.names(prefix, after=after) if (info := self._info(name)))
+
+    def names(self, prefix: str = "", *, after: str = "") -> Iterator[str]:
+        """The names that ``list`` gives, without a look at the objects."""
         check_prefix(prefix)
         check_prefix(after)
         return self._walk(prefix[: prefix.rfind("/") + 1], prefix, after)
@@ -195,15 +199,15 @@ class LocalStore:
             elif _MARK in entry.name:
                 yield path
 
-    def _walk(self, directory: str, prefix: str, after: str) -> Iterator[ObjectInfo]:
-        """Objects below ``directory`` (empty or ending in a slash), in name order; reads no directory in vain."""
+    def _walk(self, directory: str, prefix: str, after: str) -> Iterator[str]:
+        """Names below ``directory`` (empty or ending in a slash), in name order; reads no directory in vain."""
         for name in sorted(self._names(directory)):
             if name.endswith("/"):
                 past = after > name and not after.startswith(name)
                 if not past and (name.startswith(prefix) or prefix.startswith(name)):
                     yield from self._walk(name, prefix, after)
-            elif name.startswith(prefix) and name > after and (info := self._info(name)):
-                yield info
+            elif name.startswith(prefix) and name > after:
+                yield name
 
     def _names(self, directory: str) -> Iterator[str]:
         path = os.path.join(self._root, directory)

@@ -9,6 +9,7 @@ from holdfast.errors import ObjectExists, ObjectNotFound, StorageUnavailable
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage.base import Buffer, ObjectInfo, Store
 from holdfast.storage.buffers import as_views, same_bytes
+from holdfast.storage.listing import list_names
 from holdfast.storage.names import check_prefix
 
 _T = TypeVar("_T")
@@ -68,6 +69,10 @@ class RetryingStore:
         check_prefix(prefix)
         check_prefix(after)
         return self._list(prefix, after)
+
+    def names(self, prefix: str = "", *, after: str = "") -> Iterable[str]:
+        """The names that ``list`` gives."""
+        return self._retry(f"list of {prefix!r}", lambda _: list_names(self._store, prefix, after=after))
 
     def _list(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
         objects: Iterator[ObjectInfo] | None = None
