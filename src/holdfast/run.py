@@ -174,7 +174,7 @@ class Run:
             return RestorePlan.of(entry.info, self._plans(reader, head, entry))
 
     def state(self, step: int | str | None = None, *, rank: int = 0, tensors: bool = True) -> Any:
-        """The state tree of a checkpoint: everything but table rows. Without ``tensors`` empty ones take their place."""
+        """The state tree of a checkpoint: everything but table rows. Without ``tensors`` zeros take their place."""
         with self._reading(step) as (reader, _, entry):
             parts = {part.rank: part for part in reader.parts(entry)}
             if rank not in parts:

@@ -1,0 +1,109 @@
+"""What happened to a run: when trainers began it, took it over, and went back, as far as its catalogs tell.
+
+Old catalogs are deleted. Of what they told, the terms in the checkpoints remain: a checkpoint of another term than the
+one before it was written by another trainer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from itertools import pairwise
+
+from holdfast.checkpoint.chain import Head
+from holdfast.errors import DamagedData, ObjectNotFound
+from holdfast.format.catalog import CATALOG_PREFIX, Catalog, catalog_name
+from holdfast.storage import Store
+from holdfast.types import CheckpointInfo
+
+_MOST_CATALOGS = 256  # that are read; the newest
+
+
+class Happening(Enum):
+    """What a trainer did other than to save."""
+
+    BEGAN = "began"
+    TOOK_OVER = "took over"  # a trainer started on a run that was there: after a failure, or to go on
+    WENT_BACK = "went back"  # to a checkpoint that is not the newest
+
+
+_REASONS = {"create": Happening.BEGAN, "take over": Happening.TOOK_OVER, "go back": Happening.WENT_BACK}  # catalogs'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryEvent:
+    """Something that happened to a run. ``at_s`` is by the writer's clock; ``exact``: it is not merely the latest."""
+
+    what: Happening
+    at_s: float
+    exact: bool
+    term: int
+    writer: str | None  # None: not known any more
+    from_step: int | None  # the step that training went on from; None: the beginning, or not known
+    idle_s: float | None  # since the last checkpoint that is known of an earlier term; None: there is none
+    abandoned: int = 0  # checkpoints that were left
+
+
+def read_history(store: Store, head: Head) -> tuple[HistoryEvent, ...]:
+    """Everything that is known, oldest first; catalogs that cannot be read are passed over."""
+    infos = [entry.info for entry in head.entries]
+    told = [event for before, after in pairwise([None, *_catalogs(store, head)]) if (event := _event(before, after))]
+    terms = {event.term for event in told if event.what is not Happening.WENT_BACK}
+    inferred = [_inferred(infos, term) for term in sorted({info.term for info in infos} - terms)]
+    return tuple(_with_idle_time(event, infos) for event in sorted([*told, *inferred], key=lambda event: event.at_s))
+
+
+def _catalogs(store: Store, head: Head) -> Iterator[Catalog]:
+    names = sorted(info.name for info in store.list(CATALOG_PREFIX) if info.name <= catalog_name(head.catalog.number))
+    for name in names[-_MOST_CATALOGS:]:
+        try:
+            yield Catalog.decode(store.get(name), name=name)
+        except (DamagedData, ObjectNotFound):
+            continue
+
+
+def _event(before: Catalog | None, after: Catalog | None) -> HistoryEvent | None:
+    assert after is not None
+    what = _REASONS.get(after.reason)
+    if what is None:
+        return None
+    steps = {entry.info.id: entry.info.step for entry in after.entries}
+    return HistoryEvent(
+        what=what,
+        at_s=after.created_s,
+        exact=True,
+        term=after.term,
+        writer=after.writer,
+        from_step=steps.get(after.head or ""),
+        idle_s=None,
+        abandoned=len(_abandoned(after) - _abandoned(before)) if before else 0,
+    )
+
+
+def _abandoned(catalog: Catalog) -> set[str]:
+    return {entry.info.id for entry in catalog.entries if entry.info.abandoned}
+
+
+def _inferred(infos: Sequence[CheckpointInfo], term: int) -> HistoryEvent:
+    """That of a term whose catalog is gone."""
+    first = next(info for info in infos if info.term == term)
+    what = Happening.BEGAN if term == 1 else Happening.TOOK_OVER
+    steps = {info.id: info.step for info in infos}
+    return HistoryEvent(
+        what=what,
+        at_s=first.created_s,
+        exact=False,
+        term=term,
+        writer=None,
+        from_step=steps.get(first.parent or ""),
+        idle_s=None,
+    )
+
+
+def _with_idle_time(event: HistoryEvent, infos: Sequence[CheckpointInfo]) -> HistoryEvent:
+    """With the time since the trainer before had last saved."""
+    earlier = [info.created_s for info in infos if info.term < event.term]
+    if event.what is not Happening.TOOK_OVER or not earlier:
+        return event
+    return replace(event, idle_s=max(0.0, event.at_s - max(earlier)))

@@ -1,0 +1,116 @@
+"""Everything that a report tells of a run, read once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+from holdfast.checkpoint.chain import Head
+from holdfast.checkpoint.grid.picture import GridPicture
+from holdfast.checkpoint.history import Happening, HistoryEvent
+from holdfast.checkpoint.stored import StoredRows
+from holdfast.errors import CheckpointNotFound, DamagedData
+from holdfast.planner.pls import PlsMeter
+from holdfast.run import Run
+from holdfast.types import CheckpointInfo
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """A run as its newest readable catalog states it. What cannot be read is missing, and among the problems."""
+
+    url: str
+    made_s: float
+    run: str
+    term: int
+    checkpoints: tuple[CheckpointInfo, ...]  # oldest first
+    garbage: int  # folders and objects that wait for deletion
+    history: tuple[HistoryEvent, ...]
+    grid: GridPicture | None
+    stored: tuple[StoredRows, ...]
+    restores: int | None  # of the model, ever, up to the newest checkpoint
+    meter: PlsMeter | None
+    problems: tuple[str, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all checkpoints."""
+        return sum(info.size_bytes for info in self.checkpoints)
+
+    @property
+    def full_bytes(self) -> int:
+        """What they would take if each were full."""
+        return sum(info.full_bytes for info in self.checkpoints)
+
+    @property
+    def stall_s(self) -> float | None:
+        """How long training waited for them; None where no checkpoint tells."""
+        known = [info.stall_s for info in self.checkpoints if info.stall_s is not None]
+        return sum(known) if known else None
+
+    @property
+    def idle_s(self) -> float:
+        """From last checkpoints to the trainers that took over: what was trained again, and waiting for machines."""
+        return sum(event.idle_s or 0.0 for event in self.history if event.what is Happening.TOOK_OVER)
+
+    @property
+    def span_s(self) -> float:
+        """From the first thing that is known to the last."""
+        times = [info.created_s for info in self.checkpoints] + [event.at_s for event in self.history]
+        return max(times) - min(times) if times else 0.0
+
+
+def gather(run: Run) -> RunFacts:
+    """Read the run; raises CheckpointNotFound on an empty one."""
+    head = run.head()
+    problems = [f"{name} cannot be read; this is the state before it" for name in head.damaged]
+    readable = _Readable(problems) if _live(head) else None
+    state: dict[str, Any] = readable.read(lambda: run.state(tensors=False), {}) if readable else {}
+    return RunFacts(
+        url=run.url,
+        made_s=time.time(),
+        run=head.catalog.run,
+        term=head.catalog.term,
+        checkpoints=tuple(entry.info for entry in head.entries),
+        garbage=len(head.catalog.garbage),
+        history=run.history(),
+        grid=readable.read(run.grid, None) if readable else None,
+        stored=readable.read(run.stored, ()) if readable else (),
+        restores=state.get("restores"),
+        meter=find_meter(state),
+        problems=tuple(dict.fromkeys(problems)),
+    )
+
+
+class _Readable:
+    """Reads what may be damaged."""
+
+    def __init__(self, problems: list[str]) -> None:
+        self._problems = problems
+
+    def read(self, what: Callable[[], T], otherwise: T) -> T:
+        """The value, or the other one where it cannot be read, which becomes a problem."""
+        try:
+            return what()
+        except (CheckpointNotFound, DamagedData) as error:
+            self._problems.append(str(error))
+            return otherwise
+
+
+def find_meter(state: Any) -> PlsMeter | None:
+    """The PLS meter in a state tree, wherever it was put."""
+    if isinstance(state, Mapping):
+        if state.keys() == {field.name for field in fields(PlsMeter)}:
+            return PlsMeter.from_dict(state)
+        children: Sequence[Any] = list(state.values())
+    else:
+        children = state if isinstance(state, list | tuple) else []
+    return next((found for child in children if (found := find_meter(child)) is not None), None)
+
+
+def _live(head: Head) -> bool:
+    return any(not entry.info.abandoned for entry in head.entries)

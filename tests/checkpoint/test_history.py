@@ -1,0 +1,72 @@
+"""What a run's catalogs tell of its trainers, also when the older of them are gone."""
+
+from __future__ import annotations
+
+from holdfast.checkpoint.chain import Chain
+from holdfast.checkpoint.changes import Clocks, add_checkpoint, go_back, take_over
+from holdfast.checkpoint.history import Happening, HistoryEvent, read_history
+from holdfast.format.catalog import Entry, Ref
+from holdfast.policy import KeepAll
+from holdfast.storage import MemoryStore
+from holdfast.types import CheckpointInfo, Kind
+
+NOW = Clocks(wall_s=lambda: 0.0, store_s=lambda: 0.0)
+
+
+def save(chain: Chain, step: int, term: int, created_s: float, parent: str | None) -> str:
+    info = CheckpointInfo(
+        id=f"{term}-{step}", step=step, term=term, kind=Kind.FULL, parent=parent, base=None, created_s=created_s,
+        size_bytes=1, rows_written=1, full_bytes=1,
+    )  # fmt: skip
+    entry = Entry(info=info, record=Ref(name="r", size_bytes=1, digest="d"))
+    chain.commit(add_checkpoint(entry, term=term, retention=KeepAll(), clocks=NOW))
+    return info.id
+
+
+def told(store: MemoryStore) -> list[HistoryEvent]:
+    head = Chain(store).head(skip_damaged=True)
+    assert head is not None
+    return list(read_history(store, head))
+
+
+def life(store: MemoryStore) -> None:
+    """Two trainers; the second one goes back from step 20 to step 10."""
+    chain = Chain(store, writer="a trainer")
+    chain.commit(take_over())
+    first = save(chain, 10, 1, 100.0, None)
+    save(chain, 20, 1, 200.0, first)
+    chain.commit(take_over())
+    chain.commit(go_back(first, term=2, store_s=NOW.store_s))
+    save(chain, 15, 2, 300.0, first)
+
+
+def test_every_start_and_every_way_back_is_told() -> None:
+    store = MemoryStore()
+    life(store)
+    began, took_over, went_back = told(store)
+    assert (began.what, began.term, began.writer) == (Happening.BEGAN, 1, "a trainer")
+    assert (took_over.what, took_over.term, took_over.from_step) == (Happening.TOOK_OVER, 2, 20)
+    assert took_over.idle_s == took_over.at_s - 200.0
+    assert (went_back.what, went_back.from_step, went_back.abandoned) == (Happening.WENT_BACK, 10, 1)
+    assert all(event.exact for event in (began, took_over, went_back))
+
+
+def test_trainers_are_known_by_their_checkpoints_when_their_catalogs_are_gone() -> None:
+    store = MemoryStore()
+    life(store)
+    names = sorted(info.name for info in store.list("catalog/"))
+    store.delete(names[:-1])
+    began, took_over = told(store)
+    assert (began.what, began.at_s, began.exact, began.writer) == (Happening.BEGAN, 100.0, False, None)
+    assert (took_over.what, took_over.at_s, took_over.from_step) == (Happening.TOOK_OVER, 300.0, 10)
+    assert took_over.idle_s == 100.0
+
+
+def test_a_catalog_that_cannot_be_read_is_passed_over() -> None:
+    store = MemoryStore()
+    life(store)
+    names = sorted(info.name for info in store.list("catalog/"))
+    store.delete([names[3]])  # the second trainer's take-over
+    store.put(names[3], b"rubbish")
+    starts = [event for event in told(store) if event.what is Happening.TOOK_OVER]
+    assert [(event.term, event.exact, event.at_s) for event in starts] == [(2, False, 300.0)]
