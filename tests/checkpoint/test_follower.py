@@ -384,7 +384,7 @@ def test_a_batch_never_sees_half_an_update(store: MemoryStore, training: Trainin
     steps: set[float] = set()
 
     def serve() -> None:
-        while not stop.is_set():
+        while not stop.wait(0.001):
             with follower.serving():
                 seen = {float(value) for _ in range(2) for value in served.values().unique()}
             steps.update(seen)
@@ -400,6 +400,7 @@ def test_a_batch_never_sees_half_an_update(store: MemoryStore, training: Trainin
             newest = training.save()
             while newest not in steps:  # until a batch was served from it
                 assert follower.error is None
+                stop.wait(0.001)
     stop.set()
     for thread in threads:
         thread.join()
