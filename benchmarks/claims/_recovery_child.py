@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -23,11 +23,11 @@ import holdfast as hf
 from benchmarks.claims._floor import FlatFile
 from benchmarks.claims._trace import TABLE, Trace
 from holdfast.checkpoint.chain import Chain, Head
-from holdfast.checkpoint.plan import plan_tables
+from holdfast.checkpoint.outlines import plan_checkpoint
+from holdfast.checkpoint.plan import TablePlan
 from holdfast.checkpoint.read import VerifiedReader, leased, lineage
 from holdfast.checkpoint.restore import Targets, restore_rows
 from holdfast.checkpoint.tables import WEIGHT
-from holdfast.format.catalog import Entry
 from holdfast.storage import Store
 from holdfast.types import Kind
 
@@ -91,8 +91,8 @@ class RunSource:
                 drop_caches(path for path in self._folder.rglob("*") if path.is_file())
             started_s = time.perf_counter()
             self._head()  # its cost counts; the one to plan from is the one whose objects the lease keeps
-            amount = recover_above(self._store, lineage(head, checkpoint), {TABLE: {WEIGHT: table}})
-            return time.perf_counter() - started_s, amount
+            plans = recover_above(self._store, head, checkpoint, {TABLE: {WEIGHT: table}})
+            return time.perf_counter() - started_s, amount_of(plans)
 
     def _head(self) -> Head:
         head = Chain(self._store).head()
@@ -100,13 +100,18 @@ class RunSource:
         return head
 
 
-def recover_above(store: Store, history: Sequence[Entry], tables: Mapping[str, Targets]) -> Amount:
-    """Bring tables that are as a checkpoint's baseline says to the checkpoint, the last of ``history``."""
+def recover_above(store: Store, head: Head, checkpoint: str, tables: Mapping[str, Targets]) -> list[TablePlan]:
+    """Bring tables that are as a checkpoint's baseline says to the checkpoint; what was read to do so."""
     reader = VerifiedReader(store)
-    plans = plan_tables([reader.parts(entry) for entry in history])
+    plans = plan_checkpoint(reader, head, checkpoint)
     above = {name: plan.without_baseline() for name, plan in plans.items()}
     restore_rows(reader, [(plan, tables[name]) for name, plan in above.items()])
-    reads = [read for plan in above.values() for generation in plan.generations for read in generation]
+    return list(above.values())
+
+
+def amount_of(plans: Iterable[TablePlan]) -> Amount:
+    """What these plans read."""
+    reads = [read for plan in plans for generation in plan.generations for read in generation]
     return Amount(rows=sum(read.rows for read in reads), size_bytes=sum(read.size_bytes for read in reads))
 
 

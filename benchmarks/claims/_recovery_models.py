@@ -19,15 +19,15 @@ from torch import Tensor, nn
 from torch.optim import Adagrad, Optimizer
 
 import holdfast as hf
-from benchmarks.claims._recovery_child import Amount, recover_above
+from benchmarks.claims._recovery_child import Amount, amount_of, recover_above
 from benchmarks.claims._recovery_figures import Findings
 from benchmarks.data.synthetic import ClickStream
 from benchmarks.models import DLRM, PNN, DeepFM
 from benchmarks.report import Figure, Table
 from benchmarks.training import train_step
 from holdfast.checkpoint.chain import Chain
-from holdfast.checkpoint.plan import plan_tables
-from holdfast.checkpoint.read import VerifiedReader, lineage
+from holdfast.checkpoint.outlines import plan_checkpoint
+from holdfast.checkpoint.read import VerifiedReader
 from holdfast.checkpoint.restore import Targets, restore_rows
 from holdfast.checkpoint.tables import WEIGHT, find_tables
 from holdfast.policy import Strategy
@@ -161,15 +161,15 @@ def _recover(folder: Path, interval: int, like: Tables) -> tuple[float, Amount, 
     store = hf.open_run(folder).store
     head = Chain(store).head()
     assert head is not None
-    history = lineage(head, head.entries[interval].info.id)
+    checkpoint = head.entries[interval].info.id
     reader = VerifiedReader(store)
-    plans = plan_tables([reader.parts(entry) for entry in history])
+    plans = plan_checkpoint(reader, head, checkpoint)
     tables = _each(like, torch.zeros_like)
     restore_rows(reader, [(replace(p, generations=p.generations[:1]), tables[name]) for name, p in plans.items()])
     started_s = time.perf_counter()
     Chain(store).head()
-    amount = recover_above(store, history, tables)
-    return time.perf_counter() - started_s, amount, tables
+    above = recover_above(store, head, checkpoint, tables)
+    return time.perf_counter() - started_s, amount_of(above), tables
 
 
 def _wrong_rows(found: Tables, expected: Tables) -> int:
