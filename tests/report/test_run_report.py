@@ -74,7 +74,7 @@ def test_a_phone_shows_all_of_a_run_without_asking_anybody(trained: Path, tmp_pa
     assert result.exit_code == 0, result.output
     seen = look_at(page)
     assert seen.drawn == len(seen.captions) == 8
-    assert seen.symbols_under("What each checkpoint wrote") == 6 + 3  # checkpoints, and the legend's kinds
+    assert seen.symbols_under("What each checkpoint wrote") == 6 + 2  # checkpoints, and the legend's kinds
     assert seen.symbols_under("How long training waited") == 6
     assert seen.symbols_under("to its commit") == 6
     assert seen.bars_under("what one checkpoint wrote") > 0
@@ -91,7 +91,7 @@ def test_a_phone_shows_all_of_a_run_without_asking_anybody(trained: Path, tmp_pa
     ):
         assert text in seen.text
     assert "4 bits" in seen.text
-    assert "1 partial recovery lost the effect of 0.05 of all samples: of a budget of 0.1" in seen.text
+    assert "1 failure lost the effect of 0.05 of all samples: of a budget of 0.1" in seen.text
     assert "went back" in seen.text
     assert "restored 1 time" in seen.text
 

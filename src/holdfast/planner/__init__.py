@@ -4,6 +4,7 @@ from holdfast.planner.accuracy import AccuracyLine
 from holdfast.planner.clock import Emulation, Event, EventKind, VirtualClock
 from holdfast.planner.clustersize import IndependentNodes, LinearMtbf, MtbfOverNodes
 from holdfast.planner.deltas import ChangedShare, Rates, RowFormat, Sizes, bits_for, sizes_of
+from holdfast.planner.emulated import EmulatedJob, EmulatedRun, EmulatedStrategy
 from holdfast.planner.failures import FAMILIES, Exponential, FailureModel, Gamma, LogNormal, Weibull
 from holdfast.planner.fitting import (
     LEAST_FAILURES,
@@ -42,6 +43,9 @@ __all__ = [
     "Budget",
     "ChangedShare",
     "Comparison",
+    "EmulatedJob",
+    "EmulatedRun",
+    "EmulatedStrategy",
     "Emulation",
     "Event",
     "EventKind",

@@ -25,22 +25,27 @@ _LEGEND = alt.Legend(orient="top", title=None)
 
 def sizes_over_time(rows: Rows) -> dict[str, Any]:
     """Each checkpoint at its time; of the fields ``at_ms``, ``size``, ``kind``, ``abandoned`` and for the tooltip."""
+    present = {kind: color for kind, color in _KINDS.items() if any(row["kind"] == kind for row in rows)}
     base = alt.Chart(_data(rows)).encode(
         x=_TIME,
         y=alt.Y("size:Q", title="bytes written", axis=_bytes()),
-        color=alt.Color("kind:N", scale=_scale(_KINDS), legend=_LEGEND),
+        color=alt.Color("kind:N", scale=_scale(present), legend=_LEGEND),
         opacity=alt.condition("datum.abandoned", alt.value(0.35), alt.value(1)),
         tooltip=[alt.Tooltip(f"{name}:N", title=name) for name in ("step", "kind", "written", "created", "tag")],
     )
     return _spec(alt.layer(base.mark_rule(strokeWidth=1.5), base.mark_circle(size=60, opacity=1)))
 
 
-def lines_over_time(rows: Rows, title: str) -> dict[str, Any]:
+def lines_over_time(rows: Rows, title: str, *, number: str = "~s") -> dict[str, Any]:
     """One line for each ``name``, of the fields ``at_ms`` and ``value``, which only changes at its points."""
     chart = (
         alt.Chart(_data(rows))
         .mark_line(interpolate="step-after", point=True)
-        .encode(x=_TIME, y=alt.Y("value:Q", title=title, axis=_bytes()), color=alt.Color("name:N", legend=_LEGEND))
+        .encode(
+            x=_TIME,
+            y=alt.Y("value:Q", title=title, axis=alt.Axis(format=number, tickCount=5)),
+            color=alt.Color("name:N", legend=_LEGEND),
+        )
     )
     return _spec(chart)
 
@@ -106,13 +111,13 @@ def dots(rows: Rows, names: Sequence[str], title: str, *, limit: float | None = 
     return _spec(alt.layer(*layers), height=max(60, 32 * len(names)))
 
 
-def moments(rows: Rows, title: str) -> dict[str, Any]:
-    """A mark at each ``hours`` beside its ``name``."""
+def moments(rows: Rows, title: str, *, end: float) -> dict[str, Any]:
+    """A mark at each of the ``hours``, up to the end, beside its ``name``."""
     chart = (
         alt.Chart(_data(rows))
         .mark_point(shape="triangle-down", filled=True, size=90, color=_LIMIT)
         .encode(
-            x=alt.X("hours:Q", title=title, scale=alt.Scale(zero=True)),
+            x=alt.X("hours:Q", title=title, scale=alt.Scale(domain=[0, end]), axis=alt.Axis(tickCount=8)),
             y=alt.Y("name:N", title=None),
             tooltip=["name:N", "hours:Q", "servers:N"],
         )

@@ -139,6 +139,6 @@ def _failures(job: EmulatedJob) -> Section:
     caption = "When failures struck; every strategy meets the same ones."
     return Section(
         title="Failures",
-        charts=[Chart(caption=caption, spec=charts.moments(marks, "hours of training"))],
+        charts=[Chart(caption=caption, spec=charts.moments(marks, "hours of training", end=job.total_s / _HOUR_S))],
         tables=[Table(columns=("seed", "after", "servers lost"), rows=rows)],
     )

@@ -175,8 +175,9 @@ def _pls(facts: RunFacts) -> Section | None:
     meter = facts.meter
     if meter is None:
         return None
-    failures = how_many(meter.failures, "partial recovery").replace("recoverys", "recoveries")
-    text = [f"{failures} lost the effect of {meter.pls:.3g} of all samples: {_budget(facts)}."]
+    text = [
+        f"{how_many(meter.failures, 'failure')} lost the effect of {meter.pls:.3g} of all samples: {_budget(facts)}."
+    ]
     if meter.warning:
         text.append(meter.warning)
     spec = charts.dots(

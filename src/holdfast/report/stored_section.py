@@ -42,4 +42,6 @@ def _chart(lossy: Sequence[StoredRows]) -> Chart:
     rows = [
         {"at_ms": 1000 * each.checkpoint.created_s, "name": each.table, "value": finite(each.loss)} for each in lossy
     ]
-    return Chart(caption="Mean loss of each checkpoint's rows.", spec=charts.lines_over_time(rows, "mean loss"))
+    return Chart(
+        caption="Mean loss of each checkpoint's rows.", spec=charts.lines_over_time(rows, "mean loss", number="~g")
+    )
