@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Adagrad, Adam, Optimizer, SparseAdam
 
 import holdfast as hf
-from holdfast.policy import SavePolicy, Strategy
+from holdfast.policy import Precision, SavePolicy, Strategy
 from holdfast.runtime import Runtime
 from holdfast.storage import open_store
 from tests.checkpoint.ddp_tracker_worker import distributed
@@ -145,6 +145,7 @@ class Rank:
         step: int | None = None,
         save: dict[str, Any] | None = None,
         strategy: dict[str, Any] | None = None,
+        precision: dict[str, Any] | None = None,
         overlap: str = "wait",
         sparse: bool = True,
         read_ahead: bool = False,
@@ -162,6 +163,7 @@ class Rank:
             extra={"moody": self._training.moody},
             save=SavePolicy.from_dict(save) if save else hf.Never(),
             strategy=Strategy.from_dict(strategy) if strategy else hf.Consecutive(),
+            precision=Precision.from_dict(precision) if precision else hf.Exact(),
             retention=hf.KeepAll(),
             overlap=hf.Overlap(overlap),
             settings=hf.Settings(**{"buffer_bytes": 2**20, "frame_bytes": 2**16, **(settings or {})}),

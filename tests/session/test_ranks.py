@@ -21,6 +21,7 @@ from tests.checkpoint.tracker_cases import CASES, Case
 from tests.checkpoint.tracker_values import digests_of
 from tests.session.job import Job, Jobs, freeze, kill
 from tests.session.rank import Moody, Numbers, build, digests
+from tests.tiny import train_step
 
 SLOW_AND_FAST, FAST_AND_SLOW = (0.0, 1e9), (1e9, 0.0)  # the ranks' clocks: one stands still, one races
 EVERY_5 = hf.EverySteps(5).to_dict()
@@ -108,6 +109,42 @@ def test_a_resumed_job_goes_on_as_if_nothing_had_happened(job: Job, url: str, st
     assert job.call("reference", steps=20, sparse=sparse) == [states[20]] * 2
     assert saved_steps(url) == [5, 7, 10, 11, 15, 20]
     assert_exact(url, states, sparse=sparse)
+
+
+@pytest.mark.parametrize("strategy", [hf.Intermittent(), hf.Grid(rule=hf.DeadShare(0.1))], ids=repr)
+def test_differences_from_a_baseline_of_two_writers_are_read_by_two_and_by_one(
+    job: Job, url: str, strategy: Any
+) -> None:
+    precision = hf.Bits(2, difference=True)
+    for steps in (3, 3):
+        job.call("open", url=url, strategy=strategy.to_dict(), precision=precision.to_dict())
+        assert not saved_steps(url) or job.call("state") == [restored(url)] * 2
+        for _ in range(steps):
+            train(job, 1)
+            saved(job)
+        job.call("close")
+    model, optimizers = build(seed=99)
+    with hf.Checkpointer(
+        url,
+        model=model,
+        optimizer=optimizers,
+        loader=Numbers(0),
+        extra={"moody": Moody()},
+        strategy=strategy,
+        precision=precision,
+        retention=hf.KeepAll(),
+    ) as guard:
+        guard.resume()
+        assert digests(model, optimizers) == restored(url)
+        train_step(model, optimizers, 7)
+        guard.step()
+        guard.save(wait=True)
+        live = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    again, _ = build(seed=99)
+    hf.open_run(url).restore(model=again)
+    for name, tensor in again.state_dict().items():
+        assert (tensor - live[name]).abs().max() < 0.1 * live[name].abs().max()
+    assert hf.open_run(url).verify() == []
 
 
 def test_one_process_alone_can_take_the_job_over(job: Job, url: str) -> None:
