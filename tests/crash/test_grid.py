@@ -54,6 +54,40 @@ def test_a_fault_in_any_operation_of_a_round_loses_nothing(fault: Fault) -> None
             raise
 
 
+def long_life(store: FaultyStore) -> Job:
+    """Saves until an outline was written twice; one that failed is tried once more."""
+    job = Job(store, GRID, grace_s=0.0)
+    with job.guard:
+        for _ in range(9):
+            job.train()
+            if job.save() or job.save():
+                job.guard.drain(arranged=True)
+    return job
+
+
+def second_outline(store: FaultyStore) -> range:
+    """The numbers of its operations, the collection of the first one included."""
+    puts = [n for n, each in enumerate(store.history, 1) if each.kind == "put" and "/outline-" in each.name]
+    assert len(puts) >= 2
+    deleted = next(n for n, each in enumerate(store.history, 1) if n > puts[1] and each.kind == "delete")
+    return range(puts[1], deleted + 2)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_any_operation_of_an_outline_loses_nothing(fault: Fault) -> None:
+    clean = FaultyStore(MemoryStore())
+    long_life(clean)
+    for number in second_outline(clean):
+        store = FaultyStore(MemoryStore(), {number: fault})
+        job = long_life(store)
+        try:
+            check_exact(store, job.states)
+            assert Run(store).verify() == []
+        except BaseException as error:
+            error.add_note(f"{fault.name} at operation {number}, {store.history[number - 1]}")
+            raise
+
+
 @pytest.mark.timeout(20)
 def test_draining_does_not_wait_for_an_agent_that_is_gone_for_good() -> None:
     with mortal_agents():
