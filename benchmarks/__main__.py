@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
+import inspect
 import pkgutil
 import sys
 from collections.abc import Sequence
@@ -29,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"there is no benchmark {options.name!r}; known: {', '.join(_names()) or 'none'}")
     if options.json and not options.json.parent.is_dir():  # said now, not after the measurement
         parser.error(f"--json {options.json}: the folder {options.json.parent} does not exist")
-    report = _run(options.name, options.scale)
+    report = _run(options.name, options.scale, options.json)
     show(report, console)
     if options.json:
         write_json(report, options.json, {"benchmark": options.name, "scale": options.scale, **machine()})
@@ -61,8 +62,11 @@ def _first_line(name: str) -> str:
     return docstring.partition("\n")[0]
 
 
-def _run(name: str, scale: str) -> Report:
-    report = importlib.import_module(f"{claims.__name__}.{name}").run(scale)
+def _run(name: str, scale: str, beside: Path | None) -> Report:
+    """A claim that keeps more than figures takes ``beside``, their file, to put it next to."""
+    run = importlib.import_module(f"{claims.__name__}.{name}").run
+    takes_beside = "beside" in inspect.signature(run).parameters
+    report = run(scale, beside=beside) if takes_beside else run(scale)
     assert isinstance(report, Report), f"benchmarks/claims/{name}.py: run() must return a Report"
     return report
 

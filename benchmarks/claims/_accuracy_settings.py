@@ -1,0 +1,121 @@
+"""What a restore does to the rows: by which codec, how often, and done in place.
+
+A row comes back from a checkpoint as its codec gives it back, whatever stands beside it, so a restore can be had
+without a store, a hundred times in seconds; a test holds this against real saves and restores, bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import holdfast as hf
+from holdfast.codec import Baseline, Difference
+from holdfast.codec.choice import weight_codec
+from holdfast.codec.quantized import Quantized
+
+BASELINE_BITS = 8
+
+
+class Perturbation(ABC):
+    """Changes a training's rows at each restore. It sees every step's rows before it."""
+
+    def begin(self, rows: Tensor) -> None:  # noqa: B027 - not every one needs it
+        """A baseline is taken: at the beginning, and after each restore."""
+
+    def touch(self, ids: Tensor) -> None:  # noqa: B027
+        """A step moves these rows."""
+
+    @abstractmethod
+    def restore(self, rows: Tensor) -> None:
+        """The rows come back from a checkpoint of this moment."""
+
+
+class LastPlace(Perturbation):
+    """Every value moves up to the next one that float32 holds: what no job would notice."""
+
+    def restore(self, rows: Tensor) -> None:
+        rows.copy_(torch.nextafter(rows, torch.tensor(math.inf)))
+
+
+class Direct(Perturbation):
+    """Rows in few bits."""
+
+    def __init__(self, precision: hf.Bits) -> None:
+        self._codec = weight_codec(precision.bits, precision.method)
+
+    def restore(self, rows: Tensor) -> None:
+        values = rows.numpy()
+        values[:] = self._codec.decode(self._codec.encode(values), values.shape[1])
+
+
+class Differential(Perturbation):
+    """Rows as differences, in few bits, from a baseline in 8, which is as old as it gets: from the last restore."""
+
+    def __init__(self, precision: hf.Bits) -> None:
+        inner, outer = weight_codec(precision.bits, precision.method), weight_codec(BASELINE_BITS, precision.method)
+        assert isinstance(inner, Quantized)
+        self._codec = Difference(inner=inner, baseline=Baseline(checkpoint="", digest=""))
+        self._outer = outer
+
+    def begin(self, rows: Tensor) -> None:
+        values = rows.numpy()
+        self._baseline = self._outer.decode(self._outer.encode(values), values.shape[1])
+        self._touched = torch.zeros(len(rows), dtype=torch.bool)
+
+    def touch(self, ids: Tensor) -> None:
+        self._touched[ids] = True
+
+    def restore(self, rows: Tensor) -> None:
+        values, touched = rows.numpy(), np.flatnonzero(self._touched.numpy())
+        below = self._baseline[touched]
+        encoded = self._codec.encode(values[touched], below)
+        values[:] = self._baseline
+        values[touched] = self._codec.decode(encoded, below, self._codec.baseline, values.shape[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A perturbation and how often it comes, evenly spread over the training."""
+
+    restores: int
+    precision: hf.Bits | None  # None: the control
+    is_bar: bool = True  # one of the paper's thresholds; others are for the plot
+
+    @property
+    def perturbation(self) -> Perturbation:
+        """A fresh one."""
+        if self.precision is None:
+            return LastPlace()
+        return Differential(self.precision) if self.precision.difference else Direct(self.precision)
+
+    def steps(self, steps: int) -> list[int]:
+        """The steps before which a restore comes."""
+        return sorted({steps * number // (self.restores + 1) for number in range(1, self.restores + 1)})
+
+
+def _published(bits: int, restores: int, *, is_bar: bool = True) -> Setting:
+    return Setting(restores=restores, precision=hf.Bits(bits, method="published"), is_bar=is_bar)
+
+
+# With 8 bits the paper's codec is ours. The thresholds are those of its section 5.2.1.
+SETTINGS: Mapping[str, Setting] = {
+    "control_x1": Setting(restores=1, precision=None, is_bar=False),
+    "control_x20": Setting(restores=20, precision=None, is_bar=False),
+    "published_2bit_x1": _published(2, 1),
+    "published_3bit_x3": _published(3, 3),
+    "published_4bit_x20": _published(4, 20),
+    "published_8bit_x100": _published(8, 100),
+    "default_2bit_x1": Setting(restores=1, precision=hf.Bits(2)),
+    "default_3bit_x3": Setting(restores=3, precision=hf.Bits(3)),
+    "default_4bit_x20": Setting(restores=20, precision=hf.Bits(4)),
+    "difference_2bit_x20": Setting(restores=20, precision=hf.Bits(2, difference=True)),
+    "published_2bit_x2": _published(2, 2, is_bar=False),
+    "published_2bit_x3": _published(2, 3, is_bar=False),
+}
