@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from holdfast.errors import TakenOver as TakenOver
     from holdfast.errors import Terminated as Terminated
     from holdfast.follower import Follower as Follower
+    from holdfast.policy import MFU as MFU
+    from holdfast.policy import PLS as PLS
+    from holdfast.policy import SCAR as SCAR
+    from holdfast.policy import SSU as SSU
     from holdfast.policy import Auto as Auto
     from holdfast.policy import Bits as Bits
     from holdfast.policy import Consecutive as Consecutive
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
     from holdfast.policy import OneShot as OneShot
     from holdfast.policy import Overlap as Overlap
     from holdfast.policy import Pairs as Pairs
+    from holdfast.policy import Partial as Partial
     from holdfast.policy import PerTable as PerTable
     from holdfast.policy import TimeToLive as TimeToLive
     from holdfast.run import Run as Run
@@ -64,11 +69,16 @@ _HOMES = {
         "KeepEvery",
         "KeepLast",
         "KeepTagged",
+        "MFU",
         "Never",
         "OneShot",
         "Overlap",
+        "PLS",
         "Pairs",
+        "Partial",
         "PerTable",
+        "SCAR",
+        "SSU",
         "TimeToLive",
     ),
     "holdfast.run": ("Run", "import_checkpoint", "open_run"),

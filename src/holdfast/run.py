@@ -26,6 +26,7 @@ from holdfast.checkpoint.history import HistoryEvent, read_history
 from holdfast.checkpoint.importing import ImportReport
 from holdfast.checkpoint.lookup import lookup_rows
 from holdfast.checkpoint.outlines import plan_checkpoint
+from holdfast.checkpoint.partial import newest_entries, plan_newest
 from holdfast.checkpoint.plan import RestorePlan, TablePlan
 from holdfast.checkpoint.pruning import Verdict, judge
 from holdfast.checkpoint.read import VerifiedReader, find_checkpoint, leased, lineage
@@ -110,6 +111,11 @@ class Run:
         head = self._chain.head(skip_damaged=True)
         return [entry.info for entry in head.entries] if head else []
 
+    def priority_saves(self) -> list[CheckpointInfo]:
+        """What was saved of single rows since the newest checkpoint, oldest first. The next checkpoint drops them."""
+        head = self._chain.head(skip_damaged=True)
+        return [entry.info for entry in head.catalog.priority] if head else []
+
     def summary(self, step: int | str | None = None) -> RunSummary:
         """The run and one of its checkpoints, the newest by default, at a glance."""
         leases = all_leases(self._store)  # before we hold one ourselves
@@ -166,6 +172,19 @@ class Run:
             plans = self._plans(reader, head, entry)
             if table not in plans:
                 raise RunError(f"checkpoint {entry.info.id} holds no table {table!r}; it holds {', '.join(plans)}")
+            return lookup_rows(reader, plans[table], wanted)
+
+    def read_newest_rows(self, table: str, ids: Tensor | Sequence[int]) -> dict[str, Tensor]:
+        """Single rows as they were saved last, by the newest checkpoint or a priority save after it.
+
+        They are of no one step: what a lost part of a table is brought back from.
+        """
+        wanted = torch.as_tensor(ids, dtype=torch.int64).reshape(-1)
+        with leased(self._store, self.head, newest_entries, runtime=self._runtime) as head:
+            reader = VerifiedReader(self._store)
+            plans = plan_newest(reader, newest_entries(head))
+            if table not in plans:
+                raise RunError(f"{self.url} holds no table {table!r}; it holds {', '.join(plans)}")
             return lookup_rows(reader, plans[table], wanted)
 
     def restore_plan(self, step: int | str | None = None) -> RestorePlan:

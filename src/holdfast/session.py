@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -30,10 +31,20 @@ from holdfast.checkpoint.chain import Chain
 from holdfast.checkpoint.channel import Configure
 from holdfast.checkpoint.crew import Progress
 from holdfast.checkpoint.launch import Launcher
+from holdfast.checkpoint.partial import PartRecovery, Recovered, Servers
 from holdfast.checkpoint.position import Position, SaveStats
+from holdfast.checkpoint.priority import RowChooser
 from holdfast.checkpoint.read import find_checkpoint
 from holdfast.checkpoint.reader import Reader
-from holdfast.checkpoint.resume import ModelRestorer, await_writers, claim, position_of, protected, restore_newest
+from holdfast.checkpoint.resume import (
+    ModelRestorer,
+    Restored,
+    await_writers,
+    claim,
+    position_of,
+    protected,
+    restore_newest,
+)
 from holdfast.checkpoint.rng import restore_rng
 from holdfast.checkpoint.saver import Saver, SaveRequest
 from holdfast.checkpoint.schedule import Schedule
@@ -51,12 +62,14 @@ from holdfast.policy import (
     Grid,
     KeepLast,
     Overlap,
+    Partial,
     Precision,
     Retention,
     SavePolicy,
     Strategy,
     default_strategy,
 )
+from holdfast.recovery import Metering
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import MemoryStore, Store, open_store
 from holdfast.storage.retry import RetryingStore
@@ -87,6 +100,7 @@ class Checkpointer:
     ) -> None:
         models, optimizers = as_models(model), as_optimizers(optimizer)
         strategy = default_strategy(retention) if strategy is None else strategy
+        partial, strategy = (strategy, strategy.consistent) if isinstance(strategy, Partial) else (None, strategy)
         for name, value, kind in (
             ("save", save, SavePolicy),
             ("strategy", strategy, Strategy),
@@ -110,6 +124,10 @@ class Checkpointer:
         self._reader = Reader(loader) if loader is not None else None
         self._existing = self._chain.head(skip_damaged=True)
         self._tracker = Tracker(self._tables, optimizers)
+        priority = partial.priority if partial is not None else None
+        between = save.scaled(priority.r) if priority is not None else None
+        self._metering = Metering(partial.budget, loader, world) if partial is not None and partial.budget else None
+        self._chooser = RowChooser(priority, self._tables, self._tracker, rank=rank, world=world) if priority else None
         frames, frame_bytes = frames_for(
             self._tables,
             self._state.check(),
@@ -130,13 +148,19 @@ class Checkpointer:
             overlap=overlap,
             buffer=self._buffer,
             launch=self._launcher(opened if _is_of_this_process(url, opened) else None, options, retention, strategy),
+            chooser=self._chooser,
             runtime=runtime,
+        )
+        self._recovery = PartRecovery(
+            self._store, self._chain, self._tables, self._tracker, self._chooser, runtime=runtime
         )
         self._counts_optimizer_steps = bool(optimizers)
         self._optimizer_steps = 0
         self._started = False
         self._closed = False
         self._schedule = Schedule(save, self._agreement, self._reader, runtime)
+        self._between = Schedule(between, self._agreement, None, runtime) if between is not None else None
+        self._baseline_due = partial is not None  # a lost part may have to come back before the first interval is over
         self._accumulating = False
         self._metrics: dict[str, Any] = {}
         self._pending_rng: Mapping[str, Any] | None = None
@@ -181,19 +205,7 @@ class Checkpointer:
         if self._agreement.rank == 0:
             await_writers(self._store, timeout_s=self._settings.takeover_s, runtime=self._runtime)
         term = self._claim()
-        head = self._chain.head(skip_damaged=True)
-        if head is None:
-            raise RunError(f"{self._store.url}: the run vanished while it was taken over")
-        restorer = ModelRestorer(self._store, self._tables, self._state, self._tracker)
-        rank = self._agreement.rank
-        with protected(self._store, self._chain, head, runtime=self._runtime) as head, self._tracker.suspended():
-            restored = restore_newest(
-                self._chain,
-                head,
-                step,
-                self._agreement,
-                lambda head, entry: restorer.restore(head, entry, rank=rank, strict=strict, progress=progress),
-            )
+        restored = self._restore(step, strict=strict, progress=progress)
         if restored is None:
             if step is not None:
                 raise RunError(f"{self._store.url} holds no checkpoint to resume from")
@@ -201,7 +213,7 @@ class Checkpointer:
             return 0
         if reader:
             self._restore_reader(restored.local)
-        self._start(position_of(restored, term), step=restored.info.step)
+        self._start(position_of(restored, term), step=restored.info.step, pls=restored.local.get("pls"))
         return self.steps
 
     def batches(self, epochs: int | None = 1) -> Iterator[Any]:
@@ -216,7 +228,7 @@ class Checkpointer:
 
         While gradients are accumulated (no optimizer stepped since the last call) nothing is counted or saved.
         """
-        self._ensure_started()
+        self._ensure_started(stepping=True)
         if loss is not None:
             metrics["loss"] = loss
         self._metrics = {name: as_metric(name, value) for name, value in metrics.items()}
@@ -226,11 +238,17 @@ class Checkpointer:
         if self._accumulating:
             return
         self._schedule.step += 1
+        if self._between is not None:
+            self._between.step = self.steps
         self._saver.poll()
         if self._schedule.agree_on(self._termination.raised):
             self._terminate()
-        if self._schedule.is_due(may_save=self._saver.may_retry(), retry=self._saver.failed):
+        if self._baseline_due:
+            self._save_baseline()
+        elif self._schedule.is_due(may_save=self._saver.may_retry(), retry=self._saver.failed):
             self._save(tag=None, force=False)
+        else:
+            self._save_rows_if_due()
         self._schedule.grant()
 
     def save(self, tag: str | None = None, *, wait: bool = False) -> bool:
@@ -244,6 +262,45 @@ class Checkpointer:
         if wait:
             self._saver.drain()
         return taken
+
+    def recover(self, servers: Sequence[int], *, of: int, progress: Progress | None = None) -> Recovered:
+        """Bring back what ``servers`` of ``of`` held, from the newest rows saved, and let everything else go on.
+
+        Server i of n holds the i-th of n equal, contiguous ranges of every table's rows. What comes back counts as
+        changed, and what the rows had learnt since as lost samples. All ranks of a job call this at the same step.
+        """
+        lost = Servers(numbers=tuple(servers), of=of)
+        self._ensure_started()
+        self._saver.settle()
+        recovered = self._recovery.recover(lost, progress=progress)
+        if self._metering is None:
+            return recovered
+        saved_step = self._saver.position.step
+        self.stats.pls = self._metering.failed(self.steps, saved_step=saved_step, lost_share=lost.share)
+        return replace(recovered, pls=self.stats.pls)
+
+    def recover_fully(self, *, reader: bool = True, progress: Progress | None = None) -> int:
+        """Go back to the last checkpoint, everything, without a new process; the step training stands at.
+
+        What ``recover`` is compared with. The loop over ``batches()`` must have been left, unless ``reader=False``.
+        """
+        self._ensure_started()
+        if reader and self._reader is not None and self._reader.is_live:
+            raise RunError("leave the loop over batches() before recover_fully(), and begin it again after it")
+        self._saver.settle()
+        restored = self._restore(None, strict=True, progress=progress)
+        if restored is None:
+            raise RunError(f"{self._store.url} holds no checkpoint to go back to yet")
+        if reader:
+            self._restore_reader(restored.local)
+        self._stand_at(restored.info.step, restored=True, pls=restored.local.get("pls"))
+        self._saver.go_on(position_of(restored, self._saver.position.term))
+        return self.steps
+
+    def emulate_failure(self, servers: Sequence[int], *, of: int) -> None:
+        """For emulation: overwrite with NaN what ``servers`` of ``of`` hold, as their failure would."""
+        self._ensure_started()
+        self._recovery.lose(Servers(numbers=tuple(servers), of=of))
 
     def mark(self, table: str, ids: Tensor | None = None) -> None:
         """Say that rows were changed behind PyTorch's back (through ``.data``); None: all rows of the table."""
@@ -321,12 +378,44 @@ class Checkpointer:
         claimed = claim(self._chain).catalog if self._agreement.rank == 0 else None
         return int(self._agreement.broadcast(claimed.term if claimed else None))
 
-    def _start(self, position: Position, *, step: int = 0) -> None:
-        self._saver.start(position)
-        self._schedule.start(step, restored=position.checkpoint is not None)
-        self._started = True
+    def _restore(self, step: int | None, *, strict: bool, progress: Progress | None) -> Restored | None:
+        """Read the newest good checkpoint, or that of ``step``, into everything; None where there is none."""
+        head = self._chain.head(skip_damaged=True)
+        if head is None:
+            raise RunError(f"{self._store.url}: the run vanished while it was taken over")
+        restorer = ModelRestorer(self._store, self._tables, self._state, self._tracker)
+        rank = self._agreement.rank
+        with protected(self._store, self._chain, head, runtime=self._runtime) as head, self._tracker.suspended():
+            return restore_newest(
+                self._chain,
+                head,
+                step,
+                self._agreement,
+                lambda head, entry: restorer.restore(head, entry, rank=rank, strict=strict, progress=progress),
+            )
 
-    def _ensure_started(self) -> None:
+    def _start(
+        self, position: Position, *, step: int = 0, pls: Mapping[str, Any] | None = None, stepping: bool = False
+    ) -> None:
+        self._saver.start(position)
+        restored = position.checkpoint is not None
+        self._stand_at(step, restored=restored, pls=pls)
+        self._baseline_due = self._baseline_due and not restored
+        self._started = True
+        if self._baseline_due and not stepping:
+            self._save_baseline()
+
+    def _stand_at(self, step: int, *, restored: bool, pls: Mapping[str, Any] | None) -> None:
+        """Training begins, or goes on, at this step."""
+        self._schedule.start(step, restored=restored)
+        if self._between is not None:
+            self._between.start(step, restored=restored)
+        if self._metering is not None:
+            self._metering.restore(pls, step)
+            self.stats.pls = self._metering.meter.pls
+
+    def _ensure_started(self, *, stepping: bool = False) -> None:
+        """``stepping``: the first step was made already, so that this is not the state before it."""
         if self._closed:
             raise RunError("this Checkpointer is closed")
         if self._started:
@@ -337,7 +426,7 @@ class Checkpointer:
                 f"{self._store.url} already holds checkpoints (up to step {newest}): call resume() before the first "
                 "step, or give this training a URL of its own"
             )
-        self._start(Position(term=self._claim()))
+        self._start(Position(term=self._claim()), stepping=stepping)
 
     def _stepped(self) -> bool:
         if not self._counts_optimizer_steps:
@@ -346,14 +435,32 @@ class Checkpointer:
         return self._optimizer_steps > before
 
     def _save(self, *, tag: str | None, force: bool) -> bool:
-        if self._reader is not None:
+        if self._reader is not None and self.steps:
             self._reader.warn_gaps()
-        metrics = {name: float(value) for name, value in self._metrics.items()}
-        state = self._reader.state() if self._reader is not None else None
-        taken = self._saver.save(SaveRequest(step=self.steps, tag=tag, metrics=metrics, reader=state), force=force)
+        request = SaveRequest(
+            step=self.steps,
+            tag=tag,
+            metrics={name: float(value) for name, value in self._metrics.items()},
+            reader=self._reader.state() if self._reader is not None else None,
+            pls=self._metering.state(self.steps) if self._metering is not None else None,
+        )
+        taken = self._saver.save(request, force=force)
         if taken:
             self._schedule.saved()
+            if self._between is not None:
+                self._between.saved()
         return taken
+
+    def _save_baseline(self) -> None:
+        self._baseline_due = False
+        self._save(tag=None, force=True)
+
+    def _save_rows_if_due(self) -> None:
+        """Between two checkpoints, the rows that come first. They hold no reader's place, so any step will do."""
+        if self._between is None or not self._between.is_due(may_save=self._saver.may_retry(), retry=False):
+            return
+        if self._saver.save(SaveRequest(step=self.steps, priority=True)):
+            self._between.saved()
 
     def _save_the_rest(self) -> None:
         """Save before leaving, unless the reader's state is ahead of the training's."""
@@ -368,7 +475,7 @@ class Checkpointer:
     def _restore_reader(self, local: Mapping[str, Any]) -> None:
         if self._reader is not None and local.get("reader") is not None:
             self._reader.load_state(local["reader"])
-        elif self._reader is not None:
+        elif self._reader is not None and local["step"]:
             logger.warning("the checkpoint holds no reader state for this rank: the loader starts from its beginning")
         self._pending_rng = local.get("rng")
         self._restore_rng()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from unittest.mock import patch
 
 import torch
@@ -13,6 +13,7 @@ import holdfast as hf
 from holdfast.checkpoint.buffer import FrameBuffer
 from holdfast.checkpoint.channel import Configure
 from holdfast.checkpoint.launch import AgentThread
+from holdfast.errors import CheckpointNotFound
 from holdfast.policy import Retention, SavePolicy, Strategy
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import MemoryStore, Store
@@ -106,8 +107,13 @@ class Trainer:
     def state(self) -> dict[str, Tensor]:
         return snapshot(self.model, self.optimizers)
 
-    def train(self, batches: list[int], edited_row: int | None) -> None:
-        """Steps on these batches; before the first of them a row is edited through ``.data``, and that is said."""
+    def train(self, batches: list[int], edited_row: int | None, lost: int | None = None) -> None:
+        """Steps on these batches; before the first of them a quarter of the tables is lost and comes back, and a row
+        is edited through ``.data``, and that is said.
+        """
+        if lost is not None:
+            with suppress(CheckpointNotFound):  # then it never went
+                self.guard.recover([lost], of=4)
         if edited_row is not None:
             self.model.emb[0].weight.data[edited_row] += 1.0
             self.guard.mark("emb.0", torch.tensor([edited_row]))

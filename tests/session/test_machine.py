@@ -36,6 +36,11 @@ RETENTIONS: list[Retention] = [
     hf.KeepEvery(4),
 ]
 GRIDS = [hf.Grid(rule=hf.DeadShare(0.05), reset=False), hf.Grid(rule=hf.Pairs(0.2), reset=False, concatenate=False)]
+PARTIAL = [  # rows are saved at every step at which no checkpoint is
+    hf.Partial(priority=hf.MFU(r=0.5), consistent=hf.Consecutive()),
+    hf.Partial(priority=hf.SSU(r=0.5), consistent=GRIDS[0]),
+    hf.Partial(priority=hf.SCAR(r=0.5)),
+]
 indices = st.integers(0, 1000)  # of whatever there is, modulo its length: what there is depends on the agents' pace
 
 
@@ -43,7 +48,7 @@ class Training(RuleBasedStateMachine):
     """At most one trainer at a time, except while a second one takes the run over."""
 
     @initialize(
-        strategy=st.sampled_from([hf.Full(), hf.OneShot(), hf.Consecutive(), hf.Intermittent(), *GRIDS]),
+        strategy=st.sampled_from([hf.Full(), hf.OneShot(), hf.Consecutive(), hf.Intermittent(), *GRIDS, *PARTIAL]),
         retention=st.sampled_from(RETENTIONS),
         overlap=st.sampled_from(hf.Overlap),
         save=st.sampled_from([hf.Never(), hf.EverySteps(2)]),
@@ -91,11 +96,12 @@ class Training(RuleBasedStateMachine):
         batches=st.lists(st.integers(0, 50), max_size=3),
         edited_row=st.none() | st.integers(0, ROWS[0] - 1),
         then=st.sampled_from(["train on", "save", "save with a name", "save and wait"]),
+        lost=st.none() | st.integers(0, 3),
     )
-    def train(self, batches: list[int], edited_row: int | None, then: str) -> None:
+    def train(self, batches: list[int], edited_row: int | None, then: str, lost: int | None = None) -> None:
         if self.trainer is None:
             self.trainer = self.resumed(None)
-        self.current.train(batches, edited_row if batches else None)
+        self.current.train(batches, edited_row if batches else None, lost if batches else None)
         if then == "train on":
             return
         try:

@@ -74,7 +74,8 @@ def go_back(checkpoint: str | None, *, term: int, store_s: Callable[[], float]) 
             raise CheckpointNotFound(f"checkpoint {checkpoint} was dropped while it was restored: resume again")
         ahead = order.index(checkpoint) + 1 if checkpoint is not None else 0
         entries = head.entries[:ahead] + tuple(_abandon(entry) for entry in head.entries[ahead:])
-        return _without_priority(replace(_same(head, "go back"), head=checkpoint, entries=entries), store_s)
+        reason = "drop rows" if checkpoint == head.catalog.head else "go back"
+        return _without_priority(replace(_same(head, reason), head=checkpoint, entries=entries), store_s)
 
     return change
 

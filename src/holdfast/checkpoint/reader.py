@@ -58,6 +58,11 @@ class Reader:
         return self._read_ahead is not None
 
     @property
+    def is_live(self) -> bool:
+        """Whether a loop is in the middle of ``batches()``."""
+        return self._live
+
+    @property
     def outstanding(self) -> int:
         """Granted batches that were not handed out yet."""
         return self._outstanding

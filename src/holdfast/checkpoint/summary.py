@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from holdfast.checkpoint.chain import Head
 from holdfast.checkpoint.lease import Lease, live_leases
 from holdfast.checkpoint.read import Parts, VerifiedReader, lineage
+from holdfast.checkpoint.skeleton import read_skeleton
 from holdfast.checkpoint.stored import StoredRows, stored_rows
+from holdfast.errors import DamagedData
 from holdfast.format.catalog import Entry, Garbage
 from holdfast.format.layout import row_bytes
 from holdfast.storage import Store
@@ -52,6 +55,8 @@ class RunSummary:
     checkpoints: int
     abandoned: int
     kept_bytes: int
+    priority_saves: int  # of rows since the newest checkpoint
+    priority_bytes: int
     garbage: tuple[Garbage, ...]
     leases: tuple[Lease, ...]
     checkpoint: CheckpointInfo
@@ -59,6 +64,8 @@ class RunSummary:
     restore_bytes: int  # what a restore may have to read
     tables: tuple[TableSummary, ...]
     parts: tuple[PartSummary, ...]
+    pls: float | None  # the portion of lost samples when the checkpoint was taken; None where nobody metered it
+    pls_budget: float | None
 
 
 def all_leases(store: Store) -> tuple[Lease, ...]:
@@ -74,6 +81,7 @@ def summarize(
     infos = [each.info for each in head.entries]
     chain = tuple(each.info for each in lineage(head, entry.info.id))
     parts = reader.parts(entry)
+    meter = _meter(reader, parts)
     return RunSummary(
         url=url,
         run=catalog.run,
@@ -87,6 +95,8 @@ def summarize(
         checkpoints=len(infos),
         abandoned=sum(info.abandoned for info in infos),
         kept_bytes=_size_bytes(infos),
+        priority_saves=len(catalog.priority),
+        priority_bytes=_size_bytes([each.info for each in catalog.priority]),
         garbage=catalog.garbage,
         leases=leases,
         checkpoint=entry.info,
@@ -94,7 +104,18 @@ def summarize(
         restore_bytes=_size_bytes(chain),
         tables=_tables(entry.info, parts),
         parts=_parts(parts),
+        pls=meter.get("pls"),
+        pls_budget=meter.get("budget"),
     )
+
+
+def _meter(reader: VerifiedReader, parts: Parts) -> Mapping[str, Any]:
+    """The meter of lost samples; empty where there is none. What is damaged is for a verification to tell."""
+    try:
+        state: Any = read_skeleton(reader, parts[0])
+    except DamagedData:
+        return {}
+    return state.get("pls") or {}
 
 
 def _size_bytes(infos: Sequence[CheckpointInfo]) -> int:

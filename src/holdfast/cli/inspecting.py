@@ -101,6 +101,10 @@ def _run(summary: RunSummary) -> RenderableType:
         "garbage_waiting": ", ".join(dict.fromkeys(item.folder for item in summary.garbage)) or "none",
         "leases": ", ".join(f"{lease.kind} {lease.holder}" for lease in summary.leases) or "none",
     }
+    if summary.priority_saves:
+        facts["priority_saves"] = (
+            f"{summary.priority_saves} since the newest checkpoint, {size(summary.priority_bytes)}"
+        )
     if summary.damaged:
         facts["damaged"] = ", ".join(summary.damaged)
     return _facts(summary.url, **facts)
@@ -108,6 +112,8 @@ def _run(summary: RunSummary) -> RenderableType:
 
 def _checkpoint(summary: RunSummary) -> RenderableType:
     info = summary.checkpoint
+    budget = f" of a budget of {summary.pls_budget:g}" if summary.pls_budget else ""
+    lost = {} if summary.pls is None else {"lost_samples": f"{summary.pls:.3g}{budget}"}
     return _facts(
         f"Checkpoint of step {info.step}{' (abandoned)' if info.abandoned else ''}",
         id=info.id,
@@ -118,6 +124,7 @@ def _checkpoint(summary: RunSummary) -> RenderableType:
         created=when(info.created_s),
         tag=info.tag or "",
         metrics=measured(info.metrics),
+        **lost,
     )
 
 
