@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.planner.recovery import Recovery
 from holdfast.planner.rungs import Rung
+from holdfast.policy import Full
 
 _PRIORITY = "hf.MFU(r=0.125)"  # CPR's share; MFU loses least accuracy for its memory
 
@@ -29,6 +30,9 @@ def _save(rung: Rung) -> str:
 
 
 def _strategy(rung: Rung, pls: float | None) -> str:
+    consistent = f"hf.{type(rung.strategy).__name__}()"
     if rung.recovery is Recovery.FULL:
-        return f"hf.{type(rung.strategy).__name__}()"
-    return f"hf.Partial(priority={_PRIORITY}, budget=hf.PLS({rung.expected_pls if pls is None else pls:.2g}))"
+        return consistent
+    budget = f"budget=hf.PLS({rung.expected_pls if pls is None else pls:.2g})"
+    others = [] if isinstance(rung.strategy, Full) else [f"consistent={consistent}"]
+    return f"hf.Partial({', '.join([f'priority={_PRIORITY}', *others, budget])})"
