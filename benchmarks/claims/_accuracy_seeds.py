@@ -41,8 +41,8 @@ class Results:
         self._job: dict[str, Any] = asdict(job)
 
     def add(self, result: Result) -> None:
-        """Keep it, whatever else writes to the file."""
-        line = json.dumps({**asdict(result), "job": self._job}) + "\n"
+        """Keep it, whatever else writes to the file and wherever a line before it was cut off."""
+        line = f"\n{json.dumps({**asdict(result), 'job': self._job})}\n"
         descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
             os.write(descriptor, line.encode())

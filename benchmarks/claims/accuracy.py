@@ -57,14 +57,14 @@ PLANS = {
             dim=16,
             width=64,
             batch_size=1024,
-            steps=2000,
+            steps=2500,
             test_samples=400_000,
-            points=10,
-            point_samples=65536,
+            points=8,
+            point_samples=32768,
         ),
         least_seeds=8,
         most_seeds=48,
-        budget_s=50 * 60,
+        budget_s=48 * 60,
     ),
 }
 

@@ -64,3 +64,14 @@ def test_a_folder_that_does_not_exist_is_told_before_the_measurement(
     with pytest.raises(SystemExit):
         main(["sameness", "--json", str(tmp_path / "missing" / "out.json")])
     assert "does not exist" in capsys.readouterr().err
+
+
+def test_a_claim_that_asks_for_it_learns_where_its_figures_go(tmp_path: Path) -> None:
+    (tmp_path / "keeping.py").write_text(
+        '"""Keeps."""\nfrom benchmarks.report import Report\n'
+        "def run(scale, beside=None):\n"
+        "    return Report(title='Keeping', figures={'beside': beside.name})\n"
+    )
+    sys.modules.pop(f"{claims.__name__}.keeping", None)
+    assert main(["keeping", "--json", str(tmp_path / "out.json")]) == 0
+    assert json.loads((tmp_path / "out.json").read_text())["beside"] == "out.json"
