@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from benchmarks.claims import _codec_gpu
-from benchmarks.claims._codec_losses import SEARCHED, mean_losses, sweep
+from benchmarks.claims._codec_losses import SEARCHED, mean_losses
 from benchmarks.claims._codec_rows import drawn_rows, trained_rows
 from benchmarks.claims._codec_speeds import THREADS, Speed, measure
+from benchmarks.claims._codec_sweeps import default_gain, gains, sweep_figures, sweep_table
+from benchmarks.claims._codec_times import kmeans_rates, rates, time_figures, time_table
 from benchmarks.report import Figure, Report, Table
 from holdfast.kernels import quantize
-
-PAPER_S, PAPER_MODEL_BYTES = 300.0, 1e12  # five minutes; models of "terabytes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +51,17 @@ def run(scale: str) -> Report:
         kinds[f"trained_{optimizer}"] = trained_rows(plan.steps, plan.scale, optimizer)[: plan.loss_rows]
     losses = {kind: mean_losses(part, plan.searched_rows, plan.kmeans_rows) for kind, part in kinds.items()}
     speeds = measure(rows, plan.searched_rows, plan.repeats)
-    figures = {**_loss_figures(losses), **_speed_figures(speeds)}
+    times = rates(speeds, kmeans_rates(rows[: plan.kmeans_rows]))
+    sweeps = {bits: gains(kinds["drawn"], bits) for bits in SEARCHED}
+    figures = {**_loss_figures(losses), **_speed_figures(speeds), **time_figures(times)}
+    for bits, found in sweeps.items():
+        figures |= sweep_figures(found, bits)
     if scale == "full" and _codec_gpu.is_there():
         figures |= _codec_gpu.measure()
-    tables = [*(_loss_table(kind, found) for kind, found in losses.items()), _speed_table(speeds)]
-    sweeps = [sweep(kinds["drawn"], bits) for bits in SEARCHED]
-    return Report(title="Few bits", tables=[*tables, *sweeps], figures=figures)
+    tables = [_loss_table(kind, each) for kind, each in losses.items()]
+    tables += [_speed_table(speeds), time_table(times)]
+    tables += [sweep_table(each, bits, default_gain(kinds["drawn"], bits)) for bits, each in sweeps.items()]
+    return Report(title="Few bits", tables=tables, figures=figures)
 
 
 def _loss_figures(losses: dict[str, dict[str, float]]) -> dict[str, Figure]:
@@ -91,9 +96,6 @@ def _speed_figures(speeds: dict[str, Speed]) -> dict[str, Figure]:
         figures[f"encode_GBps_{name}"] = speed.encode
         if speed.decode:
             figures[f"decode_GBps_{name}"] = speed.decode
-    for bits in SEARCHED:
-        rate = speeds[f"default_{bits}bit_1threads"].encode * 1e9
-        figures[f"default_{bits}bit_cores_for_1TB_in_5_minutes"] = PAPER_MODEL_BYTES / PAPER_S / rate
     return figures
 
 
