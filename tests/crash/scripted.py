@@ -18,7 +18,7 @@ import torch
 from torch.optim import Adagrad, Adam, Optimizer, SparseAdam
 
 import holdfast as hf
-from holdfast.policy import Strategy
+from holdfast.policy import Precision, Strategy
 from holdfast.runtime import Runtime
 from holdfast.storage import Store
 from tests.tiny import Tiny, snapshot
@@ -31,6 +31,9 @@ STRATEGIES = {
     "grid": hf.Grid(rule=hf.DeadShare(0.05), reset=False),
     "pairs": hf.Grid(rule=hf.Pairs(0.0), reset=False, concatenate=False),
 }
+
+PRECISIONS = {"differences": hf.Bits(2, difference=True)}  # of scripts that do not store rows exactly
+SCRIPTS: dict[str, Strategy] = {**STRATEGIES, "differences": STRATEGIES["grid"]}
 
 RETENTION = hf.KeepLast(2)
 SAVES = {1: (2, 4, 6), 2: (6, 8, 9)}
@@ -140,8 +143,42 @@ def play(
     return training.state()
 
 
+def play_rounded(
+    store: Store,
+    strategy: Strategy,
+    precision: Precision,
+    world: Runtime,
+    acknowledged: Acknowledged = lambda tag, state: None,
+) -> State:
+    """The same with rows that are not stored exactly: each save by a trainer of its own.
+
+    So all training goes on from what is stored, and an interruption, wherever it comes, changes nothing.
+    """
+    back_to = None
+    while True:
+        with trainer(store, strategy, world, precision) as (training, guard):
+            guard.resume(back_to)
+            number, step = training.timeline.number, guard.steps
+            if step:
+                acknowledged(f"{number}.{step}", training.state())
+            if f"{number}.{step}" == END:
+                return training.state()
+            if back_to is not None:
+                training.timeline.number = number = 2
+            elif step == SAVES[number][-1]:
+                back_to = BACK_TO
+                continue
+            back_to = None
+            _train(training, guard, lambda tag, state: None, saves=1)
+
+
 @contextmanager
-def trainer(store: Store, strategy: Strategy, world: Runtime) -> Iterator[tuple[Training, hf.Checkpointer]]:
+def trainer(
+    store: Store,
+    strategy: Strategy,
+    world: Runtime,
+    precision: Precision = hf.Exact(),  # noqa: B008 - frozen
+) -> Iterator[tuple[Training, hf.Checkpointer]]:
     """A trainer of the script, as a process that starts would make it."""
     training = Training()
     with hf.Checkpointer(
@@ -151,6 +188,7 @@ def trainer(store: Store, strategy: Strategy, world: Runtime) -> Iterator[tuple[
         extra=training.extra,
         save=hf.Never(),
         strategy=strategy,
+        precision=precision,
         retention=RETENTION,
         settings=SETTINGS,
         runtime=world,
@@ -158,14 +196,15 @@ def trainer(store: Store, strategy: Strategy, world: Runtime) -> Iterator[tuple[
         yield training, guard
 
 
-def _train(training: Training, guard: hf.Checkpointer, acknowledged: Acknowledged) -> None:
-    saves = SAVES[training.timeline.number]
-    while guard.steps < saves[-1]:
+def _train(training: Training, guard: hf.Checkpointer, acknowledged: Acknowledged, *, saves: int | None = None) -> None:
+    """Train and save to the end of the timeline, or so many saves far."""
+    due = [step for step in SAVES[training.timeline.number] if step > guard.steps][:saves]
+    while due and guard.steps < due[-1]:
         guard.step(loss=training.step(guard.steps + 1))
-        if guard.steps in saves:
+        if guard.steps in due:
             tag = f"{training.timeline.number}.{guard.steps}"
             guard.save(tag=tag, wait=True)
-            acknowledged(tag, training.state())
             guard.drain(arranged=True)  # in turn: a life must have the same operations whenever it is lived
-            if guard.steps == saves[1]:
+            acknowledged(tag, training.state())
+            if guard.steps == SAVES[training.timeline.number][1]:
                 guard.annotate(auc=0.5)  # a commit of its own

@@ -21,7 +21,8 @@ from holdfast.checkpoint.resume import ModelRestorer
 from holdfast.checkpoint.state import TrainingState
 from holdfast.checkpoint.tables import find_tables
 from holdfast.run import Run
-from holdfast.storage import LocalStore
+from holdfast.runtime import Runtime
+from holdfast.storage import LocalStore, Store
 from holdfast.testing.disk import SimulatedDisk
 from holdfast.testing.power import PowerCut
 from tests.crash.recording import (
@@ -36,7 +37,17 @@ from tests.crash.recording import (
     listed,
     objects,
 )
-from tests.crash.scripted import RETENTION, STRATEGIES, State, Training, play, runtime
+from tests.crash.scripted import (
+    PRECISIONS,
+    RETENTION,
+    SCRIPTS,
+    Acknowledged,
+    State,
+    Training,
+    play,
+    play_rounded,
+    runtime,
+)
 from tests.independent.reader import IndependentRun
 from tests.tiny import same
 
@@ -71,7 +82,7 @@ def record(name: str, reboots: Sequence[str], likeness: Callable[[SimulatedDisk]
     recorder = Recorder(disk, reboots, likeness)
     states: dict[str, State] = {}
     world = runtime(FIRST_LIFE)
-    end = play(WitnessedStore(recorder, world), STRATEGIES[name], world, states.__setitem__)
+    end = live(WitnessedStore(recorder, world), name, world, states.__setitem__)
     recorder.finish()
     return Recording(
         states=states,
@@ -81,6 +92,13 @@ def record(name: str, reboots: Sequence[str], likeness: Callable[[SimulatedDisk]
         aftermaths=tuple(recorder.aftermaths.values()),
         left_by=recorder.left_by,
     )
+
+
+def live(store: Store, name: str, world: Runtime, acknowledged: Acknowledged = lambda tag, state: None) -> State:
+    """The script of that name, from wherever the run stands to its end."""
+    if name in PRECISIONS:
+        return play_rounded(store, SCRIPTS[name], PRECISIONS[name], world, acknowledged)
+    return play(store, SCRIPTS[name], world, acknowledged)
 
 
 def check(name: str, recording: Recording, left: Aftermath) -> None:
@@ -94,13 +112,14 @@ def check(name: str, recording: Recording, left: Aftermath) -> None:
     assert [info.id for info in run.checkpoints()] == [identifier for identifier, _ in listed(head)]
     assert run.verify() == []
     check_exact(store, head, recording.states)
-    assert same(play(store, STRATEGIES[name], runtime(SECOND_LIFE)), recording.end)
+    assert same(live(store, name, runtime(SECOND_LIFE)), recording.end)
     run.prune(RETENTION, grace_s=0.0)  # where nothing was left to save, nobody has tidied up yet
     check_exact(store, run.head(), recording.states)
     assert run.verify() == []
-    entries = run.head().entries
-    assert {entry.info.id for entry in entries} <= _stored_folders(left.disk)
-    assert _stored_folders(left.disk) <= {folder for entry in entries for folder in entry.folders}
+    head = run.head()
+    referred = {folder for entry in head.entries for folder in entry.folders}
+    assert {entry.info.id for entry in head.entries} <= _stored_folders(left.disk)
+    assert _stored_folders(left.disk) <= referred | {outline.folder for outline in head.catalog.outlines}
 
 
 def check_exact(store: LocalStore, head: Head | None, states: dict[str, State]) -> None:
@@ -120,8 +139,8 @@ def _stored_folders(disk: SimulatedDisk) -> set[str]:
     return {path.removeprefix(prefix).partition("/")[0] for path in files}
 
 
-def check_all(name: str, recording: Recording) -> None:
-    for left in recording.aftermaths:
+def check_all(name: str, recording: Recording, *, every: int = 1) -> None:
+    for left in recording.aftermaths[::every]:
         try:
             check(name, recording, left)
         except BaseException as error:
@@ -135,35 +154,35 @@ def check_live(name: str, recording: Recording, cut: Cut) -> None:
     disk.crash_at(cut.operation, tear=cut.torn)
     world = runtime(FIRST_LIFE)
     with pytest.raises(PowerCut):
-        play(LocalStore(ROOT, disk, world), STRATEGIES[name], world)
+        live(LocalStore(ROOT, disk, world), name, world)
     assert disk.operations == cut.operation
     REBOOTS[cut.reboot](disk, cut.operation)
     assert everything(disk) == recording.left_by[cut]
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_every_commit_survives_a_power_cut_at_any_operation(name: str) -> None:
-    check_all(name, record(name, LOST_OR_KEPT, objects))
+    check_all(name, record(name, LOST_OR_KEPT, objects), every=5 if name in PRECISIONS else 1)  # slow tests take all
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_trainer_and_agent_die_with_the_power_and_leave_what_was_recorded(name: str) -> None:
     recording = record(name, LOST_OR_KEPT, objects)
-    first = list(STRATEGIES).index(name)  # others than the other strategies' tests take
+    first = list(SCRIPTS).index(name)  # others than the other strategies' tests take
     for cut in list(recording.left_by)[first:-2:SAMPLED]:
         check_live(name, recording, cut)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_every_commit_survives_whatever_a_power_cut_leaves_by_chance(name: str) -> None:
     check_all(name, record(name, tuple(REBOOTS), everything))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_an_independent_reader_finds_the_same_after_any_power_cut(name: str, tmp_path: Path) -> None:
     recording = record(name, LOST_OR_KEPT, objects)
     for number, left in enumerate(recording.aftermaths):
@@ -189,7 +208,7 @@ def write_out(disk: SimulatedDisk, path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_trainer_and_agent_die_with_the_power_at_any_operation(name: str) -> None:
     recording = record(name, LOST_OR_KEPT, objects)
     for cut in list(recording.left_by)[:-2]:  # the last ones are after the last operation
