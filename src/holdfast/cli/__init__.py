@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from holdfast.cli import following, inspecting, planning, pruning, reporting, transfer, verifying
+from holdfast.cli import following, inspecting, planning, pruning, reporting, simulating, transfer, verifying
 from holdfast.cli.common import OneLineErrors, common_options
 
 __all__ = ["app", "main"]
@@ -27,6 +27,7 @@ app.command("export")(transfer.export)
 app.command("import")(transfer.import_)
 app.command("prune")(pruning.prune)
 app.command("plan")(planning.plan)
+app.command("simulate")(simulating.simulate)
 app.command("report")(reporting.report)
 
 

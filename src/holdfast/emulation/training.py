@@ -1,0 +1,37 @@
+"""What an emulation trains: anything that goes step by step, and always the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
+
+from torch import nn
+from torch.optim import Optimizer
+
+
+class Training(Protocol):
+    """A training at its start. Step n is a function of the state before it and of n.
+
+    So training the same steps again from the same state gives the same state, and full recovery need not do it.
+    """
+
+    @property
+    def model(self) -> nn.Module:
+        """What is trained."""
+
+    @property
+    def optimizers(self) -> Sequence[Optimizer]:
+        """What moves it."""
+
+    @property
+    def steps(self) -> int:
+        """How many there are."""
+
+    def step(self, number: int) -> None:
+        """Train step ``number``, from 0."""
+
+    def auc(self) -> float:
+        """How good the model is, on samples that it does not train on."""
+
+
+Build: TypeAlias = Callable[[], Training]  # the same training every time
