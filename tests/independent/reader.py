@@ -33,8 +33,10 @@ class IndependentRun:
         require(self.catalog["number"] == newest, self._name, "holds another number")
         pages = [entry for page in self.catalog["pages"] for entry in self._page(page)]
         self._entries: list[Json] = pages + self.catalog["entries"]
-        self._by_id: dict[str, Json] = {entry["id"]: entry for entry in self._entries}
-        require(len(self._by_id) == len(self._entries), self._name, "lists a checkpoint twice")
+        self._priority: list[Json] = self.catalog.get("priority", [])
+        listed = self._entries + self._priority
+        self._by_id: dict[str, Json] = {entry["id"]: entry for entry in listed}
+        require(len(self._by_id) == len(listed), self._name, "lists a checkpoint twice")
 
     def objects(self) -> dict[str, int]:
         """Every object's size by its name, in name order, whether anything refers to it or not."""
@@ -47,6 +49,12 @@ class IndependentRun:
     def tables(self, checkpoint: str) -> dict[str, dict[str, Array]]:
         """All rows of all tables, by table name and column name."""
         history = [self._parts(step) for step in self._stands_on(checkpoint)]
+        return {table["name"]: self._table(table["name"], history) for table in history[0][0]["tables"]}
+
+    def newest(self) -> dict[str, dict[str, Array]]:
+        """The newest row of each kind: the head's checkpoint with the priority saves on top."""
+        saves = [*reversed(self._priority), *map(self._entry, self._stands_on(self.catalog["head"]))]
+        history = [self._parts(entry["id"]) for entry in saves]
         return {table["name"]: self._table(table["name"], history) for table in history[0][0]["tables"]}
 
     def state(self, checkpoint: str, rank: int = 0) -> tuple[Json, list[Array]]:
@@ -75,6 +83,12 @@ class IndependentRun:
             for part in self._parts(entry["id"]):
                 self.value(entry["id"], part["rank"])
             self.tables(entry["id"])
+        for entry in self._priority:
+            require(entry["kind"] == "priority" and entry["base"] == self.catalog["head"], self._name, "another base")
+            require(self.value(entry["id"]) == {"step": entry["step"]}, entry["id"], "holds another state")
+        require(all(entry["kind"] != "priority" for entry in self._entries), self._name, "lists rows as a checkpoint")
+        if self.catalog["head"] is not None:
+            self.newest()
         self._check_bundles()
         for name in self.objects():
             if not name.endswith(".safetensors"):
@@ -105,7 +119,7 @@ class IndependentRun:
         bundles: dict[str, list[Any]] = {}
         places: dict[str, list[list[int]]] = {}
         rearranged: set[str] = set()  # where rows were moved away from, or shared with what was dropped since
-        for entry in self._entries:
+        for entry in self._entries + self._priority:
             for part in self._parts(entry["id"]):
                 chunks = [chunk[0] for table in part["tables"] for chunk in table["chunks"]]
                 for place in chunks + [chunk["place"] for chunk in part["state"]]:

@@ -190,6 +190,15 @@ class Rank:
     def save(self, *, wait: bool) -> bool:
         return self._guard.save(wait=wait)
 
+    def drain(self) -> None:
+        self._guard.drain()
+
+    def recover(self, servers: list[int], of: int) -> dict[str, str]:
+        """Lose a part of the tables and bring it back; the state after it."""
+        self._guard.emulate_failure(servers, of=of)
+        self._guard.recover(servers, of=of)
+        return self._training.digests()
+
     def refuse(self, flag: bool) -> None:
         """Whether the extra state refuses to be saved from now on."""
         self._training.moody.refuses = flag

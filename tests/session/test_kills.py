@@ -112,6 +112,32 @@ def test_agent_killed_in_the_middle_of_a_save_loses_nothing(tmp_path: Path) -> N
     assert hf.open_run(url).verify() == []
 
 
+def test_trainer_killed_between_saves_of_rows_continues_from_the_checkpoint(tmp_path: Path) -> None:
+    url = str(tmp_path / "run")
+    with trainer(url, "--partial", "--pause-s", "0.02") as first:
+        first.until(lambda word, number: word == "rows" and number > 10)
+        first.kill()
+        wait_until_gone(first.agent)
+    newest = hf.open_run(url).checkpoints()[-1].step
+    assert newest % 10 == 0
+    with trainer(url, "--partial") as second:
+        assert second.until(lambda word, _: word == "resumed") == ("resumed", newest)
+        assert second.finish()
+    assert hf.open_run(url).verify() == []
+
+
+def test_agent_killed_while_rows_are_saved_loses_no_checkpoint(tmp_path: Path) -> None:
+    url = str(tmp_path / "run")
+    with trainer(url, "--partial", "--pause-s", "0.02") as process:
+        process.until(lambda word, number: word == "step" and number == 14)  # a save of rows has just begun
+        os.kill(process.agent, signal.SIGKILL)
+        assert process.finish()
+    model, optimizers = build()
+    assert hf.open_run(url).restore(model=model, optimizer=optimizers).step == 40
+    assert same(snapshot(model, optimizers), uninterrupted(40))
+    assert hf.open_run(url).verify() == []
+
+
 def test_ctrl_c_does_not_reach_the_agent(tmp_path: Path) -> None:
     url = str(tmp_path / "run")
     with trainer(url, "--hold-at", "20") as process:

@@ -268,6 +268,9 @@ def test_an_independent_reader_reads_a_run_with_priority_saves(tmp_path: Path) -
         assert newest["step"] == 8
         read = reader.tables(newest["id"])["emb.0"]["weight"]
         assert torch.equal(torch.from_numpy(read.copy()), states[8]["emb.0.weight"])
+        for name, columns in reader.newest().items():
+            ours = hf.open_run(tmp_path / "run").read_newest_rows(name, range(len(columns["weight"])))
+            assert equal(ours, {column: torch.from_numpy(values.copy()) for column, values in columns.items()})
 
 
 def test_exports_listings_and_summaries_are_of_checkpoints(tmp_path: Path) -> None:
@@ -366,6 +369,21 @@ def test_exactly_the_lost_rows_come_back_as_they_were_saved_last(
         expected = started.train(17)  # goes on, and the next checkpoint holds what came back
         assert same(restored(store, 16), expected[16])
         assert not any(torch.isnan(each).any() for each in expected[17].values())
+
+
+@pytest.mark.parametrize("consistent", CONSISTENT, ids=repr)
+def test_rows_above_checkpoints_in_few_bits_are_exact(store: MemoryStore, consistent: Strategy) -> None:
+    strategy = hf.Partial(priority=hf.MFU(r=0.25), consistent=consistent)
+    with training(store, strategy, precision=hf.Bits(4, difference=True)) as started:
+        states = started.train(20)
+        saved = stored_rows(store, hf.open_run(store).head().catalog.priority[-1])
+        started.guard.emulate_failure([0, 1], of=2)
+        started.guard.recover([0, 1], of=2)
+        for name in TABLES:
+            rows = started.rows(name)["weight"]
+            exact = torch.tensor(sorted(saved[name]))
+            assert len(exact) and torch.equal(rows[exact], states[20][f"{name}.weight"][exact])
+            assert (rows - states[20][f"{name}.weight"]).abs().max() < 0.5 and not rows.isnan().any()
 
 
 def test_a_part_lost_before_the_optimizers_first_save_comes_back_with_fresh_slots(store: MemoryStore) -> None:

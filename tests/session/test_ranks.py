@@ -111,6 +111,26 @@ def test_a_resumed_job_goes_on_as_if_nothing_had_happened(job: Job, url: str, st
     assert_exact(url, states, sparse=sparse)
 
 
+@pytest.mark.parametrize("priority", [hf.MFU(r=0.4), hf.SSU(r=0.4), hf.SCAR(r=0.4)], ids=repr)
+def test_ranks_save_their_rows_first_and_recover_the_same_part(job: Job, url: str, priority: Any) -> None:
+    strategy = hf.Partial(priority=priority, consistent=hf.Consecutive())
+    assert job.call("open", url=url, save=EVERY_5, strategy=strategy.to_dict()) == [0, 0]
+    states = {0: job.call("state")[0]}
+    for _ in range(9):
+        states |= train(job, 1)
+        job.call("drain")
+    run = hf.open_run(url)
+    assert [info.step for info in run.priority_saves()] == [6, 8]
+    for entry in run.head().catalog.priority:
+        assert [part.rank for part in VerifiedReader(run.store).parts(entry)] == [0, 1]
+    first, second = job.call("recover", servers=[1], of=3)
+    assert first == second and first != states[9]
+    states |= train(job, 4)
+    job.call("close")
+    assert saved_steps(url) == [0, 5, 10, 13]
+    assert_exact(url, states)
+
+
 @pytest.mark.parametrize("strategy", [hf.Intermittent(), hf.Grid(rule=hf.DeadShare(0.1))], ids=repr)
 def test_differences_from_a_baseline_of_two_writers_are_read_by_two_and_by_one(
     job: Job, url: str, strategy: Any

@@ -20,17 +20,25 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=10)
     parser.add_argument("--pause-s", type=float, default=0.0)
     parser.add_argument("--hold-at", type=int, default=-1)
+    parser.add_argument("--partial", action="store_true", help="save rows at every second step, too")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     model, optimizers = build()
     with hf.Checkpointer(
-        arguments.url, model=model, optimizer=optimizers, save=hf.EverySteps(arguments.every), overlap=hf.Overlap.WAIT
+        arguments.url,
+        model=model,
+        optimizer=optimizers,
+        save=hf.EverySteps(arguments.every),
+        strategy=hf.Partial(priority=hf.MFU(r=0.2), consistent=hf.Consecutive()) if arguments.partial else None,
+        overlap=hf.Overlap.WAIT,
     ) as guard:
         say("resumed", guard.resume())
         say("agent", guard.agent_pid or 0)
         for step in range(guard.steps, arguments.steps):
-            before = guard.stats.snapshots
+            before, rows_before = guard.stats.snapshots, guard.stats.priority_saves
             guard.step(loss=train_step(model, optimizers, step))
+            if guard.stats.priority_saves > rows_before:
+                say("rows", guard.steps)
             if guard.stats.snapshots > before:
                 say("snapshot", guard.steps)
             say("step", guard.steps)
