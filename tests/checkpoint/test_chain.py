@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from holdfast.checkpoint.chain import Chain, Change, Draft, Head
-from holdfast.checkpoint.changes import Clocks, add_checkpoint, annotate, go_back, prune, take_over
+from holdfast.checkpoint.changes import Clocks, add_checkpoint, add_priority, annotate, go_back, prune, take_over
 from holdfast.checkpoint.collect import collect_orphans
 from holdfast.errors import DamagedData, RunError, SaveFailed, TakenOver
 from holdfast.format.catalog import (
@@ -329,6 +329,58 @@ def test_going_back_abandons_what_was_ahead_also_inside_pages(store: MemoryStore
     head = chain.commit(go_back(entry(30).info.id, term=1, store_s=chain.store_s))
     assert [item.info.step for item in head.entries if not item.info.abandoned] == list(range(31))
     assert newest(store) == head
+
+
+def rows_on(base: int, step: int) -> Entry:
+    """A priority save on top of the checkpoint of step ``base``."""
+    save = entry(step)
+    info = replace(save.info, kind=Kind.PRIORITY, parent=entry(base).info.id, base=entry(base).info.id)
+    return replace(save, info=info)
+
+
+def rows_of(head: Head) -> list[int]:
+    return [each.info.step for each in head.catalog.priority]
+
+
+def test_priority_saves_stand_beside_the_checkpoints_until_the_next_one(store: MemoryStore) -> None:
+    chain = started(store)
+    chain.commit(saving(10))
+    for step in (12, 14, 14):  # committing one twice is one commit
+        head = chain.commit(add_priority(rows_on(10, step), term=1))
+    assert (steps(head), rows_of(head), head.catalog.head) == ([10], [12, 14], entry(10).info.id)
+    assert newest(store) == head and head.catalog.number == 4
+    assert rows_of(chain.commit(annotate(entry(10).info.id, {"auc": 1.0}, term=1))) == [12, 14]
+    assert rows_of(chain.commit(prune(KeepLast(1), term=1, clocks=CLOCKS))) == [12, 14]
+    head = chain.commit(saving(20))
+    assert (steps(head), rows_of(head)) == ([10, 20], [])
+    assert [item.folder for item in head.catalog.garbage] == [entry(12).info.id, entry(14).info.id]
+
+
+def test_priority_saves_that_come_too_late_are_refused(store: MemoryStore) -> None:
+    chain = started(store)
+    chain.commit(saving(10))
+    chain.commit(add_priority(rows_on(10, 12), term=1))
+    chain.commit(saving(20))
+    for late in (rows_on(10, 14), rows_on(10, 12)):  # a new one, and one that was dropped
+        with pytest.raises(SaveFailed):
+            chain.commit(add_priority(late, term=1))
+    chain.commit(take_over())
+    with pytest.raises(TakenOver):
+        chain.commit(add_priority(rows_on(20, 22), term=1))
+
+
+@pytest.mark.parametrize(("to", "reason"), [(10, "go back"), (20, "drop rows")])
+def test_going_back_drops_priority_saves_even_those_on_the_same_checkpoint(
+    store: MemoryStore, to: int, reason: str
+) -> None:
+    chain = started(store)
+    chain.commit(saving(10))
+    chain.commit(saving(20))
+    chain.commit(add_priority(rows_on(20, 22), term=1))
+    head = chain.commit(go_back(entry(to).info.id, term=1, store_s=chain.store_s))
+    assert rows_of(head) == [] and head.catalog.reason == reason
+    assert [item.folder for item in head.catalog.garbage] == [entry(22).info.id]
+    assert [item.info.abandoned for item in head.entries] == [False, to == 10]
 
 
 def test_older_entries_move_to_pages_and_the_catalog_stays_small(store: MemoryStore) -> None:

@@ -61,7 +61,7 @@ catalogs = st.builds(
         st.builds(Garbage, folder=names, dropped_s=times, names=st.lists(names, max_size=2).map(tuple)), max_size=3
     ).map(tuple),
     lineage=st.lists(st.tuples(counts, names), max_size=3).map(tuple),
-    options=st.dictionaries(names, counts, max_size=2),
+    options=st.dictionaries(names, counts, max_size=2), priority=entries,
 )  # fmt: skip
 
 

@@ -45,3 +45,33 @@ def test_tables_on_a_gpu_are_saved_as_deltas_and_come_back_bit_for_bit(tmp_path:
         run.restore(info.step, model=other, optimizer=others)
         assert same(snapshot(other, others), states[info.step])
     assert strategy == hf.Full() or run.checkpoints()[-1].rows_written < 1000
+
+
+@pytest.mark.parametrize("priority", [hf.SCAR(r=0.25), hf.MFU(r=0.25), hf.SSU(r=0.25)], ids=repr)
+def test_rows_are_chosen_on_the_gpu_and_a_lost_part_comes_back_to_it(tmp_path: Path, priority: Any) -> None:
+    model, optimizers = build()
+    run = hf.open_run(tmp_path / "run")
+    strategy = hf.Partial(priority=priority, consistent=hf.Consecutive())
+    settings = {"save": hf.EverySteps(8), "strategy": strategy, "overlap": hf.Overlap.WAIT}
+    with hf.Checkpointer(tmp_path / "run", model=model, optimizer=optimizers, **settings) as guard:
+        guard.resume()
+        for step in range(13):
+            guard.step(loss=train_step(model, optimizers, step))
+            guard.drain()
+        saves = run.priority_saves()
+        assert [info.step for info in saves] == [10, 12] and 0 < saves[-1].rows_written < 200
+        before = [table.weight.detach().clone() for table in model.emb]
+        view = [run.read_newest_rows(f"emb.{number}", range(len(each)))["weight"] for number, each in enumerate(before)]
+        guard.emulate_failure([1], of=4)
+        assert any(table.weight.isnan().any() for table in model.emb)
+        guard.recover([1], of=4)
+        for table, live, saved in zip(model.emb, before, view, strict=True):
+            lost = slice(len(live) // 4, len(live) // 2)
+            expected = live.clone()
+            expected[lost] = saved[lost].cuda()
+            assert torch.equal(table.weight, expected)
+        guard.save(wait=True)
+    state = snapshot(model, optimizers)
+    model, optimizers = build(99)
+    run.restore(model=model, optimizer=optimizers)
+    assert same(snapshot(model, optimizers), state)

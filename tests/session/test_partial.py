@@ -13,11 +13,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torchdata.stateful_dataloader import StatefulDataLoader
+from typer.testing import CliRunner
 
 import holdfast as hf
 from holdfast.checkpoint.lookup import lookup_rows
 from holdfast.checkpoint.partial import Servers, newest_entries, plan_newest
 from holdfast.checkpoint.read import VerifiedReader, leased
+from holdfast.cli import app
 from holdfast.errors import CheckpointNotFound, ConfigurationError, ModelMismatch, RunError
 from holdfast.format.catalog import Entry
 from holdfast.format.layout import chunk_columns
@@ -281,6 +283,11 @@ def test_exports_listings_and_summaries_are_of_checkpoints(tmp_path: Path) -> No
         assert torch.equal(torch.load(tmp_path / "model.pt")["emb.0.weight"], states[8]["emb.0.weight"])
         summary = run.summary()
         assert (summary.checkpoint.step, summary.checkpoints, summary.priority_saves) == (8, 2, 3)
+        shown = CliRunner().invoke(app, ["show", str(tmp_path / "run")], env={"COLUMNS": "200"}).output
+        assert "3 since the newest checkpoint" in shown and "0 of a budget of 0.5" in shown
+        listed = CliRunner().invoke(app, ["ls", str(tmp_path / "run")], env={"COLUMNS": "200"}).output
+        assert "full" in listed and "priority" not in listed
+        assert CliRunner().invoke(app, ["verify", str(tmp_path / "run")]).exit_code == 0
 
 
 # ---- the baseline ------------------------------------------------------------------------------------------------

@@ -118,9 +118,7 @@ class MfuSelector(Selector):
             self._counts[:-1] += _used_rows(gradient)[self._start : self._stop]
 
     def choose(self) -> Tensor:
-        counts = self._counts[:-1]
-        most, ids = torch.topk(counts, self._limit, sorted=False)
-        return ids[most > 0].sort().values + self._start
+        return _largest(self._counts[:-1], self._limit) + self._start
 
     def begin(self, ids: Tensor | None) -> None:
         local = None if ids is None else ids - self._start
@@ -155,9 +153,7 @@ class ScarSelector(Selector):
         return self._saved.nbytes
 
     def choose(self) -> Tensor:
-        changes = self._changes()
-        largest, ids = torch.topk(changes, self._limit, sorted=False)
-        return ids[largest != 0].sort().values + self._start
+        return _largest(self._changes(), self._limit) + self._start
 
     def begin(self, ids: Tensor | None) -> None:
         local = torch.nonzero(self._changes()).reshape(-1) if ids is None else ids - self._start
@@ -254,6 +250,15 @@ class SsuSelector(Selector):
             return joined
         kept = self._random.choice(len(joined), self._limit, replace=False)
         return joined[torch.from_numpy(np.sort(kept)).to(joined.device)]
+
+
+def _largest(values: Tensor, limit: int) -> Tensor:
+    """Where the largest values are, ascending; none that is zero."""
+    ids = torch.nonzero(values).reshape(-1)
+    if len(ids) <= limit:
+        return ids
+    chosen = torch.topk(values[ids], limit, sorted=False).indices
+    return ids[chosen.sort().values]
 
 
 def _used_rows(gradient: Tensor) -> Tensor:
