@@ -46,7 +46,7 @@ PLANS = {
         model=Model(scale=0.001, steps=600, batch_size=128, test_samples=20_000), seeds=2, draws=2, budget_s=240
     ),
     "full": Plan(
-        model=Model(scale=0.005, steps=2000, batch_size=256, test_samples=40_000), seeds=20, draws=3, budget_s=55 * 60
+        model=Model(scale=0.005, steps=2000, batch_size=256, test_samples=40_000), seeds=24, draws=3, budget_s=55 * 60
     ),
 }
 

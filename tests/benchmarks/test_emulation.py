@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch.optim import SGD
 
 from benchmarks.claims import emulation
 from benchmarks.claims._emulation_cases import UNDISTURBED, Case, cases
 from benchmarks.claims._emulation_runs import PLANS, Lines, missing, train_all
 from benchmarks.claims._emulation_statistics import Drops, Slopes, resampled
-from benchmarks.claims._emulation_trainer import Trained
+from benchmarks.claims._emulation_trainer import DlrmTraining, Trained
+from benchmarks.data.synthetic import ClickStream
+from benchmarks.training import train_step
 from holdfast.emulation import charged
 from holdfast.planner.emulated import EmulatedJob
 
@@ -80,6 +85,19 @@ def test_a_seed_counts_for_slopes_only_when_all_of_it_was_trained() -> None:
         ["cpr-vanilla", "cpr-ssu"],
     )
     assert len(whole.squares) == PLAN.seeds and len(part.squares) == PLAN.seeds - 1
+
+
+def test_the_training_is_that_of_a_plain_dlrm_by_sgd() -> None:
+    fast, plain = DlrmTraining(PLAN.model, 1), DlrmTraining(PLAN.model, 1)
+    plain.model = copy.deepcopy(plain.model)  # tables of their own again
+    rest = [*plain.model.bottom.parameters(), *plain.model.top.parameters()]
+    rates = PLAN.model.table_rate, PLAN.model.rest_rate
+    optimizers = [SGD(plain.model.emb.parameters(), lr=rates[0]), SGD(rest, lr=rates[1])]
+    for number in range(20):
+        fast.step(number)
+        train_step(plain.model, ClickStream(1, PLAN.model.scale).batch(number, PLAN.model.batch_size), optimizers)
+    for name, value in plain.model.state_dict().items():
+        torch.testing.assert_close(fast.model.state_dict()[name], value, rtol=1e-4, atol=1e-5)
 
 
 def test_trainings_need_pytorch_and_numpy_alone() -> None:

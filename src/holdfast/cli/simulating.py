@@ -148,7 +148,8 @@ def _step_bar(steps: int) -> Iterator[Callable[[], None]]:
 
 def _print(found: EmulatedJob) -> None:
     runs = found.strategies[0].runs
-    output().print(f"{found.title}; {sum(len(run.failures) for run in runs)} failures in {len(runs)} runs")
+    failures = sum(len(run.failures) for run in runs)
+    output().print(f"{found.title}; failures in {len(runs)} training(s): {failures}")
     drawn = table("strategy", "save every", "save", "load", "lost", "resched.", "overhead", "PLS", "AUC", "AUC drop")
     for column in drawn.columns[1:]:
         column.justify = "right"
