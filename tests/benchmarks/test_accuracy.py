@@ -84,9 +84,9 @@ def test_the_fast_trainer_takes_the_steps_of_the_plain_one() -> None:
 
 
 def test_restores_are_spread_evenly_and_none_comes_at_the_end() -> None:
-    assert SETTINGS["published_2bit_x1"].steps(100) == [50]
-    assert SETTINGS["published_3bit_x3"].steps(100) == [25, 50, 75]
-    assert len(SETTINGS["published_8bit_x100"].steps(TINY.steps)) == 100
+    assert SETTINGS["published_2x1"].steps(100) == [50]
+    assert SETTINGS["published_3x3"].steps(100) == [25, 50, 75]
+    assert len(SETTINGS["published_8x100"].steps(TINY.steps)) == 100
     assert all(min(each.steps(2500)) > 0 and max(each.steps(2500)) < 2500 for each in SETTINGS.values())
 
 
@@ -125,7 +125,7 @@ def test_bounds_are_students_over_pairs_of_whole_seeds() -> None:
     cut = [*found, Result(seed=3, setting=PLAIN, auc=0.1, log_loss=9.0, points=[0.1])]
     assert whole_seeds(cut) == [0, 1, 2]
     assert missing(cut, 3) == list(SETTINGS)
-    drop = drops(cut)["published_2bit_x1"]
+    drop = drops(cut)["published_2x1"]
     assert drop.auc.mean == pytest.approx(2e-4)
     assert drop.log_loss.mean == pytest.approx(2e-4)
     assert drop.auc.bound == pytest.approx(2e-4 + student_95(2) * 1e-4 / math.sqrt(3))
@@ -143,5 +143,5 @@ def test_the_claim_leaves_figures_trainings_and_a_plot(tmp_path: Path) -> None:
     assert len(report.tables[0].rows) == len(SETTINGS)
     assert len(Results(tmp_path / "accuracy.runs.jsonl", TINY).read()) == 2 * (1 + len(SETTINGS))
     assert (tmp_path / "accuracy.svg").read_text().startswith("<svg")
-    bound = float(report.figures["published_2bit_x1_auc_drop_bound_percent"])
-    assert bound > float(report.figures["published_2bit_x1_auc_drop_percent"])
+    bound = float(report.figures["published_2x1_auc_drop_bound_percent"])
+    assert bound > float(report.figures["published_2x1_auc_drop_percent"])
