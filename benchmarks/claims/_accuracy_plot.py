@@ -25,7 +25,7 @@ def plot(found: Mapping[str, Drops], job: Job, path: Path) -> None:
     lines = base.mark_line(point=True).encode(
         x=alt.X("samples:Q", title="training samples"),
         y=alt.Y("drop:Q", title="mean drop of the AUC, %"),
-        color=alt.Color("line:N", title=None),
+        color=alt.Color("line:N", title=None, scale=alt.Scale(scheme="category20")),
     )
     tolerated = base.mark_rule(strokeDash=[4, 4]).encode(y=alt.datum(100 * TOLERATED))
     panels = alt.layer(lines, tolerated).properties(width=260, height=200)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.data.schema import Batch
+from benchmarks.data.schema import DENSE_FIELDS, Batch
 from benchmarks.data.synthetic import FIELDS, ClickStream
 from benchmarks.models import DLRM
 from benchmarks.training import auc
@@ -165,7 +165,15 @@ class Trainer:
 
     def _samples(self, stream: ClickStream, start: int, count: int) -> Batch:
         """With the ids of the matrix's rows; in 32 bits, which is half the memory."""
-        firsts = range(start, start + count, _AT_ONCE)
-        parts = [stream.samples(first, min(_AT_ONCE, start + count - first)) for first in firsts]
-        ids = torch.cat([(part.ids + self._first_rows).int() for part in parts])
-        return Batch(torch.cat([part.dense for part in parts]), ids, torch.cat([part.labels for part in parts]))
+        made = Batch(
+            torch.empty(count, DENSE_FIELDS), torch.empty(count, FIELDS, dtype=torch.int32), torch.empty(count)
+        )
+        for first in range(0, count, _AT_ONCE):
+            part = stream.samples(start + first, min(_AT_ONCE, count - first))
+            place = slice(first, first + len(part.labels))
+            made.dense[place], made.ids[place], made.labels[place] = (
+                part.dense,
+                part.ids + self._first_rows,
+                part.labels,
+            )
+        return made

@@ -57,14 +57,14 @@ PLANS = {
             dim=16,
             width=64,
             batch_size=1024,
-            steps=2500,
+            steps=4900,
             test_samples=400_000,
             points=8,
             point_samples=32768,
         ),
         least_seeds=8,
         most_seeds=48,
-        budget_s=48 * 60,
+        budget_s=46 * 60,
     ),
 }
 
