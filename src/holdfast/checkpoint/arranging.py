@@ -47,7 +47,7 @@ class Arranging:
         """Take in a commit. Whatever goes wrong here, the checkpoint is safe."""
         try:
             self._rearranger.saved(entry, manifest, ids)
-        except HoldfastError as error:
+        except Exception as error:
             self._give_up(error)
         self._tell(GridNews(stats=self._rearranger.stats.to_json()))
 
@@ -77,7 +77,7 @@ class Arranging:
         """Whether there was something to rearrange and it went well."""
         try:
             done = self._rearranger.round()
-        except HoldfastError as error:
+        except Exception as error:
             self._give_up(error)
             return False
         if done:
@@ -86,9 +86,10 @@ class Arranging:
             self._tidy()
         return done
 
-    def _give_up(self, error: HoldfastError) -> None:
-        """Until the next commit; what is wrong is told once."""
+    def _give_up(self, error: Exception) -> None:
+        """Until the next commit; what is wrong is told once. Even an error of our own must not keep a drain waiting."""
         self._rearranger.forget()
-        if str(error) != self._problem:
-            self._problem = str(error)
-            self._tell(Notice(message=f"increments are not rearranged for now: {error}"))
+        problem = str(error) if isinstance(error, HoldfastError) else repr(error)
+        if problem != self._problem:
+            self._problem = problem
+            self._tell(Notice(message=f"increments are not rearranged for now: {problem}"))
