@@ -139,6 +139,8 @@ def _drop_figures(drops: Drops) -> dict[str, Figure]:
     seeds = drops.seeds()
     figures["auc_undisturbed"] = statistics.fmean(map(drops.auc, seeds))
     figures["seeds"] = len(seeds)
+    lossy = "lost_12/cpr-vanilla"  # the budget is that of the mean
+    figures["pls_mean"] = statistics.fmean(drops.pls(seed, lossy) for seed in drops.seeds(lossy))
     return figures
 
 

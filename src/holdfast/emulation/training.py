@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from collections.abc import Sequence
+from typing import Protocol
 
 from torch import nn
 from torch.optim import Optimizer
@@ -32,6 +32,3 @@ class Training(Protocol):
 
     def auc(self) -> float:
         """How good the model is, on samples that it does not train on."""
-
-
-Build: TypeAlias = Callable[[], Training]  # the same training every time
