@@ -28,24 +28,14 @@ from holdfast.checkpoint.arguments import (
 from holdfast.checkpoint.buffer import FrameBuffer
 from holdfast.checkpoint.capture import Capture
 from holdfast.checkpoint.chain import Chain
-from holdfast.checkpoint.channel import Configure
 from holdfast.checkpoint.crew import Progress
-from holdfast.checkpoint.launch import Launcher
+from holdfast.checkpoint.launch import Launcher, configuration
 from holdfast.checkpoint.partial import PartRecovery, Recovered, Servers
 from holdfast.checkpoint.position import Position, SaveStats
 from holdfast.checkpoint.priority import RowChooser
-from holdfast.checkpoint.read import find_checkpoint
 from holdfast.checkpoint.reader import Reader
-from holdfast.checkpoint.resume import (
-    ModelRestorer,
-    Restored,
-    await_writers,
-    claim,
-    position_of,
-    protected,
-    restore_newest,
-)
-from holdfast.checkpoint.rng import restore_rng
+from holdfast.checkpoint.resume import position_of
+from holdfast.checkpoint.returning import Returning
 from holdfast.checkpoint.saver import Saver, SaveRequest
 from holdfast.checkpoint.schedule import Schedule
 from holdfast.checkpoint.settings import Settings
@@ -59,7 +49,6 @@ from holdfast.errors import ConfigurationError, NotResumed, RunError, Terminated
 from holdfast.policy import (
     EverySteps,
     Exact,
-    Grid,
     KeepLast,
     Overlap,
     Partial,
@@ -147,8 +136,23 @@ class Checkpointer:
             precision=precision,
             overlap=overlap,
             buffer=self._buffer,
-            launch=self._launcher(opened if _is_of_this_process(url, opened) else None, options, retention, strategy),
+            launch=Launcher(
+                self._buffer,
+                configuration(self._store.url, options, self._agreement, retention, strategy, settings),
+                opened if _is_of_this_process(url, opened) else None,
+                runtime=runtime,
+            ),
             chooser=self._chooser,
+            runtime=runtime,
+        )
+        self._returning = Returning(
+            self._store,
+            self._chain,
+            self._agreement,
+            tables=self._tables,
+            state=self._state,
+            tracker=self._tracker,
+            reader=self._reader,
             runtime=runtime,
         )
         self._recovery = PartRecovery(
@@ -163,7 +167,6 @@ class Checkpointer:
         self._baseline_due = partial is not None  # a lost part may have to come back before the first interval is over
         self._accumulating = False
         self._metrics: dict[str, Any] = {}
-        self._pending_rng: Mapping[str, Any] | None = None
         self._termination = TerminationFlag(install=settings.handle_sigterm)
 
     # ---- the loop ------------------------------------------------------------------------------------------------
@@ -198,21 +201,15 @@ class Checkpointer:
         """
         if self._started:
             raise RunError("resume() comes once, before the first step")
-        if step is not None:
-            find_checkpoint(
-                self._chain.head(skip_damaged=True), step, where=self._store.url
-            )  # before anybody is fenced
-        if self._agreement.rank == 0:
-            await_writers(self._store, timeout_s=self._settings.takeover_s, runtime=self._runtime)
-        term = self._claim()
-        restored = self._restore(step, strict=strict, progress=progress)
+        term = self._returning.take_over(step, patience_s=self._settings.takeover_s)
+        restored = self._returning.restore(step, strict=strict, progress=progress)
         if restored is None:
             if step is not None:
                 raise RunError(f"{self._store.url} holds no checkpoint to resume from")
             self._start(Position(term=term))
             return 0
         if reader:
-            self._restore_reader(restored.local)
+            self._returning.restore_reader(restored.local)
         self._start(position_of(restored, term), step=restored.info.step, pls=restored.local.get("pls"))
         return self.steps
 
@@ -221,7 +218,7 @@ class Checkpointer:
         if self._reader is None:
             raise ConfigurationError("batches() needs the data loader: pass loader= to Checkpointer")
         self._ensure_started()
-        return self._reader.batches(epochs, on_iterator=self._restore_rng)
+        return self._reader.batches(epochs, on_iterator=self._returning.restore_rng)
 
     def step(self, loss: Tensor | float | None = None, **metrics: Tensor | float) -> None:
         """Call once a batch, after the optimizer. Saves when a save is due; never forces a device sync otherwise.
@@ -288,11 +285,11 @@ class Checkpointer:
         if reader and self._reader is not None and self._reader.is_live:
             raise RunError("leave the loop over batches() before recover_fully(), and begin it again after it")
         self._saver.settle()
-        restored = self._restore(None, strict=True, progress=progress)
+        restored = self._returning.restore(None, strict=True, progress=progress)
         if restored is None:
             raise RunError(f"{self._store.url} holds no checkpoint to go back to yet")
         if reader:
-            self._restore_reader(restored.local)
+            self._returning.restore_reader(restored.local)
         self._stand_at(restored.info.step, restored=True, pls=restored.local.get("pls"))
         self._saver.go_on(position_of(restored, self._saver.position.term))
         return self.steps
@@ -352,48 +349,6 @@ class Checkpointer:
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
-    def _launcher(
-        self, store: Store | None, options: Mapping[str, str] | None, retention: Retention, strategy: Strategy
-    ) -> Launcher:
-        settings = self._settings
-        config = Configure(
-            url=self._store.url,
-            options=dict(options) if options else None,
-            rank=self._agreement.rank,
-            world=self._agreement.world,
-            term=0,
-            retention=retention.to_dict(),
-            grace_s=settings.grace_s,
-            uploads=settings.uploads,
-            retry_s=settings.retry_s,
-            part_timeout_s=settings.part_timeout_s,
-            lease_s=settings.lease_s,
-            niceness=settings.niceness,
-            grid=strategy.to_dict() if isinstance(strategy, Grid) else None,
-            baseline_in_memory=settings.baseline_in_memory,
-        )
-        return Launcher(self._buffer, config, store, runtime=self._runtime)
-
-    def _claim(self) -> int:
-        claimed = claim(self._chain).catalog if self._agreement.rank == 0 else None
-        return int(self._agreement.broadcast(claimed.term if claimed else None))
-
-    def _restore(self, step: int | None, *, strict: bool, progress: Progress | None) -> Restored | None:
-        """Read the newest good checkpoint, or that of ``step``, into everything; None where there is none."""
-        head = self._chain.head(skip_damaged=True)
-        if head is None:
-            raise RunError(f"{self._store.url}: the run vanished while it was taken over")
-        restorer = ModelRestorer(self._store, self._tables, self._state, self._tracker)
-        rank = self._agreement.rank
-        with protected(self._store, self._chain, head, runtime=self._runtime) as head, self._tracker.suspended():
-            return restore_newest(
-                self._chain,
-                head,
-                step,
-                self._agreement,
-                lambda head, entry: restorer.restore(head, entry, rank=rank, strict=strict, progress=progress),
-            )
-
     def _start(
         self, position: Position, *, step: int = 0, pls: Mapping[str, Any] | None = None, stepping: bool = False
     ) -> None:
@@ -426,7 +381,7 @@ class Checkpointer:
                 f"{self._store.url} already holds checkpoints (up to step {newest}): call resume() before the first "
                 "step, or give this training a URL of its own"
             )
-        self._start(Position(term=self._claim()), stepping=stepping)
+        self._start(Position(term=self._returning.take_over()), stepping=stepping)
 
     def _stepped(self) -> bool:
         if not self._counts_optimizer_steps:
@@ -471,19 +426,6 @@ class Checkpointer:
             "the steps after step %s are not saved: the reader was left in the middle of the batches it was granted",
             self._schedule.saved_step or 0,
         )
-
-    def _restore_reader(self, local: Mapping[str, Any]) -> None:
-        if self._reader is not None and local.get("reader") is not None:
-            self._reader.load_state(local["reader"])
-        elif self._reader is not None and local["step"]:
-            logger.warning("the checkpoint holds no reader state for this rank: the loader starts from its beginning")
-        self._pending_rng = local.get("rng")
-        self._restore_rng()
-
-    def _restore_rng(self) -> None:
-        """At resume and again when the loader's iterator exists, because making it draws random numbers."""
-        if self._pending_rng is not None:
-            restore_rng(self._pending_rng)
 
     def _drain_with_retry(self) -> None:
         """Drain; if the last save failed, on any rank, try it once more before giving up."""

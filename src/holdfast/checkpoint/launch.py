@@ -8,14 +8,18 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from holdfast.checkpoint.agent import Agent
+from holdfast.checkpoint.agreement import Agreement
 from holdfast.checkpoint.buffer import FrameBuffer
 from holdfast.checkpoint.channel import Channel, ChannelClosed, Configure
+from holdfast.checkpoint.settings import Settings
+from holdfast.policy import Grid, Retention, Strategy
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store
 from holdfast.storage.retry import RetryingStore
@@ -40,6 +44,33 @@ class Handle(Protocol):
     def last_words(self) -> str:
         """What it wrote before it ended, for the user."""
         ...
+
+
+def configuration(
+    url: str,
+    options: Mapping[str, str] | None,
+    agreement: Agreement,
+    retention: Retention,
+    strategy: Strategy,
+    settings: Settings,
+) -> Configure:
+    """What the agents of one rank are told first; the term is filled in when one starts."""
+    return Configure(
+        url=url,
+        options=dict(options) if options else None,
+        rank=agreement.rank,
+        world=agreement.world,
+        term=0,
+        retention=retention.to_dict(),
+        grace_s=settings.grace_s,
+        uploads=settings.uploads,
+        retry_s=settings.retry_s,
+        part_timeout_s=settings.part_timeout_s,
+        lease_s=settings.lease_s,
+        niceness=settings.niceness,
+        grid=strategy.to_dict() if isinstance(strategy, Grid) else None,
+        baseline_in_memory=settings.baseline_in_memory,
+    )
 
 
 class Launcher:

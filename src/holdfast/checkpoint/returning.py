@@ -1,0 +1,91 @@
+"""Brings a live training back to a checkpoint: takes the run over, reads, and puts reader and random state in place."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from holdfast.checkpoint.agreement import Agreement
+from holdfast.checkpoint.chain import Chain
+from holdfast.checkpoint.crew import Progress
+from holdfast.checkpoint.read import find_checkpoint
+from holdfast.checkpoint.reader import Reader
+from holdfast.checkpoint.resume import ModelRestorer, Restored, await_writers, claim, protected, restore_newest
+from holdfast.checkpoint.rng import restore_rng
+from holdfast.checkpoint.state import TrainingState
+from holdfast.checkpoint.tables import Table
+from holdfast.checkpoint.tracker import Tracker
+from holdfast.errors import RunError
+from holdfast.runtime import Runtime
+from holdfast.storage import Store
+
+logger = logging.getLogger("holdfast")
+
+
+class Returning:
+    """All that a restore changes, on one rank of a job."""
+
+    def __init__(
+        self,
+        store: Store,
+        chain: Chain,
+        agreement: Agreement,
+        *,
+        tables: Sequence[Table],
+        state: TrainingState,
+        tracker: Tracker,
+        reader: Reader | None,
+        runtime: Runtime,
+    ) -> None:
+        self._store = store
+        self._chain = chain
+        self._agreement = agreement
+        self._tables = tables
+        self._state = state
+        self._tracker = tracker
+        self._reader = reader
+        self._runtime = runtime
+        self._pending_rng: Mapping[str, Any] | None = None
+
+    def take_over(self, step: int | None = None, *, patience_s: float | None = None) -> int:
+        """Own the run from now on; the term. That of ``step`` must exist: it is looked for before anybody is fenced.
+
+        ``patience_s`` is how long a predecessor's agent gets to commit what its trainer had sealed.
+        """
+        if step is not None:
+            find_checkpoint(self._chain.head(skip_damaged=True), step, where=self._store.url)
+        if self._agreement.rank == 0 and patience_s is not None:
+            await_writers(self._store, timeout_s=patience_s, runtime=self._runtime)
+        claimed = claim(self._chain).catalog if self._agreement.rank == 0 else None
+        return int(self._agreement.broadcast(claimed.term if claimed else None))
+
+    def restore(self, step: int | None, *, strict: bool, progress: Progress | None) -> Restored | None:
+        """Read the newest good checkpoint, or that of ``step``, into everything; None where there is none."""
+        head = self._chain.head(skip_damaged=True)
+        if head is None:
+            raise RunError(f"{self._store.url}: the run vanished while it was taken over")
+        restorer = ModelRestorer(self._store, self._tables, self._state, self._tracker)
+        rank = self._agreement.rank
+        with protected(self._store, self._chain, head, runtime=self._runtime) as head, self._tracker.suspended():
+            return restore_newest(
+                self._chain,
+                head,
+                step,
+                self._agreement,
+                lambda head, entry: restorer.restore(head, entry, rank=rank, strict=strict, progress=progress),
+            )
+
+    def restore_reader(self, local: Mapping[str, Any]) -> None:
+        """Put the loader and the random state where the checkpoint left them."""
+        if self._reader is not None and local.get("reader") is not None:
+            self._reader.load_state(local["reader"])
+        elif self._reader is not None and local["step"]:
+            logger.warning("the checkpoint holds no reader state for this rank: the loader starts from its beginning")
+        self._pending_rng = local.get("rng")
+        self.restore_rng()
+
+    def restore_rng(self) -> None:
+        """At resume and again when the loader's iterator exists, because making it draws random numbers."""
+        if self._pending_rng is not None:
+            restore_rng(self._pending_rng)
