@@ -84,12 +84,16 @@ class Lines:
 def train_all(plan: Plan, lines: Lines, processes: int, on_trained: Callable[[int], None] = lambda count: None) -> None:
     """Every case that is not trained yet, seed by seed, until they are all done or time is up."""
     ends_at = time.monotonic() + plan.budget_s
+    if processes == 1:
+        for chunk in list(_chunks(plan, lines)):
+            on_trained(_train_chunk(chunk, plan.model, lines, ends_at))
+        return
     context = multiprocessing.get_context("spawn")  # a fork would share what torch's threads hold
     with ProcessPoolExecutor(processes, mp_context=context) as pool:
         # The moment is of a clock that all processes of a machine share.
-        chunks = [pool.submit(_train_chunk, chunk, plan.model, lines, ends_at) for chunk in _chunks(plan, lines)]
-        for chunk in as_completed(chunks):
-            on_trained(chunk.result())
+        running = [pool.submit(_train_chunk, chunk, plan.model, lines, ends_at) for chunk in _chunks(plan, lines)]
+        for done in as_completed(running):
+            on_trained(done.result())
 
 
 def missing(plan: Plan, lines: Lines) -> list[Case]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,14 @@ from holdfast.emulation import charged
 from holdfast.planner.emulated import EmulatedJob
 
 PLAN = PLANS["tiny"]
+
+
+@pytest.fixture(autouse=True)
+def same_threads() -> Iterator[None]:
+    """Training takes one; the tests after these take as many as before."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
 
 
 def made_up(case: Case) -> Trained:
