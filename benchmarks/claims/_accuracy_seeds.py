@@ -99,9 +99,8 @@ def train_seed(seed: int, job: Job, results: Results) -> None:
 
 
 def _parting(setting: Setting, job: Job) -> int:
-    """The first step that knows of the setting; differences know of a baseline from the beginning."""
-    is_difference = setting.precision is not None and setting.precision.difference
-    return 0 if is_difference else setting.steps(job.steps)[0]
+    """The first step that knows of the setting: that of the baseline before its first restore."""
+    return setting.steps(job.steps)[0] // job.baseline_steps * job.baseline_steps
 
 
 def _train_plain(trainer: Trainer, seed: int, partings: set[int], results: Results) -> dict[int, State]:
@@ -127,12 +126,12 @@ def _train_restored(trainer: Trainer, seed: int, name: str, results: Results) ->
     setting, job = SETTINGS[name], trainer.job
     restores, perturbation = set(setting.steps(job.steps)), setting.perturbation
     start = _parting(setting, job)
-    perturbation.begin(trainer.rows)
 
     def before(step: int) -> None:
         if step in restores:
             perturbation.restore(trainer.rows)
-            perturbation.begin(trainer.rows)
+        if step % job.baseline_steps == 0:
+            perturbation.take_baseline(trainer.rows)
         perturbation.touch(trainer.ids(step))
 
     plain = next(each for each in results.read() if each.seed == seed and each.setting == PLAIN)

@@ -1,7 +1,7 @@
 """What a restore does to the rows: by which codec, how often, and done in place.
 
 A row comes back from a checkpoint as its codec gives it back, whatever stands beside it, so a restore can be had
-without a store, a hundred times in seconds; a test holds this against real saves and restores, bit for bit.
+without a store, a hundred times in seconds; a test holds this against real saves and resumptions, bit for bit.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 import holdfast as hf
@@ -20,14 +21,16 @@ from holdfast.codec import Baseline, Difference
 from holdfast.codec.choice import weight_codec
 from holdfast.codec.quantized import Quantized
 
+Rows = NDArray[np.float32]
+
 BASELINE_BITS = 8
 
 
 class Perturbation(ABC):
-    """Changes a training's rows at each restore. It sees every step's rows before it."""
+    """Changes a training's rows at each restore."""
 
-    def begin(self, rows: Tensor) -> None:  # noqa: B027 - not every one needs it
-        """A baseline is taken: at the beginning, and after each restore."""
+    def take_baseline(self, rows: Tensor) -> None:  # noqa: B027 - not every one needs it
+        """The checkpoints to come stand on this moment's; a job that was restored goes on with it."""
 
     def touch(self, ids: Tensor) -> None:  # noqa: B027
         """A step moves these rows."""
@@ -44,29 +47,14 @@ class LastPlace(Perturbation):
         rows.copy_(torch.nextafter(rows, torch.tensor(math.inf)))
 
 
-class Direct(Perturbation):
-    """Rows in few bits."""
+class Quantization(Perturbation):
+    """Rows in few bits: those that moved since the baseline as they are now, the others as the baseline has them."""
 
     def __init__(self, precision: hf.Bits) -> None:
         self._codec = weight_codec(precision.bits, precision.method)
 
-    def restore(self, rows: Tensor) -> None:
-        values = rows.numpy()
-        values[:] = self._codec.decode(self._codec.encode(values), values.shape[1])
-
-
-class Differential(Perturbation):
-    """Rows as differences, in few bits, from a baseline in 8, which is as old as it gets: from the last restore."""
-
-    def __init__(self, precision: hf.Bits) -> None:
-        inner, outer = weight_codec(precision.bits, precision.method), weight_codec(BASELINE_BITS, precision.method)
-        assert isinstance(inner, Quantized)
-        self._codec = Difference(inner=inner, baseline=Baseline(checkpoint="", digest=""))
-        self._outer = outer
-
-    def begin(self, rows: Tensor) -> None:
-        values = rows.numpy()
-        self._baseline = self._outer.decode(self._outer.encode(values), values.shape[1])
+    def take_baseline(self, rows: Tensor) -> None:
+        self._baseline = self._stored(rows.numpy())
         self._touched = torch.zeros(len(rows), dtype=torch.bool)
 
     def touch(self, ids: Tensor) -> None:
@@ -74,10 +62,34 @@ class Differential(Perturbation):
 
     def restore(self, rows: Tensor) -> None:
         values, touched = rows.numpy(), np.flatnonzero(self._touched.numpy())
-        below = self._baseline[touched]
-        encoded = self._codec.encode(values[touched], below)
+        moved = self._changed(values[touched], self._baseline[touched])
         values[:] = self._baseline
-        values[touched] = self._codec.decode(encoded, below, self._codec.baseline, values.shape[1])
+        values[touched] = moved
+
+    def _stored(self, rows: Rows) -> Rows:
+        """What a baseline gives back."""
+        found: Rows = self._codec.decode(self._codec.encode(rows), rows.shape[1])
+        return found
+
+    def _changed(self, rows: Rows, baseline_rows: Rows) -> Rows:
+        """What a delta gives back."""
+        return self._stored(rows)
+
+
+class Differences(Quantization):
+    """The same with a baseline in 8 bits and differences from it in few."""
+
+    def __init__(self, precision: hf.Bits) -> None:
+        super().__init__(hf.Bits(BASELINE_BITS, method=precision.method))
+        inner = weight_codec(precision.bits, precision.method)
+        assert isinstance(inner, Quantized)
+        self._difference = Difference(inner=inner, baseline=Baseline(checkpoint="", digest=""))
+
+    def _changed(self, rows: Rows, baseline_rows: Rows) -> Rows:
+        codec = self._difference
+        encoded = codec.encode(rows, baseline_rows)
+        found: Rows = codec.decode(encoded, baseline_rows, codec.baseline, rows.shape[1])
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +105,7 @@ class Setting:
         """A fresh one."""
         if self.precision is None:
             return LastPlace()
-        return Differential(self.precision) if self.precision.difference else Direct(self.precision)
+        return Differences(self.precision) if self.precision.difference else Quantization(self.precision)
 
     def steps(self, steps: int) -> list[int]:
         """The steps before which a restore comes."""

@@ -38,6 +38,7 @@ class Job:
     test_samples: int
     points: int  # at which the AUC is taken on the way, on fewer samples
     point_samples: int
+    baseline_steps: int  # from a baseline to the next one, where differences are stored
 
     @property
     def samples(self) -> int:

@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 import holdfast as hf
 from benchmarks.claims._metered_store import KINDS, MeteredStore
 from benchmarks.claims._modified import shares_within
+from benchmarks.claims._torch_prepack import threads
 from benchmarks.data.synthetic import ClickStream
 from benchmarks.models import DLRM
 from benchmarks.report import Figure, Report, Table
@@ -31,6 +32,7 @@ SEED = 8
 DIM = 64
 WIDTHS = (32,)  # of both MLPs: the tables are more than 99.5% of the model
 FULL = "full"
+STRATEGY = hf.Intermittent(least_gain=0.03)  # the paper's own rule writes as much and holds a tenth more
 SETTINGS: Mapping[str, Precision] = {  # by the restores that they bear
     FULL: hf.Exact(),
     "1": hf.Bits(2),
@@ -67,7 +69,7 @@ class Plan:
 
 PLANS = {
     "tiny": Plan(scale=0.0005, batch_size=512, batches_per_interval=4, intervals={"sgd": 6, "adagrad": 6}),
-    "small": Plan(scale=0.005, batch_size=4096, batches_per_interval=7, intervals={"sgd": 16, "adagrad": 9}),
+    "small": Plan(scale=0.005, batch_size=4096, batches_per_interval=7, intervals={"sgd": 10, "adagrad": 10}),
     "full": Plan(scale=0.05, batch_size=4096, batches_per_interval=75, intervals={"sgd": 24, "adagrad": 16}),
 }
 
@@ -98,7 +100,11 @@ Costs: TypeAlias = dict[str, Cost]
 
 
 def run(scale: str) -> Report:
-    plan = PLANS[scale]
+    with threads(1):  # two only wait for each other where something else runs; bytes do not depend on them
+        return _measure(PLANS[scale])
+
+
+def _measure(plan: Plan) -> Report:
     tables: list[Table] = []
     figures: dict[str, Figure] = {}
     for optimizer, suffix in OPTIMIZERS.items():
@@ -136,7 +142,7 @@ def _guard(store: MeteredStore, name: str, model: DLRM, optimizers: Sequence[Opt
         model=model,
         optimizer=optimizers,
         save=hf.Never(),
-        strategy=hf.Full() if name == FULL else hf.Intermittent(),
+        strategy=hf.Full() if name == FULL else STRATEGY,
         precision=SETTINGS[name],
         retention=hf.KeepLast(1),
         settings=hf.Settings(grace_s=0.0, handle_sigterm=False),

@@ -34,37 +34,47 @@ def rows_of(model: DLRM) -> Tensor:
     return torch.cat([table.detach() for table in model.emb.parameters()])
 
 
-@pytest.mark.parametrize("precision", sorted(set(QUANTIZED.values()), key=str), ids=str)
-def test_a_restore_in_place_gives_the_rows_of_a_real_one_bit_for_bit(precision: hf.Bits) -> None:
-    stream, store = ClickStream(3, 0.0005), MemoryStore("in-place")
-    firsts = torch.tensor([0, *stream.cardinalities[:-1]]).cumsum(0)
-    perturbation = Setting(restores=1, precision=precision).perturbation
-    model, optimizers = learner(stream)
-    with hf.Checkpointer(
+def checkpointer(store: MemoryStore, precision: hf.Bits, trained: Learner) -> hf.Checkpointer:
+    return hf.Checkpointer(
         store,
-        model=model,
-        optimizer=optimizers,
+        model=trained.model,
+        optimizer=trained.optimizers,
         save=hf.Never(),
         strategy=hf.OneShot(),
         precision=precision,
         settings=hf.Settings(handle_sigterm=False),
-    ) as guard:
-        for step in range(6):
-            batch = stream.batch(step, 64)
-            perturbation.touch((batch.ids + firsts).reshape(-1)) if step >= 3 else None
-            train_step(model, batch, optimizers)
-            guard.step()
-            if step == 2:  # the baseline; what follows are differences where the precision has some
-                guard.save(wait=True)
-                perturbation.begin(rows_of(model))
-        guard.save(wait=True)
-    restored, _ = learner(stream, seed=1)
-    hf.open_run(store).restore(model=restored)
-    rows = rows_of(model)
-    perturbation.restore(rows)
-    assert not torch.equal(rows, rows_of(model))
-    assert torch.equal(rows, rows_of(restored))
-    assert torch.equal(model.top[0].weight, restored.top[0].weight)
+    )
+
+
+@pytest.mark.parametrize("precision", sorted(set(QUANTIZED.values()), key=str), ids=str)
+def test_restores_in_place_give_the_rows_of_real_ones_bit_for_bit(precision: hf.Bits) -> None:
+    stream, store = ClickStream(3, 0.0005), MemoryStore("in-place")
+    firsts = torch.tensor([0, *stream.cardinalities[:-1]]).cumsum(0)
+    perturbation = Setting(restores=1, precision=precision).perturbation
+    rows = torch.empty(0)
+    for restart in range(3):  # the first one leaves a baseline, the others what changed since then
+        trained = learner(stream, seed=restart)
+        with checkpointer(store, precision, trained) as guard:
+            assert guard.resume() == 3 * restart
+            if restart > 1:
+                assert torch.equal(rows, rows_of(trained.model))
+            for step in range(3 * restart, 3 * restart + 3):
+                batch = stream.batch(step, 64)
+                if restart:
+                    perturbation.touch((batch.ids + firsts).reshape(-1))
+                train_step(trained.model, batch, trained.optimizers)
+                guard.step()
+            guard.save(wait=True)
+        rows = rows_of(trained.model)
+        if not restart:
+            perturbation.take_baseline(rows)
+        else:
+            perturbation.restore(rows)
+            assert not torch.equal(rows, rows_of(trained.model))
+    last = learner(stream, seed=9).model
+    hf.open_run(store).restore(model=last)
+    assert torch.equal(rows, rows_of(last))
+    assert torch.equal(trained.model.top[0].weight, last.top[0].weight)
 
 
 def test_the_fast_trainer_takes_the_steps_of_the_plain_one() -> None:
