@@ -70,7 +70,7 @@ class Plan:
 PLANS = {
     "tiny": Plan(scale=0.0005, batch_size=512, batches_per_interval=4, intervals={"sgd": 6, "adagrad": 6}),
     "small": Plan(scale=0.005, batch_size=4096, batches_per_interval=7, intervals={"sgd": 10, "adagrad": 10}),
-    "full": Plan(scale=0.05, batch_size=4096, batches_per_interval=75, intervals={"sgd": 24, "adagrad": 16}),
+    "full": Plan(scale=0.02, batch_size=4096, batches_per_interval=33, intervals={"sgd": 24, "adagrad": 16}),
 }
 
 
