@@ -29,7 +29,10 @@ _ID_KINDS = ("U32", "U64")
 
 
 class Application(NamedTuple):
-    """Records to read and where to write them; of contested ones those that no later generation replaces."""
+    """Records to read and where to write them; of contested ones those that no later generation replaces.
+
+    Without writers their ids alone are read.
+    """
 
     read: Read
     number: int
@@ -111,7 +114,7 @@ class _Alike:
         self._spec = read.part.spec
         self.positions = np.zeros(0, dtype=np.int64)
         self.pieces = np.zeros((0, _FIELDS), dtype=np.int64)
-        if self._form.codec == EXACT and self._form.ids in _ID_KINDS and _fits(self._spec.columns, writers):
+        if self._form.codec == EXACT and self._form.ids in _ID_KINDS and _fit(self._spec.columns, writers):
             self._build(reader, writers)
 
     def _build(self, reader: VerifiedReader, writers: Mapping[str, ColumnWriter]) -> None:
@@ -162,7 +165,8 @@ class _Alike:
                 found.append(np.stack(np.broadcast_arrays(offset, width, scatter.address), axis=1))
             offset = offset + _padded(all_rows * width)
         lengths = np.minimum(stop // -BLOCK_BYTES * -BLOCK_BYTES, self._of("length"))
-        return np.stack(found, axis=1), lengths, is_one
+        columns = np.stack(found, axis=1) if found else np.zeros((len(all_rows), 0, 3), dtype=np.int64)
+        return columns, lengths, is_one
 
     def _files(self, reader: VerifiedReader, chosen: NDArray[np.bool_]) -> tuple[Numbers, Numbers, Numbers]:
         """Addresses of the name of each chunk's file, 0 for none, and of its checksums, and how many these are."""
@@ -196,10 +200,10 @@ class _Alike:
         ]
 
 
-def _fits(columns: Sequence[ColumnSpec], writers: Mapping[str, ColumnWriter]) -> bool:
-    """Whether every wanted column can be written this way."""
+def _fit(columns: Sequence[ColumnSpec], writers: Mapping[str, ColumnWriter]) -> bool:
+    """Whether every wanted column can be written this way; where none is wanted, the ids alone are."""
     wanted = [(row_bytes([column]), writers[column.name].scatter) for column in columns if column.name in writers]
-    return bool(wanted) and all(scatter is not None and scatter.width == width for width, scatter in wanted)
+    return all(scatter is not None and scatter.width == width for width, scatter in wanted)
 
 
 def _padded(lengths: Numbers) -> Numbers:

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from holdfast.checkpoint.columns import ColumnWriter, Ids, Scratch, as_tensor, decode_columns, read_columns, row_ids
-from holdfast.checkpoint.crew import WORKERS, Crew, Progress, Task
+from holdfast.checkpoint.crew import WORKERS, Crew, Progress
 from holdfast.checkpoint.keyframe import key_of
-from holdfast.checkpoint.pieces import Application, Pieces
+from holdfast.checkpoint.pieces import Application, Pieces, apply_pieces
 from holdfast.checkpoint.plan import Read, TablePlan
 from holdfast.checkpoint.read import VerifiedReader
 from holdfast.codec.base import Rows
@@ -32,6 +32,7 @@ from holdfast.format.tree import decode_tree
 _REMOTE_WORKERS = 8  # these mostly wait
 
 Targets = dict[str, Tensor]  # by column name: where a table's rows go
+_NO_WRITERS: dict[str, ColumnWriter] = {}
 RowsSeen = Callable[[str, Tensor | None], None]  # rows restored from a delta; None: all of them
 
 
@@ -51,7 +52,7 @@ def restore_rows(
     with Crew(workers, progress) as crew:
         _write(reader, crew, tables, [[0]])
         _write(reader, crew, replayed, [[number] for number in range(1, _depth(replayed))])
-        crew.do((task for table in arranged for task in table.contest()), alone=not reader.is_remote)
+        _learn_ids(reader, crew, [(table, read) for table in arranged for read in table.contest()])
         for table in arranged:
             table.settle()
         _write(reader, crew, arranged, [range(1, _depth(arranged))])
@@ -76,6 +77,21 @@ def _write(reader: VerifiedReader, crew: Crew, tables: Iterable[_Table], groups:
                 crew.count(partial(getattr, read, "size_bytes"))
         rest = [each for each, is_done in zip(group, done, strict=True) if not is_done]
         crew.do(partial(table.apply, read, number) for table, read, number in rest)
+
+
+def _learn_ids(reader: VerifiedReader, crew: Crew, wanted: Sequence[tuple[_Table, Read]]) -> None:
+    """Read the ids of these records, without the GIL where that is possible."""
+    work = [
+        Application(read=read, number=0, writers=_NO_WRITERS, ids_out=np.empty(read.rows, dtype=np.int64))
+        for _, read in wanted
+    ]
+    rest: list[tuple[_Table, Read]] = []
+    for each, application, is_done in zip(wanted, work, apply_pieces(reader, crew, work), strict=True):
+        if is_done and application.ids_out is not None:
+            each[0].learn(each[1], application.ids_out)
+        else:
+            rest.append(each)
+    crew.do((partial(table.read_ids, read) for table, read in rest), alone=not reader.is_remote)
 
 
 def _depth(tables: Iterable[_Table]) -> int:
@@ -115,13 +131,17 @@ class _Table:
             ids_out=np.empty(read.rows, dtype=np.int64) if told else None,
         )
 
-    def contest(self) -> Iterator[Task]:
-        """What it takes to learn the ids of every chunk that may replace records of a contested one."""
+    def contest(self) -> Iterator[Read]:
+        """The chunks that may replace records of a contested one: their ids must be known before it is settled."""
         numbered = [(number, read) for number, reads in enumerate(self.plan.generations) if number for read in reads]
         first = min((number + 1 + read.settled for number, read in numbered if read.contested), default=None)
         if first is not None:
             self._contest = [(number, read) for number, read in numbered if number >= first]
-        yield from (partial(self._read_ids, read) for _, read in self._contest)
+        yield from (read for _, read in self._contest)
+
+    def learn(self, read: Read, ids: Ids) -> None:
+        """The ids of a chunk of the contest."""
+        self._ids[read.key] = ids
 
     def settle(self) -> None:
         """Decide the contest, once all its ids are read."""
@@ -130,10 +150,11 @@ class _Table:
             for number, read in self._contest:
                 self._winners.add(read, self._ids.pop(read.key), number)
 
-    def _read_ids(self, read: Read) -> int:
+    def read_ids(self, read: Read) -> int:
+        """Learn the ids of a chunk in the plain way."""
         self._scratch.begin()
         found = row_ids(read, read_columns(self._reader, read, {IDS}, self._scratch))
-        self._ids[read.key] = np.arange(read.chunk.first, read.chunk.first + read.rows) if found is None else found
+        self.learn(read, np.arange(read.chunk.first, read.chunk.first + read.rows) if found is None else found)
         return 0
 
     def apply(self, read: Read, number: int) -> int:
