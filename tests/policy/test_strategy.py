@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -105,3 +106,40 @@ def test_a_tie_takes_the_baseline(sizes_per_1024: list[int]) -> None:
 def test_a_fraction_that_is_no_size_is_refused_by_name(fraction: object) -> None:
     with pytest.raises(ConfigurationError, match="delta_fractions"):
         after(0.2, fraction)  # type: ignore[arg-type]
+
+
+def average_written(strategy: Strategy, sizes: tuple[float, ...], intervals: int) -> float:
+    """Over whole cycles of a baseline and the deltas after it, whose sizes are given."""
+    *_, last = taken = baselines(strategy, sizes, intervals=intervals)
+    if not last:
+        return (1 + sum(sizes[: intervals - 1])) / intervals
+    return sum(1 + sum(sizes[: after - before - 1]) for before, after in pairwise(taken)) / last
+
+
+SLOWING = tuple(1 - 0.74 ** (n**0.75) for n in range(1, 2000))
+
+
+@pytest.mark.parametrize("share", [1.0, 0.3])
+@pytest.mark.parametrize("least_gain", [0.01, 0.03, 0.1])
+def test_a_least_gain_costs_about_that_much_bandwidth_and_keeps_less(share: float, least_gain: float) -> None:
+    sizes = tuple(share * size for size in SLOWING)
+    best = min((1 + sum(sizes[:n])) / (n + 1) for n in range(1, 2000))
+    early, papers = Intermittent(least_gain=least_gain), Intermittent()
+    assert average_written(early, sizes, 1000) <= (1.01 + 1.1 * least_gain) * best
+    assert cycle(early, sizes) < cycle(papers, sizes)
+
+
+def cycle(strategy: Strategy, sizes: tuple[float, ...]) -> int:
+    taken = baselines(strategy, sizes, intervals=2000)
+    return taken[1] if len(taken) > 1 else 2000
+
+
+def test_deltas_of_one_size_are_taken_until_the_baseline_is_spread_thin() -> None:
+    interval = cycle(Intermittent(least_gain=0.03), (0.75,) * 100)
+    assert (1 + 0.75 * (interval - 1)) / interval == pytest.approx(0.75 / 0.97, rel=0.01)
+
+
+@pytest.mark.parametrize("least_gain", [-0.1, 1.0, math.nan, "much"])
+def test_a_least_gain_is_a_share(least_gain: object) -> None:
+    with pytest.raises(ConfigurationError, match="least_gain"):
+        Intermittent(least_gain=least_gain)  # type: ignore[arg-type]

@@ -79,10 +79,24 @@ class Consecutive(Strategy):
 @registered("intermittent")
 @dataclass(frozen=True, slots=True)
 class Intermittent(Strategy):
-    """The rows changed since the baseline, and a new baseline when history says that it pays (section 4.1.1)."""
+    """The rows changed since the baseline, and a new baseline when history says that it pays (section 4.1.1).
+
+    With ``least_gain`` it is taken as soon as going on could lower the average size of a checkpoint by no more than
+    that share: close to the least bandwidth the average hardly changes, while every delta makes the store hold more.
+    None is the paper's rule, which looks back at the last delta and so comes late.
+    """
+
+    least_gain: float | None = None
+
+    def __post_init__(self) -> None:
+        fits = self.least_gain is None or (is_finite_number(self.least_gain) and 0 <= self.least_gain < 1)
+        require(fits, self, "least_gain", "None or at least 0 and below 1", self.least_gain)
 
     def _on_baseline(self, context: StrategyContext) -> Kind:
-        return Kind.FULL if _baseline_pays(context.delta_fractions) else Kind.DIFFERENTIAL
+        fractions = context.delta_fractions
+        if self.least_gain is None or len(fractions) < 2:  # one delta says nothing of growth
+            return Kind.FULL if _baseline_pays(fractions) else Kind.DIFFERENTIAL
+        return Kind.FULL if _gains_less(fractions, self.least_gain) else Kind.DIFFERENTIAL
 
 
 def _baseline_pays(delta_fractions: tuple[float, ...]) -> bool:
@@ -96,3 +110,23 @@ def _baseline_pays(delta_fractions: tuple[float, ...]) -> bool:
     cost_with_baseline = math.fsum((1.0, *delta_fractions))
     cost_without = (len(delta_fractions) + 1) * delta_fractions[-1]
     return cost_with_baseline <= cost_without
+
+
+def _gains_less(delta_fractions: tuple[float, ...], least_gain: float) -> bool:
+    """Whether the average up to now is within ``least_gain`` of the best that going on could make of it."""
+    average = math.fsum((1.0, *delta_fractions)) / (len(delta_fractions) + 1)
+    return _best_average(delta_fractions) >= (1 - least_gain) * average
+
+
+def _best_average(delta_fractions: tuple[float, ...]) -> float:
+    """The least average size up to any checkpoint to come, if deltas go on to grow as the last one did.
+
+    With x checkpoints it is growth·x/2 + surplus/x and a constant. Deltas grow ever more slowly, so it is too high.
+    """
+    before, last = delta_fractions[-2:]
+    growth = max(0.0, last - before)
+    total, count = math.fsum((1.0, *delta_fractions)), len(delta_fractions) + 1
+    surplus = total - count * last + growth * count * (count - 1) / 2
+    if 2 * surplus <= growth * count**2:
+        return total / count  # it only rises from here
+    return last - growth * (count - 0.5) + math.sqrt(2 * surplus * growth)
