@@ -8,6 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.holdfast-installed
 PYTEST_ARGS ?=
+WORKERS ?= 2 # pytest processes
 BENCH ?=
 
 .PHONY: help setup test test-slow lint format demo bench
@@ -32,7 +33,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@echo "$(VENV) is ready."
 
 test: lint ## lint, type-check, check the import layers, run the fast tests
-	$(BIN)/pytest -m "not slow" $(PYTEST_ARGS)
+	$(BIN)/pytest -m "not slow" -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 test-slow: setup ## run the slow tests: power cuts, real servers, kills
 	$(BIN)/pytest -m slow $(PYTEST_ARGS)
