@@ -83,13 +83,17 @@ def test_a_process_that_goes_on_follows_with_increments(training: Training, tmp_
                 if (told[-1]["event"], told[-1].get("step")) == (event, step):
                     return told[-1]
 
-        assert until("exported", 1)["whole"]
-        for step in (2, 3):
-            training.save()
-            exported = until("exported", step)
-            assert exported["from_step"] == step - 1 and not exported["whole"] and exported["rows"] < 340
-            assert same(load_file(file), dict(training.model.state_dict()))
-        process.send_signal(signal.SIGINT)
+        try:
+            assert until("exported", 1)["whole"]
+            for step in (2, 3):
+                training.save()
+                exported = until("exported", step)
+                assert exported["from_step"] == step - 1 and not exported["whole"] and exported["rows"] < 340
+                assert same(load_file(file), dict(training.model.state_dict()))
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) != 0
+        finally:
+            process.kill()
     assert [each["step"] for each in told if each["event"] == "committed"] == [1, 2, 3]
     assert all(each["rows"] > 0 and each["size_bytes"] > 0 and each["age_s"] >= 0 for each in told if "kind" in each)
 

@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import holdfast as hf
 from holdfast.checkpoint.chain import Chain
 from holdfast.checkpoint.read import VerifiedReader
+from holdfast.codec import Asymmetric, Fitted, Logarithmic
 from holdfast.storage import open_store
 from tests.checkpoint.ddp_tracker_worker import chosen
 from tests.checkpoint.tracker_cases import CASES, Case
@@ -136,6 +138,7 @@ def test_differences_from_a_baseline_of_two_writers_are_read_by_two_and_by_one(
     job: Job, url: str, strategy: Any
 ) -> None:
     precision = hf.Bits(2, difference=True)
+    warm_up_codecs()  # to compile them for the first time would take the agents longer than a rank waits
     for steps in (3, 3):
         job.call("open", url=url, strategy=strategy.to_dict(), precision=precision.to_dict())
         assert not saved_steps(url) or job.call("state") == [restored(url)] * 2
@@ -165,6 +168,12 @@ def test_differences_from_a_baseline_of_two_writers_are_read_by_two_and_by_one(
     for name, tensor in again.state_dict().items():
         assert (tensor - live[name]).abs().max() < 0.1 * live[name].abs().max()
     assert hf.open_run(url).verify() == []
+
+
+def warm_up_codecs() -> None:
+    rows = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
+    for codec in (Asymmetric(bits=4), Asymmetric(bits=8), Fitted(bits=2), Logarithmic(bits=8)):
+        codec.decode(codec.encode(np.abs(rows)), 4)
 
 
 def test_one_process_alone_can_take_the_job_over(job: Job, url: str) -> None:
