@@ -112,13 +112,13 @@ def dots(rows: Rows, names: Sequence[str], title: str, *, limit: float | None = 
 
 
 def moments(rows: Rows, title: str, *, end: float) -> dict[str, Any]:
-    """A mark at each of the ``hours``, up to the end, beside its ``name``."""
+    """A mark at each of the ``hours``, up to the end, beside its ``name``, in the order they come."""
     chart = (
         alt.Chart(_data(rows))
         .mark_point(shape="triangle-down", filled=True, size=90, color=_LIMIT)
         .encode(
             x=alt.X("hours:Q", title=title, scale=alt.Scale(domain=[0, end]), axis=alt.Axis(tickCount=8)),
-            y=alt.Y("name:N", title=None),
+            y=alt.Y("name:N", title=None, sort=None),
             tooltip=["name:N", "hours:Q", "servers:N"],
         )
     )
