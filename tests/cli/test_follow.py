@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,8 @@ def test_a_process_that_looks_once_tells_of_the_newest_and_exports_it(training: 
 def test_a_process_that_goes_on_follows_with_increments(training: Training, tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     command = [*COMMAND, str(tmp_path / "run"), "--json", "--every", "0.01", "--export", str(file)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's job in the background ignores it
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=heed) as process:
         assert process.stdout is not None
         told: list[dict[str, Any]] = []
 
