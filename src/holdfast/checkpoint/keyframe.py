@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.checkpoint.plan import TablePlan
+from holdfast.checkpoint.plan import Read, TablePlan
 from holdfast.checkpoint.read import VerifiedReader
 from holdfast.codec import Baseline, Codec, Difference, Encoded, Exact, take
 from holdfast.codec.base import Rows
@@ -127,6 +127,14 @@ def key_of(reader: VerifiedReader, plan: TablePlan) -> KeyTable | None:
         return None
     chunks = [KeyChunk(spec=plan.spec, bundle=read.bundle, chunk=read.chunk, reader=reader) for read in plan.key]
     return KeyTable(plan.key[0].checkpoint, chunks)
+
+
+def require_key(key: KeyTable | None, read: Read, ids: Ids | None) -> tuple[KeyTable, Ids]:
+    """What the records of a chunk are differences from, and of which rows; anything else is damage."""
+    if key is None or ids is None or read.baseline is None:
+        raise DamagedData(read.bundle.name, "holds differences that stand on no baseline")
+    key.require(read.baseline, read.bundle.name)
+    return key, ids
 
 
 def _digest(bundles: Iterable[BundleRef]) -> str:

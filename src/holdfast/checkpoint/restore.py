@@ -18,12 +18,11 @@ from torch import Tensor
 
 from holdfast.checkpoint.columns import ColumnWriter, Ids, Scratch, as_tensor, decode_columns, read_columns, row_ids
 from holdfast.checkpoint.crew import WORKERS, Crew, Progress
-from holdfast.checkpoint.keyframe import key_of
+from holdfast.checkpoint.keyframe import key_of, require_key
 from holdfast.checkpoint.pieces import Application, Pieces, apply_pieces
 from holdfast.checkpoint.plan import Read, TablePlan
 from holdfast.checkpoint.read import VerifiedReader
 from holdfast.codec.base import Rows
-from holdfast.errors import DamagedData
 from holdfast.format.dtypes import torch_dtype
 from holdfast.format.layout import IDS, padded
 from holdfast.format.manifest import Manifest
@@ -193,11 +192,9 @@ class BaselineRows:
 
     def rows(self, read: Read, ids: Ids | None) -> Rows:
         """The baseline's rows for the records of a chunk."""
-        if self._key is None or ids is None or read.baseline is None:
-            raise DamagedData(read.bundle.name, "holds differences that stand on no baseline")
-        self._key.require(read.baseline, read.bundle.name)
+        key, ids = require_key(self._key, read, ids)
         if self._target is None:
-            return self._key.rows(ids)
+            return key.rows(ids)
         found = self._target.index_select(0, torch.from_numpy(ids).to(self._target.device)).cpu()
         found = found.reshape(len(ids), -1)
         return found.view(torch.int16).numpy().view(np.uint16) if found.dtype == torch.bfloat16 else found.numpy()

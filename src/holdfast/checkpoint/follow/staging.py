@@ -17,10 +17,10 @@ from holdfast.checkpoint.crew import WORKERS, Crew
 from holdfast.checkpoint.follow.arena import Arena
 from holdfast.checkpoint.follow.keys import Keys
 from holdfast.checkpoint.follow.path import TableChanges
+from holdfast.checkpoint.keyframe import require_key
 from holdfast.checkpoint.plan import Read
 from holdfast.checkpoint.read import VerifiedReader
 from holdfast.codec.base import Rows
-from holdfast.errors import DamagedData
 from holdfast.format.dtypes import torch_dtype
 from holdfast.format.layout import IDS
 
@@ -95,10 +95,8 @@ class _Table:
         return read.size_bytes
 
     def _baseline_rows(self, read: Read, ids: Ids | None) -> Rows:
-        if self._key is None or ids is None or read.baseline is None:
-            raise DamagedData(read.bundle.name, "holds differences that stand on no baseline")
-        self._key.require(read.baseline, read.bundle.name)
-        return self._key.rows(ids)
+        key, ids = require_key(self._key, read, ids)
+        return key.rows(ids)
 
     def _fresh(self, read: Read, ids: Ids | None) -> NDArray[np.bool_] | None:
         """Which of the rows no newer generation holds; None for all."""
