@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from statistics import NormalDist
 from typing import Self
 
@@ -20,6 +20,11 @@ from holdfast.policy.arguments import require_duration
 
 _TINY = 1e-300
 _standard_normal = np.vectorize(NormalDist().inv_cdf, otypes=[np.float64])
+
+
+def _names(model: type[FailureModel]) -> tuple[str, ...]:
+    """Its parameters, the one that scales with time last; all of them are above 0."""
+    return tuple(field.name for field in fields(model))  # type: ignore[arg-type]  # every one is a dataclass
 
 
 class FailureModel(ABC):
@@ -45,16 +50,20 @@ class FailureModel(ABC):
         """Random times to failure."""
 
     @abstractmethod
+    def _quantile(self, probability: FloatArray) -> FloatArray: ...
+
+    def __post_init__(self) -> None:
+        for name in _names(type(self)):
+            require_duration(self, name, getattr(self, name))
+
     def parameters(self) -> tuple[float, ...]:
         """The logarithms of its parameters: any numbers are valid, which is what a search for the best fit needs."""
+        return tuple(math.log(getattr(self, name)) for name in _names(type(self)))
 
     @classmethod
-    @abstractmethod
     def from_parameters(cls, values: ArrayLike) -> Self:
         """The model with these ``parameters()``."""
-
-    @abstractmethod
-    def _quantile(self, probability: FloatArray) -> FloatArray: ...
+        return cls(**dict(zip(_names(cls), np.exp(np.asarray(values)).tolist(), strict=True)))
 
     def survival(self, times_s: ArrayLike) -> FloatArray:
         """The probability to run for longer than that."""
@@ -90,9 +99,6 @@ class Exponential(FailureModel):
 
     mean_s: float
 
-    def __post_init__(self) -> None:
-        require_duration(self, "mean_s", self.mean_s)
-
     @property
     def mtbf_s(self) -> float:
         return self.mean_s
@@ -106,14 +112,6 @@ class Exponential(FailureModel):
     def sample(self, rng: np.random.Generator, size: int | None = None) -> FloatArray:
         return np.asarray(rng.exponential(self.mean_s, size))
 
-    def parameters(self) -> tuple[float, ...]:
-        return (math.log(self.mean_s),)
-
-    @classmethod
-    def from_parameters(cls, values: ArrayLike) -> Self:
-        (mean,) = np.exp(np.asarray(values))
-        return cls(mean_s=float(mean))
-
     def _quantile(self, probability: FloatArray) -> FloatArray:
         return np.asarray(-self.mean_s * np.log1p(-probability))
 
@@ -124,10 +122,6 @@ class Gamma(FailureModel):
 
     shape: float
     scale_s: float
-
-    def __post_init__(self) -> None:
-        require_duration(self, "shape", self.shape)
-        require_duration(self, "scale_s", self.scale_s)
 
     @property
     def mtbf_s(self) -> float:
@@ -145,14 +139,6 @@ class Gamma(FailureModel):
     def sample(self, rng: np.random.Generator, size: int | None = None) -> FloatArray:
         return np.asarray(rng.gamma(self.shape, self.scale_s, size))
 
-    def parameters(self) -> tuple[float, ...]:
-        return (math.log(self.shape), math.log(self.scale_s))
-
-    @classmethod
-    def from_parameters(cls, values: ArrayLike) -> Self:
-        shape, scale = np.exp(np.asarray(values))
-        return cls(shape=float(shape), scale_s=float(scale))
-
     def _quantile(self, probability: FloatArray) -> FloatArray:
         """By bisection over log(time): there is no closed form."""
         target = np.log1p(-probability)
@@ -167,10 +153,6 @@ class Weibull(FailureModel):
 
     shape: float
     scale_s: float
-
-    def __post_init__(self) -> None:
-        require_duration(self, "shape", self.shape)
-        require_duration(self, "scale_s", self.scale_s)
 
     @property
     def mtbf_s(self) -> float:
@@ -188,14 +170,6 @@ class Weibull(FailureModel):
     def sample(self, rng: np.random.Generator, size: int | None = None) -> FloatArray:
         return np.asarray(self.scale_s * rng.weibull(self.shape, size))
 
-    def parameters(self) -> tuple[float, ...]:
-        return (math.log(self.shape), math.log(self.scale_s))
-
-    @classmethod
-    def from_parameters(cls, values: ArrayLike) -> Self:
-        shape, scale = np.exp(np.asarray(values))
-        return cls(shape=float(shape), scale_s=float(scale))
-
     def _quantile(self, probability: FloatArray) -> FloatArray:
         return np.asarray(self.scale_s * (-np.log1p(-probability)) ** (1 / self.shape))
 
@@ -206,10 +180,6 @@ class LogNormal(FailureModel):
 
     sigma: float
     median_s: float
-
-    def __post_init__(self) -> None:
-        require_duration(self, "sigma", self.sigma)
-        require_duration(self, "median_s", self.median_s)
 
     @property
     def mtbf_s(self) -> float:
@@ -227,14 +197,6 @@ class LogNormal(FailureModel):
 
     def sample(self, rng: np.random.Generator, size: int | None = None) -> FloatArray:
         return np.asarray(rng.lognormal(math.log(self.median_s), self.sigma, size))
-
-    def parameters(self) -> tuple[float, ...]:
-        return (math.log(self.sigma), math.log(self.median_s))
-
-    @classmethod
-    def from_parameters(cls, values: ArrayLike) -> Self:
-        sigma, median = np.exp(np.asarray(values))
-        return cls(sigma=float(sigma), median_s=float(median))
 
     def _z(self, times_s: ArrayLike) -> FloatArray:
         times = np.maximum(np.asarray(times_s, dtype=np.float64), _TINY)
