@@ -1,4 +1,4 @@
-"""Servers fail, and get back what was last saved of their rows: no more, no less."""
+"""EmulatedServers fail, and get back what was last saved of their rows: no more, no less."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.optim import SGD, SparseAdam
 
 from holdfast.checkpoint.snapshot import row_range
 from holdfast.checkpoint.tables import Table, find_tables
-from holdfast.emulation import Servers
+from holdfast.emulation import EmulatedServers
 from holdfast.errors import ConfigurationError
 from holdfast.policy.priority import MFU, SCAR, SSU, Priority
 from tests.tiny import Tiny, build, snapshot, train_step
@@ -30,7 +30,7 @@ def test_only_the_rows_of_failed_servers_go_back_and_with_them_their_slots() -> 
     tables = find_tables({"": model}, optimizers)
     for step in range(5):
         train_step(model, optimizers, step)
-    servers = Servers(tables, 4)
+    servers = EmulatedServers(tables, 4)
     saved = rows_of(tables)
     for step in range(5, 20):
         train_step(model, optimizers, step)
@@ -52,7 +52,7 @@ def test_only_the_rows_of_failed_servers_go_back_and_with_them_their_slots() -> 
 def test_slots_that_the_baseline_did_not_have_go_back_to_nothing() -> None:
     model, optimizers = build()
     tables = find_tables({"": model}, optimizers)
-    servers = Servers(tables, 2)  # before SparseAdam's first step
+    servers = EmulatedServers(tables, 2)  # before SparseAdam's first step
     train_step(model, optimizers, 0)
     assert any(table.slots()["exp_avg"].any() for table in tables)
     servers.fail([0, 1])
@@ -71,7 +71,7 @@ def test_rows_saved_first_come_back_as_they_were_then_and_others_as_in_the_basel
     model = Tiny()
     optimizer = SGD(model.parameters(), lr=0.1)
     (large, small) = find_tables({"": model}, [optimizer])
-    servers = Servers((large, small), 3, priority)
+    servers = EmulatedServers((large, small), 3, priority)
     expected = {row: values.clone() for row, values in enumerate(large.parameter.detach())}  # the plain model
     often, once = [5, 77, 130, 200, 250, 299], [10]
     used = often if isinstance(priority, SSU) else often * 3 + once  # SSU does not count
@@ -89,7 +89,7 @@ def test_a_small_table_is_saved_whole_with_every_priority_save() -> None:
     model = Tiny((5000, 40))
     optimizer = SGD(model.parameters(), lr=0.1)
     tables = find_tables({"": model}, [optimizer])
-    servers = Servers(tables, 2, MFU())
+    servers = EmulatedServers(tables, 2, MFU())
     with torch.no_grad():
         tables[1].parameter += 1.0
     servers.save_first()
@@ -102,7 +102,7 @@ def lost(priority: Priority | None) -> float:
     model = Tiny((2000, 40))
     optimizers = [SparseAdam(list(model.emb.parameters())), SGD(model.top.parameters(), lr=0.1)]
     tables = find_tables({"": model}, optimizers)
-    servers = Servers(tables, 4, priority)
+    servers = EmulatedServers(tables, 4, priority)
     generator = torch.Generator().manual_seed(1)
     for step in range(60):
         ids = (2000 * torch.rand(32, 2, 1, generator=generator) ** 6).long()
@@ -126,7 +126,7 @@ def test_saving_some_rows_first_leaves_less_to_lose(priority: Priority) -> None:
 def test_a_priority_looks_at_gradients_until_it_is_closed() -> None:
     model = Tiny()
     optimizer = SGD(model.parameters(), lr=0.1)
-    servers = Servers(find_tables({"": model}, [optimizer]), 2, MFU())
+    servers = EmulatedServers(find_tables({"": model}, [optimizer]), 2, MFU())
     assert optimizer._optimizer_step_pre_hooks
     servers.close()
     assert not optimizer._optimizer_step_pre_hooks
@@ -134,10 +134,10 @@ def test_a_priority_looks_at_gradients_until_it_is_closed() -> None:
 
 def test_a_server_that_does_not_exist_cannot_fail() -> None:
     model, optimizers = build()
-    servers = Servers(find_tables({"": model}, optimizers), 4)
+    servers = EmulatedServers(find_tables({"": model}, optimizers), 4)
     before = snapshot(model, optimizers)
     with pytest.raises(ConfigurationError, match=r"there are 4 servers, from 0; \[4\] cannot fail"):
         servers.fail([0, 4])
     assert all(torch.equal(value, before[name]) for name, value in snapshot(model, optimizers).items())
     with pytest.raises(ConfigurationError, match="servers must be a whole number"):
-        Servers((), 0)
+        EmulatedServers((), 0)

@@ -2,8 +2,19 @@
 
 from holdfast.emulation.comparing import Contest
 from holdfast.emulation.emulating import Outcome, charged, emulate, undisturbed
-from holdfast.emulation.servers import Servers
+from holdfast.emulation.servers import EmulatedServers
 from holdfast.emulation.training import Training
 from holdfast.emulation.ways import NAMES, Way, ways
 
-__all__ = ["NAMES", "Contest", "Outcome", "Servers", "Training", "Way", "charged", "emulate", "undisturbed", "ways"]
+__all__ = [
+    "NAMES",
+    "Contest",
+    "EmulatedServers",
+    "Outcome",
+    "Training",
+    "Way",
+    "charged",
+    "emulate",
+    "undisturbed",
+    "ways",
+]

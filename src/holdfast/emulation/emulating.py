@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from holdfast.checkpoint.tables import find_tables
-from holdfast.emulation.servers import Servers
+from holdfast.emulation.servers import EmulatedServers
 from holdfast.emulation.training import Training
 from holdfast.errors import ConfigurationError
 from holdfast.planner import Emulation, Event, EventKind, Overheads, PlsMeter, Recovery, VirtualClock
@@ -48,7 +48,7 @@ def emulate(
     if emulation.recovery is Recovery.FULL:
         return replace(charged(emulation), auc=undisturbed(training, on_step))
     tables = find_tables({"": training.model}, training.optimizers)
-    servers = Servers(tables, emulation.schedule.servers, priority)
+    servers = EmulatedServers(tables, emulation.schedule.servers, priority)
     try:
         outcome = _walk(
             emulation,
@@ -78,7 +78,7 @@ def _train(training: Training, steps: range, on_step: OnStep) -> None:
         on_step()
 
 
-def _apply(event: Event, servers: Servers, priority: Priority | None) -> None:
+def _apply(event: Event, servers: EmulatedServers, priority: Priority | None) -> None:
     if event.failure is not None:
         servers.fail(event.failure.servers)
     elif priority is not None:

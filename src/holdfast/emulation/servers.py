@@ -17,7 +17,7 @@ from holdfast.policy.arguments import require_count
 from holdfast.policy.priority import Priority, largest
 
 
-class Servers:
+class EmulatedServers:
     """Tables in one process, divided among servers as ranks divide a checkpoint, and what was last saved of every row.
 
     What is there when they are made is the baseline. ``priority`` looks at gradients until ``close``.
@@ -54,7 +54,9 @@ class Servers:
         """These servers lose their rows and load what was last saved of each; nothing else changes."""
         lost = list(servers)
         if unknown := [each for each in lost if not 0 <= each < self._servers]:
-            raise ConfigurationError(f"Servers: there are {self._servers} servers, from 0; {unknown} cannot fail")
+            raise ConfigurationError(
+                f"EmulatedServers: there are {self._servers} servers, from 0; {unknown} cannot fail"
+            )
         for table in self._tables.values():
             for server in lost:
                 self._load(table, *row_range(table.rows, server, self._servers))
