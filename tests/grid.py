@@ -14,7 +14,8 @@ from torch.optim import SparseAdam
 
 import holdfast as hf
 from holdfast.checkpoint.outlines import plan_checkpoint
-from holdfast.checkpoint.plan import Read, TablePlan, plan_tables
+from holdfast.checkpoint.plan import Read, TablePlan
+from holdfast.checkpoint.planning import plan_tables
 from holdfast.checkpoint.read import VerifiedReader, lineage
 from holdfast.format.manifest import Manifest
 from holdfast.policy import Strategy

@@ -14,7 +14,8 @@ import holdfast as hf
 from holdfast.checkpoint.columns import ColumnWriter
 from holdfast.checkpoint.crew import Crew
 from holdfast.checkpoint.pieces import Application, apply_pieces
-from holdfast.checkpoint.plan import Read, TablePlan, plan_tables
+from holdfast.checkpoint.plan import Read, TablePlan
+from holdfast.checkpoint.planning import plan_tables
 from holdfast.checkpoint.read import VerifiedReader, lineage
 from holdfast.checkpoint.restore import restore_rows
 from holdfast.errors import DamagedData

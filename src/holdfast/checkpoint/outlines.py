@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from holdfast.checkpoint.chain import Head
-from holdfast.checkpoint.plan import Source, TablePlan, plan_sources
+from holdfast.checkpoint.plan import TablePlan
+from holdfast.checkpoint.planning import Part, Source, plan_tables
 from holdfast.checkpoint.read import VerifiedReader, lineage
 from holdfast.errors import DamagedData
 from holdfast.format.catalog import Entry
-from holdfast.format.manifest import Manifest
-from holdfast.format.outline import Outline
 
 _Known = Mapping[str, Source]  # by the digest of the record or manifest that it is a copy of
 
@@ -23,12 +22,7 @@ def plan_checkpoint(reader: VerifiedReader, head: Head, checkpoint: str) -> dict
     """What to read of each table to restore a checkpoint."""
     entries = lineage(head, checkpoint)
     known = _outlined(reader, head, entries)
-    found = [_parts(reader, entry, known) for entry in entries]
-    rest = Outline.of(part for parts in found for part in parts if isinstance(part, Manifest))
-    numbers = iter(range(len(rest.parts)))
-    return plan_sources(
-        [[(rest, next(numbers)) if isinstance(part, Manifest) else part for part in parts] for parts in found]
-    )
+    return plan_tables([_parts(reader, entry, known) for entry in entries])
 
 
 def _outlined(reader: VerifiedReader, head: Head, entries: Sequence[Entry]) -> _Known:
@@ -40,25 +34,23 @@ def _outlined(reader: VerifiedReader, head: Head, entries: Sequence[Entry]) -> _
             outline = reader.outline(ref)
         except DamagedData:
             continue  # a verification tells; the manifests say the same
-        known |= {part.digest: (outline, number) for number, part in enumerate(outline.parts)}
+        known |= {part.digest: Source(outline, number) for number, part in enumerate(outline.parts)}
     return known
 
 
-def _parts(reader: VerifiedReader, entry: Entry, known: _Known) -> list[Source | Manifest]:
+def _parts(reader: VerifiedReader, entry: Entry, known: _Known) -> Sequence[Part]:
     """What each writer saved of a checkpoint."""
     if (source := _source(entry, known, entry.record.digest)) is not None:
         return [source]
     if not known:
-        return list(reader.parts(entry))
+        return reader.parts(entry)
     record = reader.record(entry)
     if record.manifest is not None:
-        return list(reader.parts(entry, record))
+        return reader.parts(entry, record)
     sources = [_source(entry, known, ref.digest) for ref in record.parts]
     return [source or reader.part(entry, ref) for source, ref in zip(sources, record.parts, strict=True)]
 
 
 def _source(entry: Entry, known: _Known, digest: str) -> Source | None:
-    if digest not in known:
-        return None
-    outline, number = known[digest]
-    return (outline, number) if outline.parts[number].checkpoint == entry.info.id else None
+    found = known.get(digest)
+    return found if found is not None and found.checkpoint == entry.info.id else None

@@ -16,7 +16,8 @@ from torch import Tensor
 from holdfast.checkpoint.chain import Chain, Head
 from holdfast.checkpoint.crew import Progress
 from holdfast.checkpoint.lookup import lookup_rows
-from holdfast.checkpoint.plan import TablePlan, plan_tables
+from holdfast.checkpoint.plan import TablePlan
+from holdfast.checkpoint.planning import plan_tables
 from holdfast.checkpoint.priority import RowChooser
 from holdfast.checkpoint.read import VerifiedReader, leased, lineage
 from holdfast.checkpoint.snapshot import row_range

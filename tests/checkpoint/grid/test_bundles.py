@@ -10,11 +10,10 @@ import safetensors.numpy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.grid.bundles import Moved, Placed, bundle_names, chunks_of, put_bundle, rebuild
+from holdfast.checkpoint.grid.bundles import Moved, Placed, bundle_names, chunks_of, put_bundle, rebuild, replacing_in
 from holdfast.checkpoint.grid.index import ChunkKey
 from holdfast.checkpoint.grid.round import Round
 from holdfast.checkpoint.grid.split import Records
-from holdfast.checkpoint.plan import replacing_in
 from holdfast.checkpoint.read import VerifiedReader
 from holdfast.format.layout import chunk_bytes, chunk_columns
 from holdfast.format.manifest import (

@@ -21,7 +21,8 @@ from holdfast.checkpoint.follow.path import Applied, Reload, TableChanges, behin
 from holdfast.checkpoint.follow.staging import StagedRows, stage_rows
 from holdfast.checkpoint.follow.targets import Target
 from holdfast.checkpoint.follow.update import Lag, Update
-from holdfast.checkpoint.plan import TablePlan, plan_tables
+from holdfast.checkpoint.plan import TablePlan
+from holdfast.checkpoint.planning import plan_tables
 from holdfast.checkpoint.read import Parts, VerifiedReader, leased, lineage
 from holdfast.checkpoint.restore import restore_rows
 from holdfast.errors import (

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from holdfast.checkpoint.grid.index import ChunkKey
 from holdfast.checkpoint.grid.split import Records
-from holdfast.checkpoint.plan import replacing_in
 from holdfast.checkpoint.writer import row_members
 from holdfast.format.bundle import Directory, Member, build_head, checksums, read_directory
 from holdfast.format.document import digest
 from holdfast.format.manifest import ALIVE, BundleRef, Manifest, Place, RowsChunk, StateChunk, TablePart
+from holdfast.format.outline import common
 from holdfast.storage import Buffer, Store
 from holdfast.types import TableSpec
 
@@ -94,14 +94,19 @@ def chunks_of(manifest: Manifest, part: TablePart) -> list[Placed]:
     return [Placed(bundle=manifest.bundles[chunk.place.bundle], chunk=chunk) for chunk in part.chunks]
 
 
+def replacing_in(manifest: Manifest, later: Sequence[str]) -> int:
+    """How many of the checkpoints that a manifest was arranged by are on this timeline, too: its first so many."""
+    return common(manifest.replacing, tuple(later))
+
+
 def rebuild(manifest: Manifest, moved: Mapping[ChunkKey, Sequence[Placed]], replacing: Sequence[str]) -> Manifest:
     """The manifest with every moved chunk replaced by those it became, arranged by the checkpoints ``replacing``."""
-    common = replacing_in(manifest, replacing)
+    known = replacing_in(manifest, replacing)
     index = _BundleIndex()
     state = tuple(replace(chunk, place=index.place(manifest.bundles, chunk)) for chunk in manifest.state)
     tables = []
     for part in manifest.tables:
-        became = [new for old in chunks_of(manifest, part) for new in moved.get(old.key, [_in_view(old, common)])]
+        became = [new for old in chunks_of(manifest, part) for new in moved.get(old.key, [_in_view(old, known)])]
         became.sort(key=lambda placed: placed.chunk.first)
         chunks = tuple(replace(p.chunk, place=index.place([p.bundle], p.chunk, 0)) for p in became)
         tables.append(replace(part, chunks=chunks))

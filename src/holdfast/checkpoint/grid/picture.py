@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.checkpoint.plan import replacing_in
+from holdfast.checkpoint.grid.bundles import replacing_in
 from holdfast.checkpoint.read import Parts
 from holdfast.codec.chunk import record_bytes
 from holdfast.format.manifest import ALIVE, Manifest, RowsChunk, Segment, TablePart

@@ -18,13 +18,12 @@ import numpy as np
 
 from holdfast.checkpoint.chain import Chain
 from holdfast.checkpoint.changes import Clocks, RecordMoved, own, rearrange
-from holdfast.checkpoint.grid.bundles import Moved, Placed, bundle_names, chunks_of, rebuild
+from holdfast.checkpoint.grid.bundles import Moved, Placed, bundle_names, chunks_of, rebuild, replacing_in
 from holdfast.checkpoint.grid.index import ChunkKey, Holding, Ids, TableIndex
 from holdfast.checkpoint.grid.outlining import Original, Outlining
 from holdfast.checkpoint.grid.round import REPLACED, Round
 from holdfast.checkpoint.grid.split import Records, add_labels, known_labels, split
 from holdfast.checkpoint.grid.stats import GridStats
-from holdfast.checkpoint.plan import replacing_in
 from holdfast.checkpoint.read import VerifiedReader, lineage
 from holdfast.codec.chunk import record_bytes
 from holdfast.errors import CheckpointNotFound, DamagedData, HoldfastError, StorageError
