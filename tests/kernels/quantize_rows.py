@@ -18,7 +18,10 @@ def schemes() -> list[Scheme]:
         Scheme(method=Method.GREEDY, bits=bits, num_bins=bins, ratio=ratio) for bits, (bins, ratio) in PUBLISHED.items()
     ]
     odd = [Scheme(method=Method.GREEDY, bits=2, num_bins=200, ratio=0.16)]
-    return [*plain, *fitted, *greedy, *odd, *(Scheme(method=Method.LOGARITHMIC, bits=bits) for bits in BITS)]
+    kmeans = [Scheme(method=Method.KMEANS, bits=bits, iterations=15) for bits in PUBLISHED]
+    odd += [Scheme(method=Method.KMEANS, bits=3, iterations=1)]
+    logarithmic = [Scheme(method=Method.LOGARITHMIC, bits=bits) for bits in BITS]
+    return [*plain, *fitted, *greedy, *kmeans, *odd, *logarithmic]
 
 
 def trained_like(count: int, dim: int, seed: int) -> NDArray[np.float32]:

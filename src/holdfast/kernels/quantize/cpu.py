@@ -6,6 +6,7 @@ import numpy as np
 from numba.core import types  # type: ignore[import-untyped, unused-ignore]
 from numpy.typing import NDArray
 
+from holdfast.kernels.quantize.clusters import cluster, find_nearest, place_on_grid, put_centroids, to_centroids
 from holdfast.kernels.quantize.lanes import FLOAT, INT, LANES, MATRIX, ROWS, VECTOR, Floats, compiled
 from holdfast.kernels.quantize.logarithmic import find_codes, to_values
 from holdfast.kernels.quantize.packing import RECORDS, Records, pack
@@ -13,11 +14,13 @@ from holdfast.kernels.quantize.scheme import (
     CONSTANT,
     CONSTANT_BYTES,
     ESCAPED,
+    GRID_TOP,
     LARGEST,
     OFFSET_SHARE,
     SMALLEST,
     Method,
     Scheme,
+    first_centroids,
     greedy_lines,
     resolution,
     starts,
@@ -44,12 +47,12 @@ from holdfast.kernels.quantize.unpacking import unpack
 Fields = NDArray[np.uint32]
 Plan = NDArray[np.int64]
 
-_SYMMETRIC, _ASYMMETRIC, _GREEDY, _FITTED, _LOGARITHMIC = range(len(Method))
+_SYMMETRIC, _ASYMMETRIC, _GREEDY, _FITTED, _LOGARITHMIC, _KMEANS = range(len(Method))
 _NUMBERS = {method: number for number, method in enumerate(Method)}
-_METHOD, _BITS, _FINEST, _BINS = range(4)  # of a plan
+_METHOD, _BITS, _HEADER, _FINEST, _BINS, _ITERATIONS = range(6)  # of a plan
 _PLAN, _FIELDS = types.Array(types.int64, 1, "C"), types.Array(types.uint32, 2, "C")
 _SMALLEST, _LARGEST, _OFFSET_SHARE = np.float32(SMALLEST), np.float32(LARGEST), np.float32(OFFSET_SHARE)
-_TWO = np.float32(2)
+_TWO, _GRID_TOP = np.float32(2), np.float32(GRID_TOP)
 _NO_LINES = np.zeros((1, 2), np.float32)
 
 
@@ -63,16 +66,21 @@ def encode(rows: Floats, scheme: Scheme, out: Records) -> int:
         lines = greedy_lines(scheme, dim)
     elif scheme.method is Method.FITTED:
         lines = starts(scheme.bits, dim)
-    plan = np.array([_NUMBERS[scheme.method], scheme.bits, resolution(dim), scheme.num_bins], np.int64)
+    elif scheme.method is Method.KMEANS:
+        lines = first_centroids(scheme.bits, dim)
+    layout, search = (scheme.bits, scheme.header_bytes), (resolution(dim), scheme.num_bins, scheme.iterations)
+    plan = np.array([_NUMBERS[scheme.method], *layout, *search], np.int64)
     escaped: int = _encode(rows, out, plan, lines)
     return escaped
 
 
 def decode(records: Records, scheme: Scheme, dim: int, out: Floats) -> None:
     """Write the rows back; those of escaped records are zero."""
-    unpack(records, out, _NUMBERS[scheme.method], scheme.bits)
+    unpack(records, out, _NUMBERS[scheme.method], scheme.bits, scheme.header_bytes)
     if scheme.method is Method.LOGARITHMIC:
         to_values(records, out, scheme.top)
+    elif scheme.method is Method.KMEANS:
+        to_centroids(records, out)
 
 
 @compiled(MATRIX, INT, FLOAT)
@@ -124,7 +132,7 @@ def _put_headers(out: Records, first: int, count: int, m: Floats, fields: Fields
         out[row, 0], out[row, 1] = np.uint8(field), np.uint8(field >> 8)
         if field == CONSTANT or field == ESCAPED:  # noqa: SIM109 - tuples are slower here
             out[row, 2:] = 0
-        elif header == 4:
+        elif header > 2:
             out[row, 2], out[row, 3] = np.uint8(fields[1, lane]), np.uint8(fields[1, lane] >> 8)
         if field == CONSTANT:
             for byte in range(4):
@@ -149,13 +157,26 @@ def _find_grids(block: Floats, plan: Plan, lines: Floats, u: Floats, m: Floats, 
     _choose_fields(m, fields, method)
 
 
+@compiled(MATRIX, _PLAN, MATRIX, VECTOR, MATRIX, _FIELDS, MATRIX)
+def _find_clusters(block: Floats, plan: Plan, starts: Floats, u: Floats, m: Floats, fields: Fields, c: Floats) -> None:
+    """Each row's centroids, on its plain grid of 8 bits, the header fields that say this grid, and codes in ``u``."""
+    dim, finest = block.shape[1], np.float32(plan[_FINEST])
+    find_bounds(block, m)
+    transpose(block, u)
+    to_units(u, dim, m, finest)
+    cluster(u, dim, m, c, starts, plan[_ITERATIONS])
+    _choose_grid(m, _ASYMMETRIC, _GRID_TOP)
+    _choose_fields(m, fields, _ASYMMETRIC)
+    place_on_grid(m, c, finest)
+    find_nearest(block, u.reshape((LANES, dim)), m, c)
+
+
 @compiled(ROWS, RECORDS, INT, INT, _PLAN, MATRIX, _FIELDS, returns=INT)
 def _write(block: Floats, out: Records, first: int, count: int, plan: Plan, m: Floats, fields: Fields) -> int:
-    header = 2 if plan[_METHOD] == _SYMMETRIC else 4
     if out.shape[1] == CONSTANT_BYTES:  # codes may not fill it
         out[first : first + count] = 0
-    pack(block, out, first, count, header, plan[_BITS], m)
-    return _put_headers(out, first, count, m, fields, header)
+    pack(block, out, first, count, plan[_HEADER], plan[_BITS], m)
+    return _put_headers(out, first, count, m, fields, plan[_HEADER])
 
 
 @compiled(ROWS, RECORDS, _PLAN, MATRIX, returns=INT)
@@ -163,6 +184,7 @@ def _encode(rows: Floats, out: Records, plan: Plan, lines: Floats) -> int:
     (count, dim), escaped = rows.shape, 0
     block, u = np.empty((LANES, dim), np.float32), np.empty(LANES * dim, np.float32)
     m, fields = np.empty((NAMES, LANES), np.float32), np.empty((2, LANES), np.uint32)
+    c = np.empty((lines.shape[0], LANES), np.float32)
     for first in range(0, count, LANES):
         left = min(LANES, count - first)
         if left == LANES and plan[_METHOD] <= _ASYMMETRIC:  # every row is read once, in order: no need for a copy
@@ -175,6 +197,10 @@ def _encode(rows: Floats, out: Records, plan: Plan, lines: Floats) -> int:
             codes = u.reshape((LANES, dim))
             find_codes(block, codes, fields, m, (1 << plan[_BITS]) - 1)
             escaped += _write(codes, out, first, left, plan, m, fields)
+        elif plan[_METHOD] == _KMEANS:
+            _find_clusters(block, plan, lines, u, m, fields, c)
+            put_centroids(out, first, left, c)
+            escaped += _write(u.reshape((LANES, dim)), out, first, left, plan, m, fields)
         else:
             _find_grids(block, plan, lines, u, m, fields)
             escaped += _write(block, out, first, left, plan, m, fields)

@@ -7,15 +7,20 @@ the order of summation nor fused multiply-add can change a bit.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.kernels.quantize import reference_bits as bits
 from holdfast.kernels.quantize.reference_bits import Fields
+from holdfast.kernels.quantize.reference_clusters import cluster, nearest
 from holdfast.kernels.quantize.reference_search import Bounds, Each, Rows, fit, narrow, to_units
 from holdfast.kernels.quantize.scheme import (
+    CENTROIDS_AT,
     CONSTANT,
     ESCAPED,
+    GRID_TOP,
     LARGEST,
     OFFSET_SHARE,
     SMALLEST,
@@ -36,7 +41,7 @@ def encode(rows: Rows, scheme: Scheme, out: Records) -> int:
 
     Returns how many those are.
     """
-    encode_block = _encode_logarithmic if scheme.method is Method.LOGARITHMIC else _encode_affine
+    encode_block = _ENCODERS.get(scheme.method, _encode_affine)
     with np.errstate(all="ignore"):  # rows that are not finite are set aside, but computed with all the same
         for start in range(0, len(rows), _BLOCK):
             encode_block(rows[start : start + _BLOCK], scheme, out[start : start + _BLOCK])
@@ -45,7 +50,7 @@ def encode(rows: Rows, scheme: Scheme, out: Records) -> int:
 
 def decode(records: Records, scheme: Scheme, dim: int, out: Rows) -> None:
     """Write the rows back; those of escaped records are zero."""
-    decode_block = _decode_logarithmic if scheme.method is Method.LOGARITHMIC else _decode_affine
+    decode_block = _DECODERS.get(scheme.method, _decode_affine)
     with np.errstate(all="ignore"):
         for start in range(0, len(records), _BLOCK):
             part, rows = records[start : start + _BLOCK], out[start : start + _BLOCK]
@@ -81,11 +86,15 @@ def _header(rows: Rows, scheme: Scheme, found: Bounds) -> tuple[Fields, Fields]:
         largest = np.maximum(-found.low, found.high)
         return bits.scale_up(np.float32(2) * largest / top), np.zeros(len(rows), dtype=np.uint32)
     if scheme.method is Method.ASYMMETRIC:
-        zero16 = bits.zero_down(found.low)
-        return bits.scale_up((found.high - bits.to_zero(zero16)) / top), zero16
+        return _outside(found, top)
     search = narrow if scheme.method is Method.GREEDY else fit
     grids = search(to_units(rows, found, np.float32(resolution(rows.shape[1]))), scheme, found)
     return bits.scale_nearest(grids.scale), bits.zero_nearest(grids.zero)
+
+
+def _outside(found: Bounds, top: np.float32) -> tuple[Fields, Fields]:
+    zero16 = bits.zero_down(found.low)
+    return bits.scale_up((found.high - bits.to_zero(zero16)) / top), zero16
 
 
 def _mirrored(scale: Each, scheme: Scheme) -> Each:
@@ -110,14 +119,27 @@ def _encode_logarithmic(rows: Rows, scheme: Scheme, out: Records) -> None:
     _write(out, scheme, found, (high.astype(np.uint32), low.astype(np.uint32)), codes)
 
 
-def _write(out: Records, scheme: Scheme, found: Bounds, header: tuple[Fields, Fields], codes: Rows) -> None:
+def _encode_clusters(rows: Rows, scheme: Scheme, out: Records) -> None:
+    """Centroids on the row's plain grid of 8 bits; of each value, the number of the nearest."""
+    found, finest = _bounds(rows, scheme.method), np.float32(resolution(rows.shape[1]))
+    centroids = cluster(to_units(rows, found, finest), scheme)
+    header = _outside(found, np.float32(GRID_TOP))
+    zero, inverse = bits.to_zero(header[1])[:, None], np.float32(1) / bits.to_scale(header[0])[:, None]
+    exact = found.low[:, None] + centroids * (found.spread / finest)[:, None]
+    places = np.rint((exact - zero) * inverse).clip(0, GRID_TOP)
+    _write(out, scheme, found, header, nearest((rows - zero) * inverse, places))
+    plain = ~(found.escaped | found.constant)
+    out[plain, CENTROIDS_AT : scheme.header_bytes] = places[plain]
+
+
+def _write(out: Records, scheme: Scheme, found: Bounds, header: tuple[Fields, Fields], codes: NDArray[Any]) -> None:
     plain = ~(found.escaped | found.constant)
     special = np.where(found.constant, CONSTANT, ESCAPED).astype(np.uint32)
     out[:, :2] = bits.to_bytes(np.where(plain, header[0], special), 2)
     out[:, 2:] = 0
     out[found.constant, 2:6] = bits.to_bytes(found.low[found.constant].view(np.uint32), 4)
     start = scheme.header_bytes
-    if start == 4:
+    if start > 2:
         out[plain, 2:4] = bits.to_bytes(header[1][plain], 2)
     stop = start + code_bytes(codes.shape[1], scheme.bits)
     out[plain, start:stop] = bits.pack(codes[plain].astype(np.uint8), scheme.bits)
@@ -144,9 +166,19 @@ def _decode_logarithmic(records: Records, scheme: Scheme, codes: Rows) -> Rows:
     return patterns.astype(np.int32).view(np.float32)
 
 
+def _decode_clusters(records: Records, scheme: Scheme, codes: Rows) -> Rows:
+    scale, zero = bits.to_scale(bits.from_bytes(records[:, :2])), bits.to_zero(bits.from_bytes(records[:, 2:4]))
+    centroids = records[:, CENTROIDS_AT : scheme.header_bytes].astype(np.float32)
+    return zero[:, None] + scale[:, None] * np.take_along_axis(centroids, codes.astype(np.intp), axis=1)
+
+
 def _decode_special(records: Records, rows: Rows) -> None:
     """What has no codes."""
     field = bits.from_bytes(records[:, :2])
     constant = field == CONSTANT
     rows[constant] = bits.from_bytes(records[constant, 2:6]).view(np.float32)[:, None]
     rows[field == ESCAPED] = 0
+
+
+_ENCODERS = {Method.LOGARITHMIC: _encode_logarithmic, Method.KMEANS: _encode_clusters}
+_DECODERS = {Method.LOGARITHMIC: _decode_logarithmic, Method.KMEANS: _decode_clusters}

@@ -21,6 +21,8 @@ OFFSET_SHARE = 2.0**-6  # a range below this share of the largest value drowns i
 
 CONSTANT, ESCAPED = 0x0000, 0xFFFF  # scale fields that no grid has
 CONSTANT_BYTES = 6  # the scale field and a float32
+CENTROIDS_AT = 4  # behind scale and zero point
+GRID_TOP = 255  # of the grid that centroids lie on
 
 _EXACT = 2**24  # integers that single precision holds
 _FINEST = 10  # bits of a value in the search
@@ -35,16 +37,18 @@ class Method(Enum):
     GREEDY = "greedy"  # Check-N-Run's search
     FITTED = "fitted"  # least squares from several starts
     LOGARITHMIC = "logarithmic"  # for what is not negative: equal steps of the logarithm, about
+    KMEANS = "kmeans"  # no grid of codes: a code is the number of a centroid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheme:
-    """A quantizer: method, bits per value, and for the greedy search its two parameters."""
+    """A quantizer: method, bits per value, and the parameters of the greedy search and of k-means."""
 
     method: Method
     bits: int
     num_bins: int = 0
     ratio: float = 0.0
+    iterations: int = 0
 
     @property
     def top(self) -> int:
@@ -53,7 +57,9 @@ class Scheme:
 
     @property
     def header_bytes(self) -> int:
-        """Scale and, unless it follows from the scale, zero point."""
+        """Scale and, unless it follows from the scale, zero point; then the centroids, where there are some."""
+        if self.method is Method.KMEANS:
+            return CENTROIDS_AT + (1 << self.bits)
         return 2 if self.method is Method.SYMMETRIC else 4
 
     @property
@@ -122,6 +128,14 @@ def greedy_lines(scheme: Scheme, dim: int) -> NDArray[np.float32]:
     finest, bins = resolution(dim), scheme.num_bins
     slopes = [_slope(scheme.top / (finest * (1 - both / bins))) for both in range(scheme.steps + 1)]
     return np.array([slopes, [finest * slope / bins for slope in slopes]], dtype=np.float32).T.copy()
+
+
+@cache
+def first_centroids(bits: int, dim: int) -> NDArray[np.float32]:
+    """``[centroid, 1]``: the middles of as many equal parts of the range, in units."""
+    parts = 1 << bits
+    middles = [[(2 * part + 1) * resolution(dim) / (2 * parts)] for part in range(parts)]
+    return np.array(middles, dtype=np.float32)  # exact
 
 
 def _slope(value: float) -> float:

@@ -50,10 +50,10 @@ def _unpack_3(records: Records, out: Floats, row: int, at: int, scale: np.float3
                 out[row, start + begin + byte] = zero + scale * np.float32(np.int32(low | (high << 2)))
 
 
-@compiled(_RECORDS, MATRIX, INT, INT)
-def unpack(records: Records, out: Floats, method: int, bits: int) -> None:
-    """Every record's row, or, of a logarithmic grid, its codes; zeros where the row is stored elsewhere."""
-    header, words = 2 if method == _SYMMETRIC else 4, np.empty(2, np.uint32)
+@compiled(_RECORDS, MATRIX, INT, INT, INT)
+def unpack(records: Records, out: Floats, method: int, bits: int, header: int) -> None:
+    """Every record's row, or, where codes are not steps of a scale, its codes; zeros where the row is elsewhere."""
+    words = np.empty(2, np.uint32)
     numbers, half_top = words.view(np.float32), np.float32((1 << bits) - 1) / _TWO
     for row in range(records.shape[0]):
         field = np.uint32(records[row, 0]) | (np.uint32(records[row, 1]) << 8)
@@ -62,7 +62,7 @@ def unpack(records: Records, out: Floats, method: int, bits: int) -> None:
         scale, zero = numbers[0], numbers[1]
         if method == _SYMMETRIC:
             zero = -scale * half_top
-        elif method == _LOGARITHMIC:
+        elif method >= _LOGARITHMIC:
             scale, zero = _ONE, _ZERO
         if field == ESCAPED:
             out[row] = _ZERO
