@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, SparseAdam
 
-from holdfast.checkpoint.snapshot import row_range
+from holdfast.checkpoint.table_copy import row_range
 from holdfast.checkpoint.tables import Table, find_tables
 from holdfast.emulation import EmulatedServers
 from holdfast.errors import ConfigurationError

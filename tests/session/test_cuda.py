@@ -9,6 +9,9 @@ import pytest
 import torch
 
 import holdfast as hf
+from holdfast.codec.choice import weight_codec
+from holdfast.codec.quantized import Quantized
+from holdfast.kernels.quantize import tensors
 from tests.tiny import Tiny, ids_of, same, snapshot
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
@@ -75,3 +78,30 @@ def test_rows_are_chosen_on_the_gpu_and_a_lost_part_comes_back_to_it(tmp_path: P
     model, optimizers = build(99)
     run.restore(model=model, optimizer=optimizers)
     assert same(snapshot(model, optimizers), state)
+
+
+@pytest.mark.parametrize(
+    "precision", [hf.Bits(2), hf.Bits(4, method="published"), hf.Bits(8), hf.Bits(2, difference=True)], ids=repr
+)
+def test_rows_encoded_on_the_gpu_are_stored_as_if_the_agent_had_encoded_them(tmp_path: Path, precision: Any) -> None:
+    codec = weight_codec(2)
+    assert isinstance(codec, Quantized) and tensors.is_cheap(torch.empty(3, 8, device="cuda"), codec.scheme)
+    for name, cheap in (("there", tensors.is_cheap), ("here", lambda table, scheme: False)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tensors, "is_cheap", cheap)
+            model, optimizers = build()
+            model.emb[1].weight.data[7, 0] = torch.inf  # no record holds it
+            settings = {"save": hf.EverySteps(3), "strategy": hf.Consecutive(), "overlap": hf.Overlap.WAIT}
+            with hf.Checkpointer(
+                tmp_path / name, model=model, optimizer=optimizers, precision=precision, **settings
+            ) as guard:
+                for step in range(9):
+                    guard.step(loss=train_step(model, optimizers, step))
+    runs = [hf.open_run(tmp_path / name) for name in ("there", "here")]
+    assert [info.step for info in runs[0].checkpoints()] == [info.step for info in runs[1].checkpoints()]
+    for info in runs[0].checkpoints():
+        for number, rows in enumerate((100_000, 40)):
+            there, here = (run.read_rows(f"emb.{number}", range(rows), step=info.step) for run in runs)
+            assert there.keys() == here.keys()
+            assert all(torch.equal(there[c].view(torch.int32), here[c].view(torch.int32)) for c in here)
+    assert not runs[0].verify()

@@ -11,12 +11,14 @@ from torch import Tensor
 
 from holdfast.checkpoint.channel import TableSlice
 from holdfast.checkpoint.rng import capture_rng
-from holdfast.checkpoint.snapshot import FrameFiller, TableCopy, row_range
+from holdfast.checkpoint.snapshot import FrameFiller
 from holdfast.checkpoint.state import TrainingState
+from holdfast.checkpoint.table_copy import TableCopy, row_range
 from holdfast.checkpoint.tables import Table
 from holdfast.checkpoint.tracker import Tracker
-from holdfast.codec import to_json
+from holdfast.codec import Codec, Difference, to_json
 from holdfast.codec.choice import can_quantize, table_codecs, weight_codec
+from holdfast.codec.chunk import Codecs
 from holdfast.format.dtypes import code_of
 from holdfast.format.layout import row_bytes
 from holdfast.format.manifest import table_spec_to_json
@@ -51,13 +53,16 @@ class Captured:
         ``state_apart`` keeps state and rows out of each other's frames, and so of each other's bundles: a grid moves
         the rows away.
         """
-        for index, tensor in enumerate(self.tensors):
-            filler.add_state(index, tensor)
-        if state_apart:
-            filler.end_frame()
-        for copy in self.copies:
-            filler.add_table(copy)
-        filler.flush()
+        try:
+            for index, tensor in enumerate(self.tensors):
+                filler.add_state(index, tensor)
+            if state_apart:
+                filler.end_frame()
+            for copy in self.copies:
+                filler.add_table(copy)
+            filler.flush()
+        finally:
+            filler.wait()
 
 
 def _exactly(table: str) -> Stored:
@@ -124,6 +129,7 @@ class Capture:
     def _copy(self, index: int, table: Table, ids: Tensor | None, stored: Stored) -> tuple[TableCopy, TableSlice]:
         start, stop = row_range(table.rows, self._rank, self._world)
         spec, slots = table.spec(), table.slots()
+        codecs, difference = _codecs(spec, stored)
         copy = TableCopy(
             index=index,
             columns=spec.columns,
@@ -131,15 +137,15 @@ class Capture:
             start=start,
             stop=stop,
             ids=ids,
+            codecs=_known_here(spec, codecs, difference is not None and ids is not None),
         )
-        codecs, difference = _codecs(spec, stored)
         return copy, TableSlice(
             spec=table_spec_to_json(spec),
             start=start,
             stop=stop,
             whole=ids is None,
-            codecs=codecs,
-            difference=difference,
+            codecs={name: to_json(codec) for name, codec in codecs.items()} or None,
+            difference=to_json(difference) if difference is not None else None,
         )
 
     def _state_tensors(self, local: Mapping[str, Any]) -> tuple[Tensor, ...]:
@@ -156,14 +162,21 @@ def _tensors(tree: Mapping[str, Any]) -> tuple[Tensor, ...]:
     return (torch.frombuffer(bytearray(encoded.skeleton), dtype=torch.uint8), *encoded.tensors)
 
 
-def _codecs(spec: TableSpec, stored: Stored) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    """The codecs of a table's columns, and that of its weights' differences, as messages carry them.
+def _codecs(spec: TableSpec, stored: Stored) -> tuple[Codecs, Codec | None]:
+    """The codecs of a table's columns, none for as they are, and that of its weights' differences.
 
     Rows that are not stored as differences, those of the baseline first of all, have the baseline's precision.
     """
     if stored.bits is None:
-        return None, None
+        return {}, None
     bits = BASELINE_BITS if stored.difference else stored.bits
-    codecs = {name: to_json(codec) for name, codec in table_codecs(spec, bits, stored.method).items()}
     differs = stored.difference and can_quantize(spec.columns[0])
-    return codecs, to_json(weight_codec(stored.bits, stored.method)) if differs else None
+    return table_codecs(spec, bits, stored.method), weight_codec(stored.bits, stored.method) if differs else None
+
+
+def _known_here(spec: TableSpec, codecs: Codecs, differs: bool) -> dict[str, Codec]:
+    """The codecs that rows can be encoded with before the agent has them: it alone knows what weights differ from."""
+    known = {name: codec for name, codec in codecs.items() if not isinstance(codec, Difference)}
+    if differs:
+        known.pop(spec.columns[0].name, None)
+    return known

@@ -7,10 +7,12 @@ import select
 import socket
 import struct
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from typing import Any, get_args
 
+from holdfast.checkpoint.framing import Recorded
 from holdfast.format.manifest import Piece
 
 _LENGTH = struct.Struct("<Q")
@@ -67,7 +69,10 @@ class Begin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameChunk:
-    """A chunk in a frame: rows of the table with that index, or pieces of state tensors (table -1)."""
+    """A chunk in a frame: rows of the table with that index, or pieces of state tensors (table -1).
+
+    ``recorded`` are those of its columns that are encoded already (framing.py).
+    """
 
     table: int
     offset: int
@@ -77,10 +82,15 @@ class FrameChunk:
     last: int = 0
     ids: str | None = None
     pieces: list[tuple[int, int, int]] = field(default_factory=list)
+    recorded: dict[str, Sequence[int]] = field(default_factory=dict)
 
     def state_pieces(self) -> tuple[Piece, ...]:
         """Its pieces of state tensors."""
         return tuple(Piece(tensor=t, start=s, length=n) for t, s, n in self.pieces)
+
+    def recorded_columns(self) -> dict[str, Recorded]:
+        """What its columns take that are encoded already, by name."""
+        return {name: Recorded(*each) for name, each in self.recorded.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

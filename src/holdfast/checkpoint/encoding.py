@@ -6,20 +6,23 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from holdfast.checkpoint.chain import Chain
 from holdfast.checkpoint.channel import FrameChunk, TableSlice
+from holdfast.checkpoint.framing import escapes_in_frame, frame_columns, sample_in_frame, sample_positions
 from holdfast.checkpoint.keyframe import KeyChunk, KeyTable, key_chunks
 from holdfast.checkpoint.read import VerifiedReader, lineage
 from holdfast.codec import Difference, Encoded, from_json
-from holdfast.codec.chunk import Codecs, EncodedChunk, encode_chunk
+from holdfast.codec.chunk import Codecs, EncodedChunk, Prepared, encode_chunk
 from holdfast.codec.quantized import Quantized
 from holdfast.errors import CheckpointNotFound, ConfigurationError
 from holdfast.format.catalog import Entry, Intent
-from holdfast.format.layout import IDS, chunk_columns
+from holdfast.format.layout import row_bytes
 from holdfast.format.manifest import Manifest, table_spec_from_json
 from holdfast.format.rows import chunk_ids
 from holdfast.storage import Store
-from holdfast.types import Kind
+from holdfast.types import Kind, TableSpec
 
 Held = Mapping[tuple[str, int], Encoded]  # by table and first row
 KeyFrame = Mapping[str, KeyTable]  # by table; those that differences cannot refer to are missing
@@ -107,12 +110,11 @@ class ChunkEncoder:
         if codecs is None:
             return None
         spec = self._specs[chunk.table]
-        columns = chunk_columns(spec.columns, chunk.rows, chunk.ids)
-        values = {each.name: data[each.offset : each.offset + each.length] for each in columns if each.name != IDS}
+        values = _columns(spec, chunk, data)
         if chunk.ids is None:
             encoded = encode_chunk(spec.columns, codecs, values, None, chunk.rows)
             if self._slices[chunk.table].difference is not None and self._key_frames.in_memory:
-                self.held[spec.name, chunk.first] = encoded.weights
+                self.held[spec.name, chunk.first] = encoded.weights.copy()  # frames are used again
             return encoded
         ids = chunk_ids(chunk.rows, chunk.first, chunk.ids, data)
         table = self._key_table(chunk.table)
@@ -129,6 +131,28 @@ class ChunkEncoder:
         if self._slices[index].difference is None:
             return None
         return self._key_frames.below(self._intent).get(self._specs[index].name)
+
+
+def _columns(spec: TableSpec, chunk: FrameChunk, data: memoryview) -> dict[str, memoryview | Prepared]:
+    """The columns of a chunk in a frame: values, or records that were made before it came here."""
+    recorded = chunk.recorded_columns()
+    placed = frame_columns(spec.columns, chunk.rows, chunk.ids, recorded)
+    found = {each.name: data[each.offset : each.offset + each.length] for each in placed}
+    columns: dict[str, memoryview | Prepared] = {}
+    for column in spec.columns:
+        name = column.name
+        columns[name] = found[name]
+        if name in recorded:
+            escapes, sample = found[escapes_in_frame(name)], found[sample_in_frame(name)]
+            columns[name] = Prepared(
+                encoded=Encoded(
+                    records=np.frombuffer(found[name], dtype=np.uint8).reshape(chunk.rows, -1),
+                    escapes=np.frombuffer(escapes, dtype=np.uint8).reshape(-1, row_bytes([column])),
+                ),
+                sample=sample,
+                positions=sample_positions(chunk.rows, recorded[name].sample),
+            )
+    return columns
 
 
 def _codecs(part: TableSlice) -> Codecs | None:

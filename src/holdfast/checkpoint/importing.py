@@ -19,8 +19,9 @@ from holdfast.checkpoint.crew import Progress
 from holdfast.checkpoint.foreign import ForeignTensor, Selection, open_foreign, select
 from holdfast.checkpoint.lease import HeldLease
 from holdfast.checkpoint.resume import claim
-from holdfast.checkpoint.snapshot import FrameFiller, TableCopy
+from holdfast.checkpoint.snapshot import FrameFiller
 from holdfast.checkpoint.state import weights_only_tree
+from holdfast.checkpoint.table_copy import TableCopy
 from holdfast.checkpoint.tables import WEIGHT
 from holdfast.checkpoint.writer import PartWriter
 from holdfast.errors import ConfigurationError, RunError

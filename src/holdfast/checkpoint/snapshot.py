@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -12,28 +11,17 @@ from torch import Tensor
 
 from holdfast.checkpoint.buffer import FrameBuffer
 from holdfast.checkpoint.channel import FrameChunk
+from holdfast.checkpoint.framing import frame_columns
+from holdfast.checkpoint.recorded import Encodable, RecordedRows, Window, encodable, frame_row_bytes
+from holdfast.checkpoint.table_copy import TableCopy
 from holdfast.checkpoint.writer import STATE
-from holdfast.format.layout import chunk_bytes, chunk_columns, ids_dtype, padded, rows_that_fit
+from holdfast.format.layout import IDS, chunk_bytes, ids_dtype, padded, rows_that_fit
 from holdfast.kernels.rows import Gather, gather_rows
-from holdfast.types import ColumnSpec
 
 logger = logging.getLogger("holdfast")
 
 _MIN_ROOM = 4096  # a frame with less room than this left is full
 _PIECE_MIN = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableCopy:
-    """What to copy of one table: its columns' live tensors and the rows, by ids or as a range."""
-
-    index: int
-    columns: tuple[ColumnSpec, ...]
-    tensors: tuple[Tensor, ...]
-    start: int
-    stop: int
-    ids: Tensor | None  # sorted, on the table's device; None: every row from start to stop
-    origin: int = 0  # the row that the tensors begin with, where they are not the whole table
 
 
 class FrameSink(Protocol):
@@ -90,15 +78,14 @@ class FrameFiller:
     def add_table(self, table: TableCopy) -> None:
         """Add a table's rows, in as many chunks as frames need."""
         self._close_pieces()
-        done, total = 0, table.stop - table.start if table.ids is None else len(table.ids)
-        while done < total:
-            ids = None if table.ids is None else table.ids[done:]
-            rows = min(total - done, self._fit(table, ids))
-            if rows == 0:
-                self.end_frame()
-                continue
-            self._add_rows(table, table.start + done, rows, None if ids is None else ids[:rows])
-            done += rows
+        columns = encodable(table)
+        done = 0
+        while done < table.rows:
+            rest = table.part(done, table.rows)
+            added = self._add_encoded(rest, columns) if columns else self._add_plain(rest)
+            if not added:
+                self._make_room(table)
+            done += added
 
     def add_state(self, index: int, tensor: Tensor) -> None:
         """Add a state tensor, in pieces where a frame ends inside it."""
@@ -133,50 +120,91 @@ class FrameFiller:
         if len(self._complete) >= self._frames_ahead:
             self._hand_over()
 
+    def wait(self) -> None:
+        """Until no device copies into a frame any more, which others may be given."""
+        for device in self._devices:
+            torch.cuda.current_stream(device).synchronize()
+        self._devices.clear()
+
     def _hand_over(self) -> None:
         for target, source in self._copies:
             target.copy_(source, non_blocking=True)
         self._copies.clear()
         gather_rows(self._gathers)
         self._gathers.clear()
-        for device in self._devices:
-            torch.cuda.current_stream(device).synchronize()
-        self._devices.clear()
+        self.wait()
         for frame in self._complete:
             self._sink.submit_frame(frame.number, frame.used, frame.chunks)
         self._complete.clear()
 
-    def _fit(self, table: TableCopy, ids: Tensor | None) -> int:
+    def _add_plain(self, table: TableCopy) -> int:
+        """Add as many rows as fit the frame, as they are."""
         room = self._room()
         if room < _MIN_ROOM:
             return 0
         # 64-bit ids are assumed until the chunk's last id is known: a row or two less, never one too many
-        fit = rows_that_fit(table.columns, room, None if ids is None else "U64")
-        if fit == 0 and self._used == 0:
-            raise ValueError(f"a row of table {table.index} does not fit a frame of {self._buffer.frame_bytes} bytes")
-        return fit
+        rows = min(table.rows, rows_that_fit(table.columns, room, None if table.ids is None else "U64"))
+        if rows:
+            ((first, last),) = table.bounds([(0, rows)])
+            self._add_chunk(table.part(0, rows), first, last, {})
+        return rows
 
-    def _add_rows(self, table: TableCopy, start: int, rows: int, ids: Tensor | None) -> None:
-        first, last = (start, start + rows - 1) if ids is None else (int(ids[0]), int(ids[-1]))
-        stored = None if ids is None else ids_dtype(first, last)
-        columns = chunk_columns(table.columns, rows, stored)
-        offset = self._used
-        if ids is not None:
+    def _add_encoded(self, table: TableCopy, columns: Encodable) -> int:
+        """Add as many rows as fit the frame, these columns as records.
+
+        No chunk has more rows than a frame could hold as they are: whoever decodes it needs that much memory.
+        """
+        room, ids = self._room(), None if table.ids is None else "U64"
+        if room < _MIN_ROOM:
+            return 0
+        window = Window(table.part(0, min(table.rows, room // frame_row_bytes(table, columns))), columns)
+        spans = window.spans(room, rows_that_fit(table.columns, self._buffer.frame_bytes, ids))
+        bounds = table.bounds([(span.start, span.stop) for span in spans])
+        for span, (first, last) in zip(spans, bounds, strict=True):
+            self._add_chunk(table.part(span.start, span.stop), first, last, window.rows(span))
+        return spans[-1].stop if spans else 0
+
+    def _add_chunk(self, table: TableCopy, first: int, last: int, recorded: Mapping[str, RecordedRows]) -> None:
+        """Give all rows, from id ``first`` to id ``last``, a place in the frame."""
+        stored = None if table.ids is None else ids_dtype(first, last)
+        takes = {name: each.takes for name, each in recorded.items()}
+        columns = {each.name: each for each in frame_columns(table.columns, table.rows, stored, takes)}
+        targets = {name: self._place(self._used + each.offset, each.length) for name, each in columns.items()}
+        if table.ids is not None:
             integer = torch.int32 if stored == "U32" else torch.int64  # the same bits as the unsigned type
-            _copy_ids(self._place(offset, columns[0].length).view(integer), ids, first)
-        for column, tensor in zip(columns[-len(table.tensors) :], table.tensors, strict=True):
-            target = self._place(offset + column.offset, column.length).view(tensor.dtype).view(column.shape)
-            if ids is None:
-                first_row = start - table.origin
-                self._copies.append(_Copy(target, tensor.detach()[first_row : first_row + rows]))
+            _copy_ids(targets[IDS].view(integer), table.ids, first)
+        for spec, tensor in zip(table.columns, table.tensors, strict=True):
+            if spec.name in recorded:
+                recorded[spec.name].copy_into(targets, spec.name)
             else:
-                self._gathers.append(Gather(target, tensor.detach(), ids))
-            self._note(tensor.device, column.length)
-        length = chunk_bytes(columns)
+                self._copy(targets[spec.name].view(tensor.dtype).view(columns[spec.name].shape), tensor, table)
+            self._note(tensor.device, columns[spec.name].length)
+        length = chunk_bytes(tuple(columns.values()))
         self._chunks.append(
-            FrameChunk(table=table.index, offset=offset, length=length, rows=rows, first=first, last=last, ids=stored)
+            FrameChunk(
+                table=table.index,
+                offset=self._used,
+                length=length,
+                rows=table.rows,
+                first=first,
+                last=last,
+                ids=stored,
+                recorded=dict(takes),
+            )
         )
         self._used += length
+
+    def _copy(self, target: Tensor, source: Tensor, table: TableCopy) -> None:
+        """Copy a column's rows, later."""
+        if table.ids is None:
+            self._copies.append(_Copy(target, source.detach()[table.range]))
+        else:
+            self._gathers.append(Gather(target, source.detach(), table.ids))
+
+    def _make_room(self, table: TableCopy) -> None:
+        if self._frame is not None and not self._used:
+            raise ValueError(f"a row of table {table.index} does not fit a frame of {self._buffer.frame_bytes} bytes")
+        self.end_frame()
 
     def _room(self) -> int:
         if self._frame is None:
@@ -224,8 +252,3 @@ def pin(buffer: FrameBuffer) -> None:
 def unpin(buffer: FrameBuffer) -> None:
     """Undo pin, before the buffer is closed."""
     torch.cuda.cudart().cudaHostUnregister(torch.frombuffer(buffer.whole(), dtype=torch.uint8).data_ptr())
-
-
-def row_range(rows: int, rank: int, world: int) -> tuple[int, int]:
-    """The contiguous share of a table's rows that a writer saves where every writer holds all of them."""
-    return rows * rank // world, rows * (rank + 1) // world

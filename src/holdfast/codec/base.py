@@ -33,6 +33,10 @@ class Encoded:
         """Of all records and escapes."""
         return int(self.records.nbytes + self.escapes.nbytes)
 
+    def copy(self) -> Encoded:
+        """The same in memory of its own."""
+        return Encoded(records=self.records.copy(), escapes=self.escapes.copy())
+
 
 class Codec(Protocol):
     """A frozen value that turns rows into records and back, with the error that its docstring states.

@@ -11,12 +11,12 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.codec.base import Codec, Encoded, Records, Rows
+from holdfast.codec.base import Codec, Encoded, Records, Rows, take
 from holdfast.codec.difference import Difference
 from holdfast.codec.exact import Exact
 from holdfast.codec.json import from_json, to_json
@@ -101,10 +101,19 @@ class EncodedChunk:
     weights: Encoded  # the first column alone
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A column that was encoded before; what it lost is measured by a sample of its rows as they were."""
+
+    encoded: Encoded
+    sample: memoryview
+    positions: NDArray[np.int64]  # of the sample's rows
+
+
 def encode_chunk(
     columns: tuple[ColumnSpec, ...],
     codecs: Codecs,
-    values: Mapping[str, memoryview],
+    values: Mapping[str, memoryview | Prepared],
     ids: NDArray[np.int64] | None,
     rows: int,
     baseline_rows: Rows | None = None,
@@ -116,11 +125,16 @@ def encode_chunk(
     encoded: dict[str, Encoded] = {}
     loss = 0.0
     for column in columns:
-        matrix = _matrix(values[column.name], column, rows)
-        codec = codecs[column.name]
-        found = encoded[column.name] = _encode(codec, matrix, column, baseline_rows)
+        codec, given = codecs[column.name], values[column.name]
+        if isinstance(given, Prepared):
+            found, lost = given.encoded, partial(_sampled_loss, given)
+        else:
+            matrix = _matrix(given, column, rows)
+            found = _encode(codec, matrix, column, baseline_rows)
+            lost = partial(_loss, found, matrix, baseline_rows)
+        encoded[column.name] = found
         if column is columns[0]:
-            loss = _loss(codec, found, matrix, column, baseline_rows)
+            loss = lost(codec, column)
     escapes = tuple(len(encoded[column.name].escapes) for column in columns)
     kind, packed = (None, None) if ids is None else pack_ids(ids, in_order=True)
     text = codecs_text(codecs)
@@ -176,12 +190,18 @@ def _decode(codec: Codec | Difference, encoded: Encoded, column: ColumnSpec, bas
     return codec.decode(encoded, dim_of(column), column.dtype)
 
 
+def _sampled_loss(given: Prepared, codec: Codec | Difference, column: ColumnSpec) -> float:
+    assert not isinstance(codec, Difference)  # no baseline is known where columns are prepared
+    encoded = take(codec, given.encoded, given.positions, dim_of(column), column.dtype)
+    return _loss(encoded, _matrix(given.sample, column, len(given.positions)), None, codec, column)
+
+
 def _loss(
-    codec: Codec | Difference,
     encoded: Encoded,
     matrix: Rows,
-    column: ColumnSpec,
     baseline_rows: Rows | None,
+    codec: Codec | Difference,
+    column: ColumnSpec,
 ) -> float:
     """The mean distance of a row from what it comes back as; escapes come back as they were."""
     if isinstance(codec, Exact) or not len(matrix):

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from holdfast.checkpoint.selectors import Selector, selector
-from holdfast.checkpoint.snapshot import row_range
+from holdfast.checkpoint.table_copy import row_range
 from holdfast.checkpoint.tables import WEIGHT, Table
 from holdfast.errors import ConfigurationError
 from holdfast.policy.arguments import require_count

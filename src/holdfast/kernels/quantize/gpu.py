@@ -42,6 +42,12 @@ _UPPER_16, _UPPER_17 = tl.constexpr(-0x1_0000), tl.constexpr(-0x8000)  # of a fl
 
 _VALUES_PER_PROGRAM = 512  # sixteen for each thread of one warp, which never waits for another
 _WARPS = 1
+_MOST_VALUES = 1024  # of a row: one warp holds no more in its registers
+
+
+def can_encode(scheme: Scheme, dim: int) -> bool:
+    """Whether there is a kernel for it."""
+    return scheme.method in _NUMBERS and dim <= _MOST_VALUES
 
 
 def encode(table: Tensor, scheme: Scheme, ids: Tensor | None = None, out: Tensor | None = None) -> Tensor:

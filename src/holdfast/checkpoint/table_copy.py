@@ -1,0 +1,55 @@
+"""Which rows of a table a snapshot copies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from holdfast.codec.base import Codec
+from holdfast.types import ColumnSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableCopy:
+    """What to copy of one table: its columns' live tensors and the rows, by ids or as a range."""
+
+    index: int
+    columns: tuple[ColumnSpec, ...]
+    tensors: tuple[Tensor, ...]
+    start: int
+    stop: int
+    ids: Tensor | None  # sorted, on the table's device; None: every row from start to stop
+    origin: int = 0  # the row that the tensors begin with, where they are not the whole table
+    codecs: Mapping[str, Codec] = field(default_factory=dict)  # of the columns that may be copied as records
+
+    @property
+    def rows(self) -> int:
+        """How many."""
+        return self.stop - self.start if self.ids is None else len(self.ids)
+
+    @property
+    def range(self) -> slice:
+        """Where contiguous rows lie in the tensors."""
+        return slice(self.start - self.origin, self.stop - self.origin)
+
+    def part(self, start: int, stop: int) -> TableCopy:
+        """Some of the rows, by their numbers among these."""
+        if self.ids is None:
+            return replace(self, start=self.start + start, stop=self.start + stop)
+        return replace(self, ids=self.ids[start:stop])
+
+    def bounds(self, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """The first and the last id of each span of rows; asks a device once for all of them."""
+        ends = [(start, stop - 1) for start, stop in spans]
+        if self.ids is None:
+            return [(self.start + start, self.start + last) for start, last in ends]
+        numbers = torch.tensor(ends, dtype=torch.int64).view(-1).to(self.ids.device)
+        return [(first, last) for first, last in self.ids[numbers].view(-1, 2).tolist()]
+
+
+def row_range(rows: int, rank: int, world: int) -> tuple[int, int]:
+    """The contiguous share of a table's rows that a writer saves where every writer holds all of them."""
+    return rows * rank // world, rows * (rank + 1) // world

@@ -1,0 +1,58 @@
+"""Rows of tensors in, records out, made on the device that holds the rows."""
+
+from __future__ import annotations
+
+from functools import cache
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from holdfast.errors import ConfigurationError
+from holdfast.kernels import quantize
+from holdfast.kernels.quantize.scheme import ESCAPED, Scheme
+
+_MARK = ESCAPED & 0xFF  # both bytes of the field that says so
+
+
+def is_cheap(table: Tensor, scheme: Scheme) -> bool:
+    """Whether records of rows are made faster than the rows are copied to the host: on a GPU, where Triton is."""
+    if not table.is_cuda or not is_plain(table):
+        return False
+    kernels = _kernels()
+    return kernels is not None and bool(kernels.can_encode(scheme, table.shape[1]))
+
+
+def is_plain(table: Tensor) -> bool:
+    """Whether ``encode`` takes the tensor."""
+    return table.dtype == torch.float32 and table.dim() == 2 and table.is_contiguous()
+
+
+def encode(table: Tensor, scheme: Scheme, ids: Tensor | None = None) -> Tensor:
+    """Records of the rows ``ids`` of a contiguous float32 table, or of all its rows; escaped ones are empty.
+
+    On a GPU only queued; ids are not checked there.
+    """
+    if table.is_cpu:
+        rows = table if ids is None else table.index_select(0, ids)
+        return torch.from_numpy(quantize.encode(rows.detach().numpy(), scheme).records)
+    kernels = _kernels()
+    if kernels is None:
+        raise ConfigurationError("rows on a GPU are encoded with Triton, which is not installed: copy them first")
+    found: Tensor = kernels.encode(table.detach(), scheme, ids)
+    return found
+
+
+def escaped(records: Tensor) -> Tensor:
+    """The numbers of the records whose row is escaped, in order, on the host; waits for the device."""
+    flags = (records[:, 0] == _MARK) & (records[:, 1] == _MARK)
+    return flags.nonzero().view(-1).cpu()
+
+
+@cache
+def _kernels() -> ModuleType | None:
+    try:
+        from holdfast.kernels.quantize import gpu
+    except ImportError:
+        return None
+    return gpu
