@@ -14,6 +14,7 @@ QUANTIZED = [
     *(codec.Asymmetric(bits=bits) for bits in (2, 3, 4, 8)),
     *(codec.AdaptiveAsymmetric.as_published(bits) for bits in (2, 3, 4)),
     *(codec.Fitted(bits=bits) for bits in (2, 3, 4)),
+    *(codec.KMeans(bits=bits) for bits in (2, 3, 4)),
     *(codec.Logarithmic(bits=bits) for bits in (2, 3, 4, 8)),
 ]
 CODECS: list[Codec] = [codec.Exact(), codec.Rounded(), *QUANTIZED]

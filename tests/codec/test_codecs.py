@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast import codec
 from holdfast.codec import Codec, Encoded, concatenate, from_json, take, to_json
+from holdfast.codec.choice import weight_codec
 from holdfast.errors import ConfigurationError, DamagedData, UnsupportedState
 from tests.codec.codec_rows import CODECS, NUMPY, QUANTIZED, rows_of, same_bytes, widened
 
@@ -28,9 +29,8 @@ def test_every_row_has_its_bytes_and_comes_back_in_its_type(kind: Codec, case: t
     flags = kind.escaped(encoded.records, dim, dtype)
     assert np.count_nonzero(flags) == len(encoded.escapes)
     assert same_bytes(back[flags], rows[flags])
-    assert (
-        np.isfinite(widened(back[~flags], dtype)).all() or kind.name in ("exact", "rounded") or rows.itemsize * dim <= 6
-    )
+    as_it_is = kind.name in ("exact", "rounded") or kind.bytes_per_row(dim, dtype) == dim * rows.itemsize
+    assert as_it_is or np.isfinite(widened(back[~flags], dtype)).all()
 
 
 @settings(deadline=None, max_examples=100)
@@ -75,6 +75,25 @@ def test_logarithmic_grids_keep_zero_and_the_stated_relative_error(kind: Codec, 
         assert bound > 1 or (np.abs(found - row) <= bound * row + 2.0**-126).all()
 
 
+@settings(deadline=None, max_examples=100)
+@given(st.sampled_from([2, 3, 4]), rows_of("F32"))
+def test_kmeans_gives_every_value_the_nearest_centroid_of_its_record(bits: int, rows: np.ndarray) -> None:
+    kind, dim = codec.KMeans(bits=bits), rows.shape[1]
+    if kind.is_exact(dim, "F32"):
+        return
+    encoded = kind.encode(rows)
+    records = encoded.records
+    fields = np.ascontiguousarray(records[:, :4]).view("<u2").astype(np.uint32)
+    grid = (fields[:, 0] != 0) & (fields[:, 0] != 0xFFFF)
+    scale, zero = (fields[grid, :1] << 15).view(np.float32), (fields[grid, 1:] << 16).view(np.float32)
+    centroids = zero + scale * records[grid, 4 : 4 + (1 << bits)].astype(np.float32)
+    exact = rows[grid].astype(np.float64)
+    least = np.abs(exact[:, :, None] - centroids[:, None, :]).min(axis=2)
+    error = np.abs(exact - kind.decode(encoded, dim)[grid])
+    assert (error <= least + np.abs(exact).max(axis=1, keepdims=True, initial=0) * 2**-20).all()
+    assert (np.diff(centroids, axis=1) >= 0).all()
+
+
 @settings(deadline=None)
 @given(rows_of("F32"))
 def test_rounding_keeps_a_256th_and_what_is_not_finite(rows: np.ndarray) -> None:
@@ -112,6 +131,8 @@ def test_a_codec_is_its_json(kind: Codec) -> None:
         {"name": "fitted", "bits": 5},
         {"name": "fitted", "bits": 2, "more": 1},
         {"name": "exact", "bits": 2},
+        {"name": "kmeans", "bits": 2},
+        {"name": "kmeans", "bits": 8, "iterations": 15},
         {"name": "wavelet"},
         {},
     ],
@@ -138,6 +159,11 @@ def test_a_codec_that_is_not_known_is_refused_by_name(value: dict[str, object]) 
 def test_bytes_per_row(bits: int, dim: int, size_bytes: int) -> None:
     assert codec.Asymmetric(bits=bits).bytes_per_row(dim) == size_bytes
     assert codec.Symmetric(bits=bits).bytes_per_row(dim) == max(6, size_bytes - 2)
+
+
+@pytest.mark.parametrize(("bits", "dim", "size_bytes"), [(2, 64, 24), (3, 64, 36), (4, 64, 52), (3, 5, 15), (4, 5, 20)])
+def test_bytes_per_row_with_centroids(bits: int, dim: int, size_bytes: int) -> None:
+    assert codec.KMeans(bits=bits).bytes_per_row(dim) == size_bytes
 
 
 def test_rows_too_short_for_a_record_are_kept_as_they_are() -> None:
@@ -179,6 +205,9 @@ def test_wrong_arguments_are_told() -> None:
         (lambda: codec.Asymmetric(bits=5), "5 bits"),
         (lambda: codec.AdaptiveAsymmetric(bits=2, num_bins=1, ratio=0.5), "1 bins"),
         (lambda: codec.AdaptiveAsymmetric(bits=2, num_bins=25, ratio=2), "ratio 2"),
+        (lambda: codec.KMeans(bits=8), "256 centroids"),
+        (lambda: codec.KMeans(bits=2, iterations=0), "0 iterations"),
+        (lambda: weight_codec(2, "median"), "no method 'median'"),
         (lambda: codec.Fitted(bits=2).encode(np.zeros(4, dtype=np.float32)), "matrix"),
         (lambda: codec.Fitted(bits=2).encode(np.zeros((4, 4))), "array of float64"),
         (lambda: codec.Fitted(bits=2).encode(np.zeros((1, 20000), dtype=np.float32)), "16384 is the most"),
@@ -190,3 +219,5 @@ def test_wrong_arguments_are_told() -> None:
 
 def test_the_default_searches_where_that_pays() -> None:
     assert [codec.default(bits).name for bits in (2, 3, 4, 8)] == ["fitted", "fitted", "fitted", "asymmetric"]
+    for method in ("published", "kmeans"):  # what differences stand on, and what Auto falls back to, has 8
+        assert weight_codec(8, method) == codec.Asymmetric(bits=8)

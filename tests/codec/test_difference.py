@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from holdfast import codec
 from holdfast.codec import Baseline, Difference, from_json, take, to_json
+from holdfast.codec.quantized import Quantized
 from holdfast.errors import ConfigurationError, UnsupportedState
 from tests.codec.codec_rows import NUMPY, rows_of, same_bytes, widened
 
 BASELINE = Baseline(checkpoint="s000000000001-t00001-00000005", digest="ab" * 32)
+INNER = [*(codec.default(bits) for bits in (2, 3, 4, 8)), *(codec.KMeans(bits=bits) for bits in (2, 3, 4))]
 
 
 def difference(bits: int = 2) -> Difference:
@@ -54,12 +56,12 @@ def test_another_baseline_is_refused(other: Baseline) -> None:
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.sampled_from([2, 3, 4, 8]), st.sampled_from(sorted(NUMPY)), st.data())
-def test_any_rows_beside_any_baseline(bits: int, dtype: str, data: st.DataObject) -> None:
+@given(st.sampled_from(INNER), st.sampled_from(sorted(NUMPY)), st.data())
+def test_any_rows_beside_any_baseline(inner: Quantized, dtype: str, data: st.DataObject) -> None:
     """Rows that are not finite, here or in the baseline, come back exactly; all others finite."""
     rows = data.draw(rows_of(dtype))
     baseline = np.roll(rows, 1, axis=0)
-    kind, dim = difference(bits), rows.shape[1]
+    kind, dim = Difference(inner=inner, baseline=BASELINE), rows.shape[1]
     encoded = kind.encode(rows, baseline, dtype)
     assert encoded.records.shape == (len(rows), kind.bytes_per_row(dim, dtype))
     back = kind.decode(encoded, baseline, BASELINE, dim, dtype)

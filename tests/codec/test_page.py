@@ -7,10 +7,10 @@ import struct
 import numpy as np
 import pytest
 
-from holdfast.codec import Asymmetric, Codec, Fitted, Logarithmic, Symmetric
+from holdfast.codec import Asymmetric, Codec, Fitted, KMeans, Logarithmic, Symmetric
 
 DIMS = (2, 3, 4, 5, 7, 8, 13, 16, 33, 64)
-CODECS = [kind(bits=bits) for kind in (Symmetric, Asymmetric, Fitted, Logarithmic) for bits in (2, 3, 4)]
+CODECS = [kind(bits=bits) for kind in (Symmetric, Asymmetric, Fitted, KMeans, Logarithmic) for bits in (2, 3, 4)]
 
 
 def single(pattern: int) -> float:
@@ -34,6 +34,8 @@ def codes_of(data: bytes, count: int, bits: int) -> list[int]:
 
 def decode(name: str, bits: int, record: bytes, count: int) -> list[float] | None:
     """The row, or None for an escape."""
+    if len(record) == 4 * count:
+        return list(struct.unpack(f"<{count}f", record))
     first, second = struct.unpack("<HH", record[:4])
     top = 2**bits - 1
     if first == 0xFFFF:
@@ -42,6 +44,9 @@ def decode(name: str, bits: int, record: bytes, count: int) -> list[float] | Non
         return [struct.unpack("<f", record[2:6])[0]] * count
     if name == "symmetric":
         return [single(first << 15) * (code - top / 2) for code in codes_of(record[2:], count, bits)]
+    if name == "kmeans":
+        centroids, codes = record[4 : 5 + top], codes_of(record[5 + top :], count, bits)
+        return [single(second << 16) + single(first << 15) * centroids[code] for code in codes]
     codes = codes_of(record[4:], count, bits)
     if name != "logarithmic":
         return [single(second << 16) + single(first << 15) * code for code in codes]
@@ -64,4 +69,4 @@ def test_records_mean_what_the_page_says(codec: Codec) -> None:
             if read is None:
                 assert np.isnan(row).any()
             else:
-                assert np.allclose(row, read, rtol=1e-6, atol=1e-7)
+                assert np.allclose(row, read, rtol=1e-6, atol=1e-7, equal_nan=True)

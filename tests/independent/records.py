@@ -11,8 +11,6 @@ import numpy as np
 
 from tests.independent.objects import DTYPES, Array, Json, as_array, cut, require, size_of
 
-_HEADERS = {"symmetric": 2}  # bytes before the codes; four for all others
-
 
 def columns_of(chunk: list[Any], table: Json) -> list[tuple[str, str, list[int]]]:
     """Name, type and shape of each column of an encoded chunk, ids first, escapes last."""
@@ -84,7 +82,12 @@ def _width(codec: Json, dtype: str, row: list[int]) -> int:
         return 2 * n if dtype == "F32" else size_of(dtype, row)
     quarter = -(-n // 4)
     codes = {8: n, 4: -(-n // 2), 3: quarter + (quarter + 1) // 2, 2: quarter}[codec["bits"]]
-    return min(size_of(dtype, row), max(6, _HEADERS.get(codec["name"], 4) + codes))
+    return min(size_of(dtype, row), max(6, _header(codec) + codes))
+
+
+def _header(codec: Json) -> int:
+    """Bytes before the codes."""
+    return {"symmetric": 2, "kmeans": 4 + 2 ** codec["bits"]}.get(codec["name"], 4)
 
 
 def _decoded(codec: Json, records: Array, row: list[int]) -> Array:
@@ -94,7 +97,7 @@ def _decoded(codec: Json, records: Array, row: list[int]) -> Array:
         return _float(records.view("<u2").astype(np.uint32) << 16).reshape(count, *row)
     if _is_plain(codec, "F32", row):
         return np.ascontiguousarray(records).view("<f4").reshape(count, *row)
-    bits, header = codec["bits"], _HEADERS.get(codec["name"], 4)
+    bits, header = codec["bits"], _header(codec)
     fields = np.ascontiguousarray(records[:, :4]).view("<u2").astype(np.uint32)
     scale = _float(fields[:, :1] << 15)
     codes = _codes(records[:, header:], n, bits)
@@ -106,6 +109,8 @@ def _decoded(codec: Json, records: Array, row: list[int]) -> Array:
         found = _float(np.minimum(pattern, 0x7F7F_FFFF).astype(np.uint32))
         values = np.where(codes == 0, np.float32(0), found)
     else:
+        if codec["name"] == "kmeans":
+            codes = np.take_along_axis(records[:, 4:header], codes, axis=1)
         zero = -scale * (top / 2) if codec["name"] == "symmetric" else _float(fields[:, 1:2] << 16)
         values = zero + scale * codes.astype(np.float32)
     constant = _float(np.ascontiguousarray(records[:, 2:6]).view("<u4"))

@@ -51,6 +51,7 @@ POLICIES = [
     hf.Exact(),
     hf.Bits(2),
     hf.Bits(4, difference=True, method="published"),
+    hf.Bits(3, method="kmeans"),
     auto(3, difference=True),
     hf.PerTable(hf.Bits(2), {"user": hf.Exact(), "item": auto(1)}),
 ]
@@ -73,6 +74,7 @@ def test_ranks_order_precisions() -> None:
         (lambda: hf.Bits(5), "bits"),
         (lambda: hf.Bits(True), "bits"),
         (lambda: hf.Bits(2, method="best"), "method"),
+        (lambda: hf.Bits(8, method="kmeans"), r"method .* 8 bits.*'kmeans'"),
         (lambda: hf.Bits(2, difference=1), "difference"),
         (lambda: hf.Auto(failure_probability=1.5, nodes=1, expected_hours=1), "failure_probability"),
         (lambda: hf.Auto(failure_probability=0.1, nodes=0, expected_hours=1), "nodes"),

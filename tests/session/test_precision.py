@@ -29,9 +29,11 @@ STRATEGIES = {
 PRECISIONS = {
     "2 bits": hf.Bits(2),
     "3 bits, published": hf.Bits(3, method="published"),
+    "4 bits, k-means": hf.Bits(4, method="kmeans"),
     "8 bits": hf.Bits(8),
     "2 bits of difference": hf.Bits(2, difference=True),
     "4 bits of difference, published": hf.Bits(4, difference=True, method="published"),
+    "3 bits of difference, k-means": hf.Bits(3, difference=True, method="kmeans"),
     "one table exact": hf.PerTable(hf.Bits(4), {"user": hf.Exact()}),
     "one table of difference": hf.PerTable(hf.Exact(), {"item": hf.Bits(3, difference=True)}),
 }

@@ -4,7 +4,7 @@ from holdfast.codec.base import Codec, Encoded, concatenate, take
 from holdfast.codec.difference import Baseline, Difference
 from holdfast.codec.exact import Exact, Rounded
 from holdfast.codec.json import from_json, to_json
-from holdfast.codec.quantized import AdaptiveAsymmetric, Asymmetric, Fitted, Logarithmic, Symmetric, default
+from holdfast.codec.quantized import AdaptiveAsymmetric, Asymmetric, Fitted, KMeans, Logarithmic, Symmetric, default
 from holdfast.codec.slots import slot_codec
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Encoded",
     "Exact",
     "Fitted",
+    "KMeans",
     "Logarithmic",
     "Rounded",
     "Symmetric",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from holdfast.codec.base import Codec
 from holdfast.codec.chunk import Codecs, dim_of
 from holdfast.codec.exact import Exact
-from holdfast.codec.quantized import AdaptiveAsymmetric, Asymmetric, Symmetric, default
+from holdfast.codec.quantized import AdaptiveAsymmetric, Asymmetric, KMeans, Symmetric, default
 from holdfast.codec.rows import is_float
 from holdfast.codec.slots import slot_codec
 from holdfast.errors import ConfigurationError
@@ -19,6 +19,7 @@ _WEIGHTS: dict[str, Callable[[int], Codec]] = {
     "published": lambda bits: Asymmetric(bits=8) if bits == 8 else AdaptiveAsymmetric.as_published(bits),
     "asymmetric": lambda bits: Asymmetric(bits=bits),
     "symmetric": lambda bits: Symmetric(bits=bits),
+    "kmeans": lambda bits: Asymmetric(bits=8) if bits == 8 else KMeans(bits=bits),  # 8: what differences stand on
 }
 
 

@@ -8,12 +8,12 @@ from typing import Any
 from holdfast.codec.base import Codec
 from holdfast.codec.difference import Baseline, Difference
 from holdfast.codec.exact import Exact, Rounded
-from holdfast.codec.quantized import AdaptiveAsymmetric, Asymmetric, Fitted, Logarithmic, Quantized, Symmetric
+from holdfast.codec.quantized import AdaptiveAsymmetric, Asymmetric, Fitted, KMeans, Logarithmic, Quantized, Symmetric
 from holdfast.errors import ConfigurationError, UnsupportedState
 
 _PLAIN: dict[str, type[Exact] | type[Rounded]] = {kind.name: kind for kind in (Exact, Rounded)}
 _QUANTIZED: dict[str, type[Quantized]] = {
-    kind.name: kind for kind in (Symmetric, Asymmetric, AdaptiveAsymmetric, Fitted, Logarithmic)
+    kind.name: kind for kind in (Symmetric, Asymmetric, AdaptiveAsymmetric, Fitted, Logarithmic, KMeans)
 }
 
 
@@ -32,11 +32,18 @@ def from_json(value: Mapping[str, Any]) -> Codec | Difference:
         if name in _PLAIN:
             return _PLAIN[name](**parameters)
         if name in _QUANTIZED:
-            return _QUANTIZED[name](**parameters)
+            return _complete(_QUANTIZED[name](**parameters), parameters)
     except (TypeError, ConfigurationError) as error:
         raise UnsupportedState(f"codec {name!r} does not have the parameters {parameters}: {error}") from error
     known = ", ".join([*_PLAIN, *_QUANTIZED, Difference.name])
     raise UnsupportedState(f"unknown codec {name!r}, perhaps of a newer Holdfast; this one knows {known}")
+
+
+def _complete(codec: Quantized, parameters: Mapping[str, Any]) -> Quantized:
+    """Refuse what only a default completed: another Holdfast may have another default."""
+    if missing := codec.parameters().keys() - parameters.keys():
+        raise ConfigurationError(f"{', '.join(sorted(missing))} is missing")
+    return codec
 
 
 def _difference(*, inner: Mapping[str, Any], baseline: str, digest: str) -> Difference:

@@ -15,7 +15,7 @@ from holdfast.policy.arguments import is_finite_number, require, require_count, 
 from holdfast.policy.base import Policy, registered
 
 BITS = (2, 3, 4, 8)
-METHODS = ("default", "published", "asymmetric", "symmetric")
+METHODS = ("default", "published", "asymmetric", "symmetric", "kmeans")
 BASELINE_BITS = 8  # of a baseline that differences refer to
 
 # Restores that cost less than a ten-thousandth of the accuracy, by bits per value (section 5.2.1).
@@ -77,7 +77,8 @@ class Bits(Precision):
     """So many bits per value of a weight, whatever happens; optimizer slots as their kind needs it.
 
     ``difference`` stores the baseline in 8 bits and, in ``bits``, what changed rows differ by from it. ``method`` is
-    "default" (least squares; plain for 8 bits), "published" (Check-N-Run's greedy search), "asymmetric" or "symmetric".
+    "default" (least squares; plain for 8 bits), "published" (Check-N-Run's greedy search), "asymmetric", "symmetric" or
+    "kmeans" (for comparison; not for 8 bits).
     """
 
     bits: int
@@ -88,6 +89,8 @@ class Bits(Precision):
         fits = isinstance(self.bits, int) and not isinstance(self.bits, bool) and self.bits in BITS
         require(fits, self, "bits", "2, 3, 4 or 8", self.bits)
         _require_how(self, self.difference, self.method)
+        fits = self.bits != 8 or self.method != "kmeans"
+        require(fits, self, "method", "one of the others for 8 bits, which would be 256 centroids a row", self.method)
 
     def decide(self, table: str, restores: int) -> Stored:
         return Stored(bits=self.bits, method=self.method, difference=self.difference)
