@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 
-import numpy as np
-from numpy.typing import NDArray
-
-from benchmarks.claims import _kmeans
 from benchmarks.claims._codec_losses import SEARCHED
 from benchmarks.claims._codec_speeds import Speed
 from benchmarks.report import Figure, Table
 
-Rows = NDArray[np.float32]
-
 PAPER_S, MODEL_BYTES = 300.0, 1e12  # five minutes; models of "terabytes"
-CODECS = ("asymmetric", "adaptive", "default")
+CODECS = ("asymmetric", "adaptive", "default", "kmeans_vector")
 
 
-def kmeans_rates(rows: Rows) -> dict[str, float]:
-    """Bytes per second of k-means for every vector, on one thread, in NumPy."""
-    rates = {}
-    for bits in SEARCHED:
-        started_s = time.perf_counter()
-        _kmeans.per_vector(rows, bits)
-        rates[f"kmeans_vector_{bits}bit"] = rows.nbytes / (time.perf_counter() - started_s)
-    return rates
-
-
-def rates(speeds: Mapping[str, Speed], kmeans: Mapping[str, float]) -> dict[str, float]:
+def rates(speeds: Mapping[str, Speed]) -> dict[str, float]:
     """Bytes per second on one thread, by codec and bits."""
     names = [f"{name}_{bits}bit" for bits in (*SEARCHED, 8) for name in CODECS]
-    ours = {name: speeds[key].encode * 1e9 for name in names if (key := f"{name}_1threads") in speeds}
-    return {**ours, **kmeans}
+    return {name: speeds[key].encode * 1e9 for name in names if (key := f"{name}_1threads") in speeds}
 
 
 def time_figures(found: Mapping[str, float]) -> dict[str, Figure]:

@@ -1,4 +1,7 @@
-"""k-means quantization as Check-N-Run compares it (section 4.2.2): the loss only, since it is too slow to use."""
+"""k-means with centroids that rows share, as Check-N-Run compares it (section 4.2.2): the loss only.
+
+A row that needs its neighbours to be read cannot move alone, so these two are no codecs (docs/design/003-precision.md).
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,11 @@ ITERATIONS = 15
 _AT_ONCE = 4096
 
 
-def per_vector(rows: Rows, bits: int) -> Rows:
-    """Each row with the centroids of its own values."""
-    parts = [_cluster(rows[start : start + _AT_ONCE], bits) for start in range(0, len(rows), _AT_ONCE)]
-    return np.concatenate(parts)
-
-
 def contiguous_blocks(rows: Rows, bits: int, blocks: int) -> Rows:
     """Rows that lie beside each other share their centroids."""
     out = np.empty_like(rows)
     for block in np.array_split(np.arange(len(rows)), blocks):
-        out[block] = _cluster(rows[block].reshape(1, -1), bits).reshape(-1, rows.shape[1])
+        out[block] = _cluster(rows[block], bits)
     return out
 
 
@@ -31,33 +28,25 @@ def clustered_blocks(rows: Rows, bits: int, blocks: int, seed: int = 1) -> Rows:
     labels = _cluster_rows(rows, blocks, seed)
     for block in np.unique(labels):
         members = labels == block
-        out[members] = _cluster(rows[members].reshape(1, -1), bits).reshape(-1, rows.shape[1])
+        out[members] = _cluster(rows[members], bits)
     return out
 
 
 def _cluster(rows: Rows, bits: int) -> Rows:
-    """Lloyd's iterations on the values of each row, from even steps over its range."""
-    share = (np.arange(1 << bits, dtype=np.float32) + np.float32(0.5)) / np.float32(1 << bits)
-    low, high = rows.min(axis=1, keepdims=True), rows.max(axis=1, keepdims=True)
-    centroids = low + share * (high - low)
+    """Lloyd's iterations on all values of these rows, from even steps over their range."""
+    values, parts = rows.ravel(), 1 << bits
+    low, high = values.min(), values.max()
+    centroids = low + (np.arange(parts) + 0.5) / parts * (high - low)
     for _ in range(ITERATIONS):
-        nearest = _nearest(rows, centroids)
-        for number in range(1 << bits):
-            members = nearest == number
-            count = members.sum(axis=1)
-            mean = np.where(members, rows, 0).sum(axis=1) / np.maximum(count, 1)
-            centroids[:, number] = np.where(count > 0, mean, centroids[:, number])
-    return np.take_along_axis(centroids, _nearest(rows, centroids), axis=1)
+        nearest = _nearest(values, centroids)
+        count, total = (np.bincount(nearest, weights=each, minlength=parts) for each in (None, values))
+        centroids = np.where(count > 0, total / np.maximum(count, 1), centroids)
+    back: Rows = centroids[_nearest(values, centroids)].astype(np.float32).reshape(rows.shape)
+    return back
 
 
-def _nearest(rows: Rows, centroids: Rows) -> NDArray[np.intp]:
-    ordered = np.sort(centroids, axis=1)
-    centroids[:] = ordered
-    middles = (ordered[:, 1:] + ordered[:, :-1]) / 2
-    found = np.zeros(rows.shape, dtype=np.intp)
-    for middle in middles.T:
-        found += rows > middle[:, None]
-    return found
+def _nearest(values: Rows, centroids: NDArray[np.float64]) -> NDArray[np.intp]:
+    return np.searchsorted((centroids[1:] + centroids[:-1]) / 2, values)
 
 
 def _cluster_rows(rows: Rows, clusters: int, seed: int) -> NDArray[np.intp]:

@@ -13,7 +13,7 @@ from benchmarks.claims._codec_losses import SEARCHED, mean_losses
 from benchmarks.claims._codec_rows import drawn_rows, trained_rows
 from benchmarks.claims._codec_speeds import THREADS, Speed, measure
 from benchmarks.claims._codec_sweeps import default_gain, gains, sweep_figures, sweep_table
-from benchmarks.claims._codec_times import kmeans_rates, rates, time_figures, time_table
+from benchmarks.claims._codec_times import rates, time_figures, time_table
 from benchmarks.report import Figure, Report, Table
 from holdfast.kernels import quantize
 
@@ -25,7 +25,7 @@ class Plan:
     rows: int  # that our codecs and PyTorch's plain ones encode
     searched_rows: int  # that PyTorch's search encodes: it is slow
     loss_rows: int  # of each kind that losses are taken from
-    kmeans_rows: int
+    kmeans_rows: int  # that share centroids: they are slow too
     repeats: int
     steps: int  # of the training
     scale: float  # of its tables
@@ -51,7 +51,7 @@ def run(scale: str) -> Report:
         kinds[f"trained_{optimizer}"] = trained_rows(plan.steps, plan.scale, optimizer)[: plan.loss_rows]
     losses = {kind: mean_losses(part, plan.searched_rows, plan.kmeans_rows) for kind, part in kinds.items()}
     speeds = measure(rows, plan.searched_rows, plan.repeats)
-    times = rates(speeds, kmeans_rates(rows[: plan.kmeans_rows]))
+    times = rates(speeds)
     sweeps = {bits: gains(kinds["drawn"], bits) for bits in SEARCHED}
     figures = {**_loss_figures(losses), **_speed_figures(speeds), **time_figures(times)}
     for bits, found in sweeps.items():
@@ -124,7 +124,7 @@ def _share(loss: float | None, norm: float) -> str:
 def _speed_table(speeds: dict[str, Speed]) -> Table:
     rows = []
     for bits in (*SEARCHED, 8):
-        for name in ("symmetric", "asymmetric", "adaptive", "default", "torch", "torch_searched"):
+        for name in ("symmetric", "asymmetric", "adaptive", "default", "kmeans_vector", "torch", "torch_searched"):
             found = [speeds.get(f"{name}_{bits}bit_{count}threads") for count in THREADS]
             if speed := found[0]:
                 cells = [f"{value:.3g}" for each in found if each for value in (each.encode, each.decode)]
