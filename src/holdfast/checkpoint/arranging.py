@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable
 
 from holdfast.checkpoint.channel import GridNews, Message, Notice
-from holdfast.checkpoint.grid.rearrange import Rearranger, RowIds
+from holdfast.checkpoint.grid.cohorts import RowIds
+from holdfast.checkpoint.grid.rearrange import Rearranger
 from holdfast.errors import HoldfastError
 from holdfast.format.catalog import Entry
 from holdfast.format.manifest import Manifest

@@ -36,6 +36,16 @@ class Holding:
         """Records replaced since."""
         return sum(len(ids) for _, ids in self.replaced)
 
+    @property
+    def alive_bytes(self) -> int:
+        """Bytes of the records that were alive when it was arranged."""
+        return self.alive * self.record_bytes
+
+    @property
+    def dead_bytes(self) -> int:
+        """Bytes of those replaced since."""
+        return self.dead * self.record_bytes
+
     def lost_to(self, checkpoint: int) -> Ids:
         """Rows that one checkpoint replaced."""
         found = [ids for by, ids in self.replaced if by == checkpoint]

@@ -1,20 +1,32 @@
-"""The objects that one round writes."""
+"""The objects that one round writes, and the commit that makes them count."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass
 
-from holdfast.checkpoint.changes import Rearranged
+from holdfast.checkpoint.chain import Chain, Head
+from holdfast.checkpoint.changes import Clocks, Rearranged, RecordMoved, own, rearrange
 from holdfast.checkpoint.grid.bundles import Moved, Placed, put_bundle
 from holdfast.checkpoint.grid.index import ChunkKey
+from holdfast.errors import CheckpointNotFound, StorageError
 from holdfast.format.bundle import Directory
 from holdfast.format.catalog import Entry, Record, Ref, object_name
 from holdfast.format.document import digest
 from holdfast.format.manifest import Manifest
 from holdfast.storage import Store
 
-LIVING, REPLACED = "rows", "replaced"  # what the names of its bundles begin with
+_LIVING, _REPLACED = "rows", "replaced"  # what the names of its bundles begin with
 _CHUNKS_PER_BUNDLE = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebuilt:
+    """What a writer's part of a checkpoint is after a round, and the bundles that nothing refers to then."""
+
+    manifest: Manifest
+    unused: tuple[str, ...]
 
 
 class Round:
@@ -28,8 +40,8 @@ class Round:
         self._waiting: list[Moved] = []
         self._written: list[str] = []
         self._parts: dict[str, Ref] = {}
+        self._may_count = False  # whether a commit that refers to its objects may have succeeded
         self.written_bytes = 0
-        self.may_count = False  # whether a commit that refers to its objects may have succeeded
         self.moved: dict[ChunkKey, list[Placed]] = {}
         self.cohort_of: dict[ChunkKey, int] = {}
         self.directories: dict[str, Directory] = {}  # of the bundles it wrote
@@ -41,38 +53,58 @@ class Round:
 
     def add(self, alive: list[Moved], dead: list[Moved], *, together: bool) -> None:
         """Write a bundle's living records at once, its replaced ones later with those of the others."""
-        self._put(LIVING, alive)
+        self._put(_LIVING, alive)
         if together:
             self._waiting += dead
         else:
-            self._put(REPLACED, dead)
+            self._put(_REPLACED, dead)
 
     def finish(self) -> None:
         """Write what waits, in as many bundles as safetensors' header allows."""
         for start in range(0, len(self._waiting), _CHUNKS_PER_BUNDLE):
-            self._put(REPLACED, self._waiting[start : start + _CHUNKS_PER_BUNDLE])
+            self._put(_REPLACED, self._waiting[start : start + _CHUNKS_PER_BUNDLE])
         self._waiting = []
 
-    def discard(self) -> None:
-        """Delete what was written of a round that will not be committed."""
-        self._store.delete(self._written)
+    def commit(self, chain: Chain, rebuilt: Collection[Rebuilt], *, term: int, clocks: Clocks) -> dict[str, Ref]:
+        """Let checkpoints stand on new records, which are given back; tried again when other writers change them, too.
 
-    def put_record(self, entry: Entry, manifest: Manifest, unused: Sequence[str], attempt: int) -> Rearranged:
-        """Write a cohort's record with this writer's part replaced, on top of whatever the entry says now.
+        What the checkpoints hold stays the same.
+        """
+        attempt = 0
+        while True:
+            head = own(chain.head(), term)
+            updates = {each.manifest.checkpoint: self._put_record(head, each, attempt) for each in rebuilt}
+            self._may_count = True  # whatever the store answers from here on, the commit may be there
+            try:
+                chain.commit(rearrange(updates, term=term, clocks=clocks))
+                return {checkpoint: update.after for checkpoint, update in updates.items()}
+            except RecordMoved:
+                self._may_count = False
+                attempt += 1
+
+    def give_up(self) -> None:
+        """Delete what was written if nothing can refer to it; where even that fails, a later term does it."""
+        if not self._may_count:
+            with suppress(StorageError):
+                self._store.delete(self._written)
+
+    def _put_record(self, head: Head, rebuilt: Rebuilt, attempt: int) -> Rearranged:
+        """Write a cohort's record with this writer's part replaced, on top of whatever its entry says now.
 
         Of a single writer the manifest is in the record: that is one object less to read for each cohort.
         """
-        checkpoint = entry.info.id
+        manifest = rebuilt.manifest
+        entry = _entry(head, manifest.checkpoint)
         old = Record.decode(self._store.get(entry.record.name), name=entry.record.name)
         if manifest.world == 1:
-            new = Record(checkpoint=checkpoint, parts=(), manifest=manifest.to_json())
+            new = Record(checkpoint=manifest.checkpoint, parts=(), manifest=manifest.to_json())
         else:
-            part = self._part(manifest)
-            new = Record(checkpoint=checkpoint, parts=(*old.parts[: self._rank], part, *old.parts[self._rank + 1 :]))
-        record = self._put_document(f"checkpoint-{checkpoint}-{self._rank:05d}-{attempt}", new.encode())
+            parts = (*old.parts[: self._rank], self._part(manifest), *old.parts[self._rank + 1 :])
+            new = Record(checkpoint=manifest.checkpoint, parts=parts)
+        record = self._put_document(f"checkpoint-{manifest.checkpoint}-{self._rank:05d}-{attempt}", new.encode())
         documents = [*(part.name for part in old.parts[self._rank : self._rank + 1]), entry.record.name]
         return Rearranged(
-            before=entry.record, after=record, freed=(*unused, *documents), rounds=(*entry.rounds, self._folder)
+            before=entry.record, after=record, freed=(*rebuilt.unused, *documents), rounds=(*entry.rounds, self._folder)
         )
 
     def _part(self, manifest: Manifest) -> Ref:
@@ -100,3 +132,15 @@ class Round:
         self._store.put(name, data)
         self.written_bytes += len(data)
         return Ref(name=name, size_bytes=len(data), digest=digest(data))
+
+
+def is_shared(bundle: str) -> bool:
+    """Whether cohorts may have a bundle in common: one of replaced records."""
+    return bundle.rpartition("/")[2].startswith(_REPLACED)
+
+
+def _entry(head: Head, checkpoint: str) -> Entry:
+    entry = head.by_id.get(checkpoint)
+    if entry is None:
+        raise CheckpointNotFound(f"checkpoint {checkpoint} was dropped while it was rearranged")
+    return entry
