@@ -171,8 +171,8 @@ class Logarithmic(Quantized):
 class KMeans(Quantized):
     """k-means over the values of each row (Check-N-Run, section 4.2.2), for comparison; for 2, 3 and 4 bits.
 
-    Less error than any grid of as many bits, but the 2^bits centroids stand in each record, a byte each: for 64 values,
-    3 bits take the bytes of 4 bits on a grid, and lose more.
+    On average less error than a grid of as many bits, but the 2^bits centroids stand in each record, a byte each: for
+    64 values, 3 bits take the bytes of 4 bits on a grid, and lose more.
     """
 
     iterations: int = 15
