@@ -65,6 +65,7 @@ def test_numba_gives_the_references_bytes_on_ten_million_rows(bits: int) -> None
         assert_same_bytes(rows, Scheme(method=Method.ASYMMETRIC, bits=bits))
         if part < 4:
             assert_same_bytes(rows, greedy)
+            assert_same_bytes(rows, Scheme(method=Method.KMEANS, bits=bits, iterations=15))
             assert_same_bytes(rows.reshape(-1, 64), Scheme(method=Method.FITTED, bits=bits))
 
 
