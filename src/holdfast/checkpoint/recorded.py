@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from holdfast.checkpoint.framing import (
     Recorded,
     escapes_in_frame,
-    frame_columns,
     sample_in_frame,
     sample_positions,
     sample_rows,
@@ -21,7 +21,7 @@ from holdfast.checkpoint.framing import (
 from holdfast.checkpoint.table_copy import TableCopy
 from holdfast.codec.chunk import dim_of
 from holdfast.codec.quantized import Quantized
-from holdfast.format.layout import chunk_bytes, row_bytes
+from holdfast.format.layout import padded, row_bytes
 from holdfast.format.rows import id_bytes
 from holdfast.kernels.quantize import tensors
 from holdfast.types import ColumnSpec
@@ -34,12 +34,8 @@ class EncodableColumn:
     spec: ColumnSpec
     tensor: Tensor
     codec: Quantized
+    record_bytes: int
     sampled: bool  # whether what the records lose is to be measured
-
-    @property
-    def record_bytes(self) -> int:
-        """Of a row."""
-        return self.codec.bytes_per_row(dim_of(self.spec), self.spec.dtype)
 
     def records(self, table: TableCopy) -> Tensor:
         """Of the rows that are to be copied."""
@@ -61,9 +57,16 @@ def encodable(table: TableCopy) -> Encodable:
     found: dict[str, EncodableColumn] = {}
     for spec, tensor in zip(table.columns, table.tensors, strict=True):
         codec = table.codecs.get(spec.name)
-        if isinstance(codec, Quantized) and not codec.is_exact(dim_of(spec), spec.dtype):
-            own = EncodableColumn(spec=spec, tensor=tensor.detach(), codec=codec, sampled=spec is table.columns[0])
-            found |= {spec.name: own} if tensors.is_cheap(own.tensor, codec.scheme) else {}
+        if not isinstance(codec, Quantized) or codec.is_exact(dim_of(spec), spec.dtype):
+            continue
+        if tensors.is_cheap(tensor, codec.scheme):
+            found[spec.name] = EncodableColumn(
+                spec=spec,
+                tensor=tensor.detach(),
+                codec=codec,
+                record_bytes=codec.bytes_per_row(dim_of(spec), spec.dtype),
+                sampled=spec is table.columns[0],
+            )
     return found
 
 
@@ -110,6 +113,10 @@ class Window:
         self._records = {name: each.records(table) for name, each in columns.items()}
         self._escaped = {name: tensors.escaped(records) for name, records in self._records.items()}
         self._escaped_at: dict[str, list[int]] = {name: each.tolist() for name, each in self._escaped.items()}
+        self._widths = [  # 64-bit ids, until a chunk's last id is known: never too few
+            id_bytes(None if table.ids is None else "U64"),
+            *(c.record_bytes if (c := columns.get(each.name)) else row_bytes([each]) for each in table.columns),
+        ]
 
     def spans(self, room: int, most_rows: int) -> list[Span]:
         """The chunks, each of ``most_rows`` at most, that fit ``room`` bytes: from the first row on, maybe not all."""
@@ -119,25 +126,33 @@ class Window:
             rows = self._rows_that_fit(at, min(most_rows, self._table.rows - at), room)
             if not rows:
                 break
-            spans.append(self._span(at, at + rows))
+            spans.append(Span(at, at + rows, {name: self._takes(name, at, at + rows) for name in self._columns}))
             room -= self._bytes(at, at + rows)
             at += rows
         return spans
 
-    def rows(self, span: Span) -> dict[str, RecordedRows]:
-        """The columns of a chunk."""
-        return {name: self._column(name, span) for name in self._columns}
+    def rows(self, spans: Sequence[Span]) -> list[dict[str, RecordedRows]]:
+        """The columns of each of these chunks, the first ones of the window."""
+        columns = {name: self._rows_of(name, spans) for name in self._columns}
+        return [{name: each[number] for name, each in columns.items()} for number in range(len(spans))]
 
-    def _column(self, name: str, span: Span) -> RecordedRows:
-        own, takes = self._columns[name], span.takes[name]
-        low, high = self._escapes_in(name, span.start, span.stop)
-        sample = torch.from_numpy(sample_positions(span.stop - span.start, takes.sample)) + span.start
-        return RecordedRows(
-            takes=takes,
-            records=self._records[name][span.start : span.stop],
-            escapes=own.values(self._table, self._escaped[name][low:high]),
-            sample=own.values(self._table, sample),
-        )
+    def _rows_of(self, name: str, spans: Sequence[Span]) -> list[RecordedRows]:
+        """One column of all chunks: what goes with the records is gathered once for all of them."""
+        takes = [span.takes[name] for span in spans]
+        sampled = [sample_positions(s.stop - s.start, t.sample) + s.start for s, t in zip(spans, takes, strict=True)]
+        own = self._columns[name]
+        samples = own.values(self._table, torch.from_numpy(np.concatenate(sampled)))
+        escapes = own.values(self._table, self._escaped[name][: sum(each.escapes for each in takes)])
+        return [
+            RecordedRows(take, self._records[name][span.start : span.stop], escape, sample)
+            for span, take, escape, sample in zip(
+                spans,
+                takes,
+                escapes.split([each.escapes for each in takes]),
+                samples.split([each.sample for each in takes]),
+                strict=True,
+            )
+        ]
 
     def _rows_that_fit(self, at: int, most: int, room: int) -> int:
         if self._bytes(at, at + most) <= room:
@@ -145,17 +160,14 @@ class Window:
         return bisect_right(range(1, most + 1), room, key=lambda rows: self._bytes(at, at + rows))
 
     def _bytes(self, start: int, stop: int) -> int:
-        ids = None if self._table.ids is None else "U64"  # until the chunk's last id is known: never too few
-        return chunk_bytes(frame_columns(self._table.columns, stop - start, ids, self._span(start, stop).takes))
-
-    def _span(self, start: int, stop: int) -> Span:
-        takes = {}
+        """What frame_columns makes of these rows."""
+        size = sum(padded((stop - start) * width) for width in self._widths)
         for name, own in self._columns.items():
-            low, high = self._escapes_in(name, start, stop)
-            takes[name] = Recorded(own.record_bytes, high - low, sample_rows(stop - start) if own.sampled else 0)
-        return Span(start, stop, takes)
+            takes, width = self._takes(name, start, stop), row_bytes([own.spec])
+            size += padded(takes.escapes * width) + padded(takes.sample * width)
+        return size
 
-    def _escapes_in(self, name: str, start: int, stop: int) -> tuple[int, int]:
-        """The numbers of the first escape among these rows, and of the first one behind them."""
-        at = self._escaped_at[name]
-        return bisect_left(at, start), bisect_left(at, stop)
+    def _takes(self, name: str, start: int, stop: int) -> Recorded:
+        own, at = self._columns[name], self._escaped_at[name]
+        escapes = bisect_left(at, stop) - bisect_left(at, start)
+        return Recorded(own.record_bytes, escapes, sample_rows(stop - start) if own.sampled else 0)

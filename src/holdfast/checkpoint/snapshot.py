@@ -83,9 +83,9 @@ class FrameFiller:
         while done < table.rows:
             rest = table.part(done, table.rows)
             added = self._add_encoded(rest, columns) if columns else self._add_plain(rest)
-            if not added:
-                self._make_room(table)
             done += added
+            if done < table.rows:
+                self._go_on(table, added)
 
     def add_state(self, index: int, tensor: Tensor) -> None:
         """Add a state tensor, in pieces where a frame ends inside it."""
@@ -159,10 +159,12 @@ class FrameFiller:
             return 0
         window = Window(table.part(0, min(table.rows, room // frame_row_bytes(table, columns))), columns)
         spans = window.spans(room, rows_that_fit(table.columns, self._buffer.frame_bytes, ids))
+        if not spans:
+            return 0
         bounds = table.bounds([(span.start, span.stop) for span in spans])
-        for span, (first, last) in zip(spans, bounds, strict=True):
-            self._add_chunk(table.part(span.start, span.stop), first, last, window.rows(span))
-        return spans[-1].stop if spans else 0
+        for span, (first, last), recorded in zip(spans, bounds, window.rows(spans), strict=True):
+            self._add_chunk(table.part(span.start, span.stop), first, last, recorded)
+        return spans[-1].stop
 
     def _add_chunk(self, table: TableCopy, first: int, last: int, recorded: Mapping[str, RecordedRows]) -> None:
         """Give all rows, from id ``first`` to id ``last``, a place in the frame."""
@@ -174,11 +176,12 @@ class FrameFiller:
             integer = torch.int32 if stored == "U32" else torch.int64  # the same bits as the unsigned type
             _copy_ids(targets[IDS].view(integer), table.ids, first)
         for spec, tensor in zip(table.columns, table.tensors, strict=True):
+            self._note(tensor.device, columns[spec.name].length)
             if spec.name in recorded:
                 recorded[spec.name].copy_into(targets, spec.name)
             else:
-                self._copy(targets[spec.name].view(tensor.dtype).view(columns[spec.name].shape), tensor, table)
-            self._note(tensor.device, columns[spec.name].length)
+                target = targets[spec.name].view(tensor.dtype).view(columns[spec.name].shape)
+                self._copy(target, tensor.detach(), table)
         length = chunk_bytes(tuple(columns.values()))
         self._chunks.append(
             FrameChunk(
@@ -195,14 +198,18 @@ class FrameFiller:
         self._used += length
 
     def _copy(self, target: Tensor, source: Tensor, table: TableCopy) -> None:
-        """Copy a column's rows, later."""
-        if table.ids is None:
-            self._copies.append(_Copy(target, source.detach()[table.range]))
+        """Copy a column's rows: later; from a GPU, which does so while the next ones are laid out, at once."""
+        gather = None if table.ids is None else Gather(target, source, table.ids)
+        if not source.is_cpu:
+            gather_rows([gather]) if gather else target.copy_(source[table.range], non_blocking=True)
+        elif gather:
+            self._gathers.append(gather)
         else:
-            self._gathers.append(Gather(target, source.detach(), table.ids))
+            self._copies.append(_Copy(target, source[table.range]))
 
-    def _make_room(self, table: TableCopy) -> None:
-        if self._frame is not None and not self._used:
+    def _go_on(self, table: TableCopy, added: int) -> None:
+        """The next rows go into another frame: what is left of this one would be chunks of a few rows."""
+        if not added and not self._used:
             raise ValueError(f"a row of table {table.index} does not fit a frame of {self._buffer.frame_bytes} bytes")
         self.end_frame()
 
