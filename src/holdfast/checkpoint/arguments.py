@@ -1,8 +1,10 @@
-"""Checks what a user hands to the Checkpointer, when it is handed over: a mistake must not wait for the first save."""
+"""What a user hands to the Checkpointer, checked when it is handed over: a mistake must not wait for the first save."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,7 +13,79 @@ from torch.optim import Optimizer
 from holdfast.checkpoint.agreement import Agreement
 from holdfast.checkpoint.tables import Table
 from holdfast.errors import ConfigurationError
-from holdfast.policy import PerTable, Precision
+from holdfast.policy import (
+    Overlap,
+    Partial,
+    PerTable,
+    Precision,
+    Priority,
+    Retention,
+    SavePolicy,
+    Strategy,
+    default_strategy,
+)
+from holdfast.storage import MemoryStore, Store, open_store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a run is kept."""
+
+    url: str | os.PathLike[str] | Store
+    options: Mapping[str, str] | None  # of an object store's client
+
+    def open(self) -> Store:
+        """The store. Nothing is contacted yet."""
+        if isinstance(self.url, str | os.PathLike):
+            return open_store(self.url, options=self.options)
+        return self.url
+
+    def is_of_this_process(self, opened: Store) -> bool:
+        """Whether no other process could open the store: then the agent is a thread of this one."""
+        return not isinstance(self.url, str | os.PathLike) or isinstance(opened, MemoryStore)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """What is trained."""
+
+    models: Mapping[str, nn.Module]
+    optimizers: Sequence[Optimizer]
+    loader: Any
+    extra: Mapping[str, Any]
+    tables: Mapping[str, nn.Parameter]  # beside those that are found in the models
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policies:
+    """What decides about saves."""
+
+    save: SavePolicy
+    strategy: Strategy  # of checkpoints
+    partial: Partial | None  # where lost parts come back by themselves
+    precision: Precision
+    retention: Retention
+    overlap: Overlap
+
+    def __post_init__(self) -> None:
+        require("save", self.save, SavePolicy)
+        require("strategy", self.strategy, Strategy)
+        require("precision", self.precision, Precision)
+        require("retention", self.retention, Retention)
+        require("overlap", self.overlap, Overlap)
+
+    @property
+    def priority(self) -> Priority | None:
+        """Which rows are saved first, between two checkpoints."""
+        return self.partial.priority if self.partial is not None else None
+
+
+def as_policies(*, strategy: Strategy | None, retention: Retention, **others: Any) -> Policies:
+    """The policies, with the strategy that fits the retention where none is given."""
+    strategy = default_strategy(retention) if strategy is None else strategy
+    partial = strategy if isinstance(strategy, Partial) else None
+    consistent = strategy if partial is None else partial.consistent
+    return Policies(strategy=consistent, partial=partial, retention=retention, **others)
 
 
 def as_models(model: nn.Module | Mapping[str, nn.Module]) -> dict[str, nn.Module]:

@@ -1,0 +1,110 @@
+"""From what is asked for, and where the trainer stands, to the intent that all ranks follow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.checkpoint.crew import WORKERS
+from holdfast.checkpoint.grid.stats import GridStats
+from holdfast.checkpoint.position import Position
+from holdfast.format.catalog import Intent, checkpoint_id
+from holdfast.policy import Grid, Overlap, Precision, Stored, Strategy, StrategyContext
+from holdfast.runtime import SYSTEM, Runtime
+from holdfast.types import Kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveRequest:
+    """A save of one step."""
+
+    step: int
+    tag: str | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    reader: Mapping[str, Any] | None = None
+    priority: bool = False  # of the rows that come first, between two checkpoints
+    pls: Mapping[str, Any] | None = None  # the meter of lost samples, as of this checkpoint
+
+
+class Intending:
+    """Asks the policies what a save is to be: its kind, what it stands on, how precisely it stores each table."""
+
+    def __init__(
+        self,
+        *,
+        strategy: Strategy,
+        precision: Precision,
+        overlap: Overlap,
+        tables: Sequence[str],
+        world: int,
+        runtime: Runtime = SYSTEM,
+    ) -> None:
+        self._strategy = strategy
+        self._precision = precision
+        self._overlap = overlap
+        self._tables = tables
+        self._world = world
+        self._runtime = runtime
+
+    def intend(self, request: SaveRequest, position: Position, grid: GridStats) -> Intent:
+        """The intent; rank 0's is that of all."""
+        kind = Kind.PRIORITY if request.priority else self._kind(position, grid)
+        base = {Kind.FULL: None, Kind.DIFFERENTIAL: position.baseline}.get(kind, position.checkpoint)
+        return Intent(
+            checkpoint=checkpoint_id(request.step, position.term, self._runtime.token()),
+            step=request.step,
+            term=position.term,
+            kind=kind,
+            parent=position.checkpoint,
+            base=base,
+            world=self._world,
+            created_s=self._runtime.wall_s(),
+            overlap=self._overlap.value,
+            tag=request.tag,
+            metrics=request.metrics,
+        )
+
+    def stored(self, position: Position) -> dict[str, Stored]:
+        """How a checkpoint from here stores each table."""
+        return {name: self._precision.decide(name, position.restores) for name in self._tables}
+
+    def ranks(self, position: Position) -> dict[str, int]:
+        """How precise that is, of the tables that it does not store exactly."""
+        return {name: each.rank for name, each in self.stored(position).items() if each.bits is not None}
+
+    def local(self, kind: Kind, request: SaveRequest, position: Position) -> dict[str, Any]:
+        """What a rank's own state in a checkpoint says of the training; ``resume.position_of`` reads it back."""
+        ranks = self.ranks(position)
+        return {
+            "step": request.step,
+            "reader": request.reader,
+            "fractions": list(position.fractions),
+            "seconds": [position.baseline_s, list(position.deltas_s)],
+            "restores": position.restores,
+            "coarsest": ranks if kind is Kind.FULL else position.coarsest_with(ranks),
+            "pls": request.pls,
+        }
+
+    def in_grid(self, kind: Kind) -> bool:
+        """Whether a grid rearranges the rows of such a checkpoint."""
+        return isinstance(self._strategy, Grid) and kind is Kind.INCREMENTAL
+
+    def _kind(self, position: Position, grid: GridStats) -> Kind:
+        """Of the checkpoint that is due."""
+        if position.is_too_coarse(self.ranks(position)):
+            return Kind.FULL
+        context = StrategyContext(
+            baseline_exists=position.baseline is not None,
+            delta_fractions=position.fractions,
+            baseline_s=position.baseline_s,
+            delta_s=position.delta_s,
+            bytes_above_baseline=grid.bytes_above_baseline,
+            read_bytes_per_s=_restore_rate(grid),
+        )
+        return self._strategy.decide(context)
+
+
+def _restore_rate(grid: GridStats) -> float | None:
+    """How fast a restore would read: what one thread of the agent has measured, with as many as a restore has."""
+    return None if grid.read_bytes_per_s is None else WORKERS * grid.read_bytes_per_s

@@ -1,0 +1,109 @@
+"""What became of the saves: the one under way, how the last one failed, the position that the next one builds on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from holdfast.checkpoint.contents import Contents
+from holdfast.checkpoint.position import Pause, Position, SaveStats
+from holdfast.format.catalog import Intent
+from holdfast.runtime import SYSTEM, Runtime
+from holdfast.types import CheckpointInfo, Kind
+
+logger = logging.getLogger("holdfast")
+
+
+@dataclass(slots=True, kw_only=True)
+class InFlight:
+    """A save between its snapshot and its outcome."""
+
+    intent: Intent
+    ranks: Mapping[str, int]  # how precisely it stores the tables that it does not store exactly
+    asked: bool = False  # an agent was asked what became of it
+    problem: str = ""  # why it had to be asked
+    skipped: bool = False  # another save was due meanwhile
+    unwanted: bool = False  # a checkpoint that is due holds its rows as well
+
+    @property
+    def is_priority(self) -> bool:
+        """Whether it is no checkpoint but holds rows between two of them."""
+        return self.intent.kind is Kind.PRIORITY
+
+
+class Outcomes:
+    """One save at a time: ``begin``, then ``committed`` or ``give_up``."""
+
+    def __init__(self, contents: Contents, *, runtime: Runtime = SYSTEM) -> None:
+        self._contents = contents
+        self._runtime = runtime
+        self._pause = Pause()
+        self.in_flight: InFlight | None = None
+        self.position = Position(term=0)
+        self.failure: str | None = None  # of the last checkpoint that ended
+        self.taken_over: str | None = None  # by another trainer: nothing more is committed
+        self.stats = SaveStats()
+
+    @property
+    def failed(self) -> bool:
+        """Whether the last save failed and no other is under way."""
+        return self.failure is not None and self.in_flight is None
+
+    @property
+    def age(self) -> str:
+        """How old the last commit is, for messages."""
+        return self.stats.age(self._runtime.monotonic_s())
+
+    def may_retry(self) -> bool:
+        """Whether the pause after a failed save is over."""
+        return self._pause.is_over(self._runtime.monotonic_s())
+
+    def go_on(self, position: Position) -> None:
+        """Save from here: the tables are those of this position's checkpoint."""
+        self.position = position
+        self._contents.start()
+
+    def begin(self, intent: Intent, ranks: Mapping[str, int]) -> None:
+        """A snapshot is being taken."""
+        self.in_flight = InFlight(intent=intent, ranks=ranks)
+
+    def awaited(self, checkpoint: str) -> InFlight | None:
+        """The save under way, if it is this one: there may be news of one that was given up."""
+        in_flight = self.in_flight
+        return in_flight if in_flight is not None and in_flight.intent.checkpoint == checkpoint else None
+
+    def committed(self, info: CheckpointInfo, seconds: float) -> None:
+        """The save under way is in the run, so many seconds after its snapshot began."""
+        assert self.in_flight is not None
+        ended, self.in_flight = self.in_flight, None
+        self._pause.end()
+        self._contents.committed(info.kind)
+        if ended.is_priority:
+            self.stats.count_priority(info.size_bytes)
+            return
+        self.position = self.position.after(info, seconds, ended.ranks)
+        self.failure = None
+        self.stats.count_commit(info.step, self._runtime.monotonic_s())
+
+    def give_up(self, why: str) -> None:
+        """The save under way will not be committed; its rows stay marked and go into the next one."""
+        assert self.in_flight is not None
+        ended, self.in_flight = self.in_flight, None
+        self._contents.failed(ended.intent.kind)
+        if ended.is_priority:
+            self._give_up_rows(ended, why)
+            return
+        self.stats.failed += 1
+        self.failure = f"the checkpoint of step {ended.intent.step} was not committed: {why}"
+        pause_s = self._pause.begin(self._runtime.monotonic_s())
+        told = "%s; the next save holds its rows, in %.0f s at the earliest; %s"
+        logger.warning(told, self.failure, pause_s, self.age)
+
+    def _give_up_rows(self, ended: InFlight, why: str) -> None:
+        """A priority save that failed is no failed checkpoint: the next one chooses the same rows and newer ones."""
+        if ended.unwanted:
+            return
+        self.stats.priority_failed += 1
+        self._pause.begin(self._runtime.monotonic_s())
+        logger.warning("the rows chosen at step %d were not saved: %s", ended.intent.step, why)

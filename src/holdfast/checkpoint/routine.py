@@ -1,0 +1,180 @@
+"""The saves of a training loop: those that are due after a step, those a user asks for, the last before it ends."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from holdfast.checkpoint.agents import Agents
+from holdfast.checkpoint.agreement import Agreement
+from holdfast.checkpoint.intending import SaveRequest
+from holdfast.checkpoint.outcomes import Outcomes
+from holdfast.checkpoint.reader import Reader
+from holdfast.checkpoint.saver import Saver
+from holdfast.checkpoint.schedule import Schedule
+from holdfast.checkpoint.termination import TerminationFlag
+from holdfast.checkpoint.tracker import Tracker
+from holdfast.errors import RunError, Terminated
+
+logger = logging.getLogger("holdfast")
+
+Metered = Callable[[int], Mapping[str, Any]]  # the meter of lost samples, as a checkpoint of this step holds it
+
+
+class Routine:
+    """Counts the steps and saves by two schedules: one of checkpoints, one of the rows that come first between them."""
+
+    def __init__(
+        self,
+        *,
+        saver: Saver,
+        outcomes: Outcomes,
+        agents: Agents,
+        agreement: Agreement,
+        checkpoints: Schedule,
+        between: Schedule | None,
+        termination: TerminationFlag,
+        reader: Reader | None,
+        tracker: Tracker,
+        counts_optimizers: bool,
+        metered: Metered | None,
+        baseline_first: bool,
+    ) -> None:
+        self._saver = saver
+        self._outcomes = outcomes
+        self._agents = agents
+        self._agreement = agreement
+        self._checkpoints = checkpoints
+        self._between = between
+        self._termination = termination
+        self._reader = reader
+        self._tracker = tracker
+        self._counts_optimizers = counts_optimizers
+        self._optimizer_steps = 0  # with the last batch
+        self._accumulating = False  # gradients: no optimizer stepped with the last batch
+        self._metered = metered
+        self._baseline_due = baseline_first
+        self._metrics: Mapping[str, Any] = {}  # of the last batch; not looked at before a save
+
+    @property
+    def steps(self) -> int:
+        """Where training stands."""
+        return self._checkpoints.step
+
+    def start(self, step: int, *, restored: bool) -> None:
+        """Training begins, or goes on, at this step."""
+        for schedule in self._schedules():
+            schedule.start(step, restored=restored)
+        self._baseline_due = self._baseline_due and not restored
+
+    def save_baseline_if_due(self) -> bool:
+        """Save before the first interval is over, where a lost part may have to come back by then."""
+        due, self._baseline_due = self._baseline_due, False
+        if due:
+            self._save(force=True)
+        return due
+
+    def after_batch(self, metrics: Mapping[str, Any]) -> None:
+        """A batch was used. If an optimizer stepped with it, count that and save what is due.
+
+        Raises Terminated, everything saved, once some rank was told to end.
+        """
+        self._metrics = metrics
+        if self._reader is not None:
+            self._reader.used()
+        self._accumulating = not self._stepped()
+        if not self._accumulating:
+            self._after_step()
+
+    def save(self, tag: str | None) -> bool:
+        """Save now, whatever is due."""
+        if not self._checkpoints.at_boundary:
+            raise RunError("the reader has batches in flight that no step has used; save() works before it reads on")
+        if self._accumulating:
+            raise RunError("gradients are being accumulated: save() after the optimizer's step and the step() after it")
+        return self._save(tag=tag, force=True)
+
+    def finish(self) -> None:
+        """Save what is new, unless the reader's state is ahead of the training's, and wait for it."""
+        if self._checkpoints.has_news and self._checkpoints.at_boundary:
+            self._save(force=True)
+        elif self._checkpoints.has_news:
+            self._warn_unsaved()
+        self._drain_with_retry()
+
+    def _stepped(self) -> bool:
+        """Whether an optimizer stepped since the last call; without any, every batch is a step."""
+        if not self._counts_optimizers:
+            return True
+        before, self._optimizer_steps = self._optimizer_steps, self._tracker.optimizer_steps
+        return self._optimizer_steps > before
+
+    def _after_step(self) -> None:
+        for schedule in self._schedules():
+            schedule.step += 1
+        self._agents.poll()
+        if self._checkpoints.agree_on(self._termination.raised):
+            self._terminate()
+        if not self.save_baseline_if_due():
+            self._save_if_due()
+        self._checkpoints.grant()
+
+    def _terminate(self) -> None:
+        self.finish()
+        logger.warning("SIGTERM: saved and committed at step %d; the trainer ends now", self.steps)
+        raise Terminated(f"SIGTERM: saved and committed at step {self.steps}")
+
+    def _save_if_due(self) -> None:
+        if self._checkpoints.is_due(may_save=self._outcomes.may_retry(), retry=self._outcomes.failed):
+            self._save()
+        elif self._between is not None:
+            self._save_rows_if_due(self._between)
+
+    def _save_rows_if_due(self, between: Schedule) -> None:
+        """The rows that come first. They hold no reader's place, so any step will do."""
+        if not between.is_due(may_save=self._outcomes.may_retry(), retry=False):
+            return
+        if self._saver.save(SaveRequest(step=self.steps, priority=True)):
+            between.saved()
+
+    def _save(self, *, tag: str | None = None, force: bool = False) -> bool:
+        if self._reader is not None and self.steps:
+            self._reader.warn_gaps()
+        taken = self._saver.save(self._request(tag), force=force)
+        if taken:
+            for schedule in self._schedules():
+                schedule.saved()
+        return taken
+
+    def _request(self, tag: str | None) -> SaveRequest:
+        return SaveRequest(
+            step=self.steps,
+            tag=tag,
+            metrics={name: float(value) for name, value in self._metrics.items()},
+            reader=self._reader.state() if self._reader is not None else None,
+            pls=self._metered(self.steps) if self._metered is not None else None,
+        )
+
+    def _warn_unsaved(self) -> None:
+        logger.warning(
+            "the steps after step %s are not saved: the reader was left in the middle of the batches it was granted",
+            self._checkpoints.saved_step or 0,
+        )
+
+    def _drain_with_retry(self) -> None:
+        """Drain; if the last save failed, on any rank, try it once more before giving up."""
+        failure: Exception | None = None
+        try:
+            self._agents.drain()
+        except Exception as error:
+            failure = error
+        if not self._agreement.any(failure is not None):
+            return
+        if self._agreement.any(self._outcomes.taken_over is not None):
+            raise failure or RunError("another rank was told that the run was taken over")
+        self._save(force=True)
+        self._agents.drain()
+
+    def _schedules(self) -> tuple[Schedule, ...]:
+        return (self._checkpoints,) if self._between is None else (self._checkpoints, self._between)
