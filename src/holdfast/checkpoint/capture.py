@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from holdfast.checkpoint.channel import TableSlice
+from holdfast.checkpoint.recorded import encodable
 from holdfast.checkpoint.rng import capture_rng
 from holdfast.checkpoint.snapshot import FrameFiller
 from holdfast.checkpoint.state import TrainingState
@@ -92,6 +93,13 @@ class Capture:
     def table_names(self) -> list[str]:
         """All tables."""
         return [table.name for table in self._tables]
+
+    def warm_up(self, stored: Callable[[str], Stored]) -> None:
+        """Compile or load now what encodes rows on their GPU, so that no save waits for it."""
+        for index, table in enumerate(self._tables):
+            copy, _ = self._copy(index, table, None, stored(table.name))
+            for column in encodable(copy).values():
+                column.warm_up()
 
     def take(self, kind: Kind, local: Mapping[str, Any], stored: Callable[[str], Stored] = _exactly) -> Captured:
         """The snapshot of this moment; ``local`` is this rank's own part of the state tree.

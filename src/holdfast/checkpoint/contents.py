@@ -29,6 +29,10 @@ class Contents:
         if self._chooser is not None:
             self._chooser.start()
 
+    def warm_up(self, stored: Mapping[str, Stored]) -> None:
+        """Be ready for checkpoints whose tables are stored like this."""
+        self._capture.warm_up(stored.__getitem__)
+
     def distrust(self) -> None:
         """Rows that were forgotten here may be missing in the parent: the next checkpoint holds all of them."""
         self._tracker.mark_all()

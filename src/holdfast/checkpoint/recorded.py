@@ -37,6 +37,10 @@ class EncodableColumn:
     record_bytes: int
     sampled: bool  # whether what the records lose is to be measured
 
+    def warm_up(self) -> None:
+        """Be ready for ``records``."""
+        tensors.warm_up(self.tensor, self.codec.scheme)
+
     def records(self, table: TableCopy) -> Tensor:
         """Of the rows that are to be copied."""
         source = self.tensor[table.range] if table.ids is None else self.tensor

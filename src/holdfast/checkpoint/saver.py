@@ -47,6 +47,10 @@ class Saver:
         self._buffer = buffer
         self._runtime = runtime
 
+    def warm_up(self) -> None:
+        """Training begins: the first save shall wait for nothing that can be done now."""
+        self._contents.warm_up(self._intending.stored(self._outcomes.position))
+
     def save(self, request: SaveRequest, *, force: bool = False) -> bool:
         """Snapshot now. False if it was skipped because the last one is still being written, or an agent died.
 

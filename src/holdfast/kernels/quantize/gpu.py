@@ -94,8 +94,9 @@ def _lines(scheme: Scheme, dim: int, device: torch.device) -> Tensor:
 
 
 # Triton reads annotations as code of the kernel: only its own may stand there.
-# Sizes are not specialized on: another number of touched rows must not compile anything in the middle of training.
-@triton.jit(do_not_specialize=["count", "share"])  # type: ignore[untyped-decorator, unused-ignore]
+# Sizes are not specialized on, nor is where ids begin: another number of touched rows, or the second half of them, must
+# not compile anything in the middle of training.
+@triton.jit(do_not_specialize=["count", "share"], do_not_specialize_on_alignment=["ids"])  # type: ignore[untyped-decorator, unused-ignore]
 def _encode(  # type: ignore[no-untyped-def]
     table, ids, out, lines, count, share,
     dim: tl.constexpr, width: tl.constexpr, tile: tl.constexpr, places: tl.constexpr, rows: tl.constexpr,

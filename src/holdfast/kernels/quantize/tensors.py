@@ -43,6 +43,13 @@ def encode(table: Tensor, scheme: Scheme, ids: Tensor | None = None) -> Tensor:
     return found
 
 
+def warm_up(table: Tensor, scheme: Scheme) -> None:
+    """Compile or load now what ``encode`` needs for such a table, so that no save waits for it."""
+    if len(table):
+        encode(table[:1], scheme)
+        encode(table, scheme, torch.zeros(1, dtype=torch.int64, device=table.device))
+
+
 def escaped(records: Tensor) -> Tensor:
     """The numbers of the records whose row is escaped, in order, on the host; waits for the device."""
     flags = (records[:, 0] == _MARK) & (records[:, 1] == _MARK)
