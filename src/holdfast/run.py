@@ -182,7 +182,7 @@ class Run:
         wanted = torch.as_tensor(ids, dtype=torch.int64).reshape(-1)
         with leased(self._store, self.head, newest_entries, runtime=self._runtime) as head:
             reader = VerifiedReader(self._store)
-            plans = plan_newest(reader, newest_entries(head))
+            plans = plan_newest(reader, head, newest_entries(head))
             if table not in plans:
                 raise RunError(f"{self.url} holds no table {table!r}; it holds {', '.join(plans)}")
             return lookup_rows(reader, plans[table], wanted)

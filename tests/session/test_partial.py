@@ -228,7 +228,8 @@ def test_a_reader_of_priority_saves_keeps_their_objects(store: MemoryStore) -> N
         with leased(store, run.head, newest_entries) as head:
             started.train(24)
             reader = VerifiedReader(store)
-            found = lookup_rows(reader, plan_newest(reader, newest_entries(head))["emb.0"], torch.arange(300))
+            plans = plan_newest(reader, head, newest_entries(head))
+            found = lookup_rows(reader, plans["emb.0"], torch.arange(300))
         assert equal(found, expected)
 
 

@@ -13,23 +13,30 @@ from holdfast.checkpoint.plan import TablePlan
 from holdfast.checkpoint.planning import Part, Source, plan_tables
 from holdfast.checkpoint.read import VerifiedReader, lineage
 from holdfast.errors import DamagedData
-from holdfast.format.catalog import Entry
+from holdfast.format.catalog import Entry, Ref
 
 _Known = Mapping[str, Source]  # by the digest of the record or manifest that it is a copy of
 
 
 def plan_checkpoint(reader: VerifiedReader, head: Head, checkpoint: str) -> dict[str, TablePlan]:
     """What to read of each table to restore a checkpoint."""
-    entries = lineage(head, checkpoint)
-    known = _outlined(reader, head, entries)
-    return plan_tables([_parts(reader, entry, known) for entry in entries])
+    return plan_tables(find_parts(reader, head, lineage(head, checkpoint)))
 
 
-def _outlined(reader: VerifiedReader, head: Head, entries: Sequence[Entry]) -> _Known:
-    """The parts in the outlines of the grid that these checkpoints, baseline first, belong to."""
+def find_parts(
+    reader: VerifiedReader, head: Head, entries: Sequence[Entry], found: Mapping[Ref, Sequence[Part]] | None = None
+) -> list[Sequence[Part]]:
+    """What each writer saved of these checkpoints, baseline first; ``found`` before of some, by their records."""
+    found = found or {}
+    missing = sum(entry.record not in found for entry in entries)
+    known = _outlined(reader, head, entries[0].info.id) if missing > 1 else {}
+    return [found.get(entry.record) or _parts(reader, entry, known) for entry in entries]
+
+
+def _outlined(reader: VerifiedReader, head: Head, baseline: str) -> _Known:
+    """The parts in the outlines of the grid above a baseline."""
     known: dict[str, Source] = {}
-    baseline = entries[0].info.id
-    for ref in (each.ref for each in head.catalog.outlines if each.baseline == baseline and len(entries) > 1):
+    for ref in (each.ref for each in head.catalog.outlines if each.baseline == baseline):
         try:
             outline = reader.outline(ref)
         except DamagedData:

@@ -16,6 +16,7 @@ from torch import Tensor
 from holdfast.checkpoint.chain import Chain, Head
 from holdfast.checkpoint.crew import Progress
 from holdfast.checkpoint.lookup import lookup_rows
+from holdfast.checkpoint.outlines import find_parts
 from holdfast.checkpoint.plan import TablePlan
 from holdfast.checkpoint.planning import plan_tables
 from holdfast.checkpoint.priority import RowChooser
@@ -79,9 +80,9 @@ def newest_entries(head: Head) -> tuple[Entry, ...]:
     return (*lineage(head, head.catalog.head), *head.catalog.priority)
 
 
-def plan_newest(reader: VerifiedReader, entries: Sequence[Entry]) -> dict[str, TablePlan]:
+def plan_newest(reader: VerifiedReader, head: Head, entries: Sequence[Entry]) -> dict[str, TablePlan]:
     """Where the newest row of each kind is: priority saves are further generations on top of a checkpoint's."""
-    return plan_tables([reader.parts(entry) for entry in entries])
+    return plan_tables(find_parts(reader, head, entries))
 
 
 class PartRecovery:
@@ -151,13 +152,13 @@ class PartialRestorer:
         oldest = len(entries) - len(head.catalog.priority)
         for count in range(len(entries), oldest, -1):
             try:
-                return self._restore(entries[:count], oldest, servers)
+                return self._restore(head, entries[:count], oldest, servers)
             except DamagedData as error:
                 logger.warning("rows saved at step %d are damaged (%s)", entries[count - 1].info.step, error)
-        return self._restore(entries[:oldest], oldest, servers)
+        return self._restore(head, entries[:oldest], oldest, servers)
 
-    def _restore(self, entries: Sequence[Entry], oldest: int, servers: Servers) -> Recovered:
-        plans = plan_newest(self._reader, entries)
+    def _restore(self, head: Head, entries: Sequence[Entry], oldest: int, servers: Servers) -> Recovered:
+        plans = plan_newest(self._reader, head, entries)
         self._check(plans)
         rows = size_bytes = 0
         for name, table in self._tables.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -23,9 +23,9 @@ from holdfast.format.outline import Outline
 from holdfast.format.outline_document import KIND, decode_outline, encode_outline
 from holdfast.run import Run
 from holdfast.storage import MemoryStore, Store
-from holdfast.testing.faults import FaultyStore
+from holdfast.testing.faults import FaultyStore, Operation
 from holdfast.types import ColumnSpec, TableSpec
-from tests.grid import ROWS, Trainer, Truth, check_plans, manifests, plan_facts
+from tests.grid import ROWS, Model, Trainer, Truth, check_plans, manifests, plan_facts
 
 GRID = hf.Grid(rule=hf.DeadShare(0.25), reset=False)
 SAVES = 14
@@ -78,11 +78,27 @@ def outlined(store: Store) -> Outline:
     return VerifiedReader(store).outline(stored(store).ref)
 
 
-def records_read(store: MemoryStore, checkpoint: str) -> int:
-    """How many records or manifests planning a restore reads."""
+def follower_of(store: Store) -> hf.Follower:
+    model = Model()
+    return hf.Follower(store, model.module, tables={"flat": model.flat})
+
+
+READS: dict[str, Callable[[Store], object]] = {
+    "a checkpoint": lambda store: Run(store).restore_plan(),
+    "the newest rows": lambda store: Run(store).read_newest_rows("wide", [0]),
+    "a follower's first load": lambda store: follower_of(store).update(),
+}
+
+
+def records_read(store: Store, read: Callable[[Store], object]) -> int:
+    """How many records and manifests are read."""
     watched = FaultyStore(store)
-    plan_checkpoint(VerifiedReader(watched), Run(store).head(), checkpoint)
-    leaves = [operation.name.rpartition("/")[2] for operation in watched.history if operation.kind == "get"]
+    read(watched)
+    return count_records(watched.history)
+
+
+def count_records(operations: Iterable[Operation]) -> int:
+    leaves = [operation.name.rpartition("/")[2] for operation in operations if operation.kind == "get"]
     return sum(leaf.startswith(("checkpoint", "part")) for leaf in leaves)
 
 
@@ -93,15 +109,27 @@ def test_a_plan_from_an_outline_is_the_one_that_the_manifests_give(grid: tuple[M
     truth.check(Run(store))
 
 
-def test_what_is_outlined_is_not_read_one_by_one(grid: tuple[MemoryStore, Truth]) -> None:
+@pytest.mark.parametrize("what", READS)
+def test_what_is_outlined_is_not_read_one_by_one(what: str, grid: tuple[MemoryStore, Truth]) -> None:
     store, _ = grid
     entries = Run(store).head().entries
     current = {entry.record.digest for entry in entries}
     stale = len(entries) - sum(part.digest in current for part in outlined(store).parts)
     assert 1 <= stale <= 4  # the baseline, and less than what would bring a new one
-    assert records_read(store, entries[-1].info.id) <= 2 * stale
+    assert records_read(store, READS[what]) <= 2 * (stale + 1)  # a follower reads the newest one for its state, too
     store.delete([stored(store).ref.name])
-    assert records_read(store, entries[-1].info.id) >= len(entries)
+    assert records_read(store, READS[what]) >= len(entries)
+
+
+def test_a_follower_reads_of_later_checkpoints_only_what_is_new(grid: tuple[MemoryStore, Truth]) -> None:
+    watched = FaultyStore(grid[0])
+    follower = follower_of(watched)
+    follower.update()
+    with Trainer(grid[0], hf.Consecutive(), Truth()) as trainer:
+        trainer.save({"wide": [3]})
+    before = len(watched.history)
+    follower.update()
+    assert count_records(watched.history[before:]) == 2  # its record and its manifest
 
 
 def test_no_bundle_is_opened_for_its_checksums_that_are_outlined(grid: tuple[MemoryStore, Truth]) -> None:

@@ -21,9 +21,10 @@ from holdfast.checkpoint.follow.path import Applied, Reload, TableChanges, behin
 from holdfast.checkpoint.follow.staging import StagedRows, stage_rows
 from holdfast.checkpoint.follow.targets import Target
 from holdfast.checkpoint.follow.update import Lag, Update
+from holdfast.checkpoint.outlines import find_parts
 from holdfast.checkpoint.plan import TablePlan
-from holdfast.checkpoint.planning import plan_tables
-from holdfast.checkpoint.read import Parts, VerifiedReader, leased, lineage
+from holdfast.checkpoint.planning import Part, plan_tables
+from holdfast.checkpoint.read import VerifiedReader, leased, lineage
 from holdfast.checkpoint.restore import restore_rows
 from holdfast.errors import (
     AccessDenied,
@@ -87,7 +88,7 @@ class Updater:
         self._one_at_a_time = threading.Lock()
         self._head: Head | None = None
         self._applied: Applied | None = None
-        self._parts: dict[Ref, Parts] = {}  # of what the applied checkpoint stands on
+        self._parts: dict[Ref, Sequence[Part]] = {}  # of what the applied checkpoint stands on
         self._keys = Keys(keep=baseline_in_memory)
         self._told: set[str] = set()
 
@@ -183,15 +184,16 @@ class Updater:
     def _changes(self, reader: VerifiedReader, head: Head, entry: Entry) -> _Changes:
         chain = lineage(head, entry.info.id)
         base = standing(head, self._applied, entry)
-        self._parts = {each.record: self._parts.get(each.record) or reader.parts(each) for each in chain}
-        history = [self._parts[each.record] for each in chain]
+        newest = reader.parts(entry)  # whole, for its dense state
+        history = find_parts(reader, head, chain, {**self._parts, entry.record: newest})
+        self._parts = {each.record: parts for each, parts in zip(chain, history, strict=True)}
         plans = plan_tables(history)
         places = self._target.fit({name: plan.spec for name, plan in plans.items()})
         kept = 0 if isinstance(base, Reload) else base
         return _Changes(
             applied=Applied(info=entry.info, lineage=tuple(each.info.id for each in chain)),
             reload=base if isinstance(base, Reload) else None,
-            dense=read_dense(reader, next(part for part in history[-1] if part.rank == 0)),
+            dense=read_dense(reader, next(part for part in newest if part.rank == 0)),
             plans=plans,
             tables=[TableChanges.above(plans[name], len(chain), kept) for name in places],
             places=places,
