@@ -51,13 +51,13 @@ class Round:
         """Those whose chunks were moved."""
         return sorted(set(self.cohort_of.values()))
 
-    def add(self, alive: list[Moved], dead: list[Moved], *, together: bool) -> None:
+    def add(self, living: list[Moved], replaced: list[Moved], *, together: bool) -> None:
         """Write a bundle's living records at once, its replaced ones later with those of the others."""
-        self._put(_LIVING, alive)
+        self._put(_LIVING, living)
         if together:
-            self._waiting += dead
+            self._waiting += replaced
         else:
-            self._put(_REPLACED, dead)
+            self._put(_REPLACED, replaced)
 
     def finish(self) -> None:
         """Write what waits, in as many bundles as safetensors' header allows."""
