@@ -52,6 +52,19 @@ def test_numba_gives_the_references_bytes_on_200_000_rows(bits: int) -> None:
     assert_same_bytes(trained_like(20_000, 16, seed=bits), Scheme(method=Method.KMEANS, bits=bits, iterations=15))
 
 
+@pytest.mark.parametrize(("bits", "dim"), [(8, 16), (8, 17), (8, 31), (8, 64), (4, 32), (4, 33), (4, 64)])
+def test_plain_grids_at_the_speed_of_memory_have_the_references_bytes(bits: int, dim: int) -> None:
+    """Where all of sixteen rows have a grid; rows that have none come alone, in pairs, and at both ends."""
+    scheme = Scheme(method=Method.ASYMMETRIC, bits=bits)
+    rows = trained_like(20_005, dim, seed=dim)
+    assert_same_bytes(rows, scheme)
+    odd = unusual(dim, seed=dim)
+    at = np.random.default_rng(dim).integers(0, len(rows), 300)
+    rows[[0, len(rows) - 1, *at]] = odd[np.arange(302) % len(odd)]
+    assert_same_rows(assert_same_bytes(rows, scheme), scheme, dim)
+    assert_same_bytes(odd.repeat(16, axis=0), scheme)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("bits", PUBLISHED)
@@ -63,6 +76,8 @@ def test_numba_gives_the_references_bytes_on_ten_million_rows(bits: int) -> None
         rows = trained_like(250_000, 16, seed=1000 * bits + part)
         assert_same_bytes(rows, Scheme(method=Method.FITTED, bits=bits))
         assert_same_bytes(rows, Scheme(method=Method.ASYMMETRIC, bits=bits))
+        assert_same_bytes(rows, Scheme(method=Method.ASYMMETRIC, bits=8))
+        assert_same_bytes(rows.reshape(-1, 32), Scheme(method=Method.ASYMMETRIC, bits=4))
         if part < 4:
             assert_same_bytes(rows, greedy)
             assert_same_bytes(rows, Scheme(method=Method.KMEANS, bits=bits, iterations=15))

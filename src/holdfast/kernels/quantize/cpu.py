@@ -10,6 +10,7 @@ from holdfast.kernels.quantize.clusters import cluster, find_nearest, place_on_g
 from holdfast.kernels.quantize.lanes import FLOAT, INT, LANES, MATRIX, ROWS, VECTOR, Floats, compiled
 from holdfast.kernels.quantize.logarithmic import find_codes, to_values
 from holdfast.kernels.quantize.packing import RECORDS, Records, pack
+from holdfast.kernels.quantize.plain import encode_plain_rows, plain_rows_fit
 from holdfast.kernels.quantize.scheme import (
     CONSTANT,
     CONSTANT_BYTES,
@@ -49,7 +50,7 @@ Plan = NDArray[np.int64]
 
 _SYMMETRIC, _ASYMMETRIC, _GREEDY, _FITTED, _LOGARITHMIC, _KMEANS = range(len(Method))
 _NUMBERS = {method: number for number, method in enumerate(Method)}
-_METHOD, _BITS, _HEADER, _FINEST, _BINS, _ITERATIONS = range(6)  # of a plan
+_METHOD, _BITS, _HEADER, _FINEST, _BINS, _ITERATIONS, _PLAIN = range(7)  # of a plan
 _PLAN, _FIELDS = types.Array(types.int64, 1, "C"), types.Array(types.uint32, 2, "C")
 _SMALLEST, _LARGEST, _OFFSET_SHARE = np.float32(SMALLEST), np.float32(LARGEST), np.float32(OFFSET_SHARE)
 _TWO, _GRID_TOP = np.float32(2), np.float32(GRID_TOP)
@@ -69,7 +70,8 @@ def encode(rows: Floats, scheme: Scheme, out: Records) -> int:
     elif scheme.method is Method.KMEANS:
         lines = first_centroids(scheme.bits, dim)
     layout, search = (scheme.bits, scheme.header_bytes), (resolution(dim), scheme.num_bins, scheme.iterations)
-    plan = np.array([_NUMBERS[scheme.method], *layout, *search], np.int64)
+    plain = scheme.method is Method.ASYMMETRIC and plain_rows_fit(dim, scheme.bits)
+    plan = np.array([_NUMBERS[scheme.method], *layout, *search, plain], np.int64)
     escaped: int = _encode(rows, out, plan, lines)
     return escaped
 
@@ -179,29 +181,39 @@ def _write(block: Floats, out: Records, first: int, count: int, plan: Plan, m: F
     return _put_headers(out, first, count, m, fields, plan[_HEADER])
 
 
+@compiled(MATRIX, RECORDS, INT, INT, _PLAN, MATRIX, VECTOR, MATRIX, _FIELDS, MATRIX, returns=INT)
+def _encode_block(
+    block: Floats, out: Records, first: int, count: int, plan: Plan, lines: Floats,
+    u: Floats, m: Floats, fields: Fields, c: Floats,
+) -> int:  # fmt: skip
+    if plan[_METHOD] == _LOGARITHMIC:
+        codes = u.reshape((LANES, block.shape[1]))
+        find_codes(block, codes, fields, m, (1 << plan[_BITS]) - 1)
+        return _write(codes, out, first, count, plan, m, fields)
+    if plan[_METHOD] == _KMEANS:
+        _find_clusters(block, plan, lines, u, m, fields, c)
+        put_centroids(out, first, count, c)
+        return _write(u.reshape((LANES, block.shape[1])), out, first, count, plan, m, fields)
+    _find_grids(block, plan, lines, u, m, fields)
+    return _write(block, out, first, count, plan, m, fields)
+
+
 @compiled(ROWS, RECORDS, _PLAN, MATRIX, returns=INT)
 def _encode(rows: Floats, out: Records, plan: Plan, lines: Floats) -> int:
-    (count, dim), escaped = rows.shape, 0
+    (count, dim), escaped, first = rows.shape, 0, 0
     block, u = np.empty((LANES, dim), np.float32), np.empty(LANES * dim, np.float32)
     m, fields = np.empty((NAMES, LANES), np.float32), np.empty((2, LANES), np.uint32)
     c = np.empty((lines.shape[0], LANES), np.float32)
-    for first in range(0, count, LANES):
+    while first < count:
+        if plan[_PLAIN]:
+            first = encode_plain_rows(rows, out, first, plan[_BITS])
         left = min(LANES, count - first)
         if left == LANES and plan[_METHOD] <= _ASYMMETRIC:  # every row is read once, in order: no need for a copy
             here = rows[first : first + LANES]
             _find_grids(here, plan, lines, u, m, fields)
             escaped += _write(here, out, first, left, plan, m, fields)
-            continue
-        read_block(rows, first, block)
-        if plan[_METHOD] == _LOGARITHMIC:
-            codes = u.reshape((LANES, dim))
-            find_codes(block, codes, fields, m, (1 << plan[_BITS]) - 1)
-            escaped += _write(codes, out, first, left, plan, m, fields)
-        elif plan[_METHOD] == _KMEANS:
-            _find_clusters(block, plan, lines, u, m, fields, c)
-            put_centroids(out, first, left, c)
-            escaped += _write(u.reshape((LANES, dim)), out, first, left, plan, m, fields)
-        else:
-            _find_grids(block, plan, lines, u, m, fields)
-            escaped += _write(block, out, first, left, plan, m, fields)
+        elif left > 0:
+            read_block(rows, first, block)
+            escaped += _encode_block(block, out, first, left, plan, lines, u, m, fields, c)
+        first += LANES
     return escaped

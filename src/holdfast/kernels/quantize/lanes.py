@@ -40,8 +40,8 @@ INT, FLOAT = types.int64, types.float32
 VECTOR, MATRIX = (types.Array(types.float32, dimensions, "C") for dimensions in (1, 2))
 ROWS = types.Array(types.float32, 2, "C", readonly=True)  # or writable
 
-_VECTOR = ir.VectorType(ir.FloatType(), LANES)
-_NONE = ir.Constant(_VECTOR, ir.Undefined)
+VECTOR_TYPE = ir.VectorType(ir.FloatType(), LANES)
+_NONE = ir.Constant(VECTOR_TYPE, ir.Undefined)
 
 
 @cache
@@ -91,7 +91,7 @@ LANES_TYPE = LanesType()
 @register_model(LanesType)  # type: ignore[no-untyped-call, unused-ignore]
 class _LanesModel(models.PrimitiveModel):  # type: ignore[misc, unused-ignore]
     def __init__(self, manager: Any, kind: Any) -> None:
-        super().__init__(manager, kind, _VECTOR)  # type: ignore[no-untyped-call, unused-ignore]
+        super().__init__(manager, kind, VECTOR_TYPE)  # type: ignore[no-untyped-call, unused-ignore]
 
 
 def _operation(symbol: Any, instruction: str) -> None:
@@ -110,10 +110,10 @@ for _symbol, _instruction in (("add", "fadd"), ("sub", "fsub"), ("mul", "fmul"),
         _operation(getattr(operator, f"i{_symbol}"), _instruction)
 
 
-def _pointer(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
+def pointer(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
     data = context.make_array(kind)(context, builder, array).data
     return builder.bitcast(
-        builder.gep(data, [builder.mul(index, ir.Constant(index.type, LANES))]), _VECTOR.as_pointer()
+        builder.gep(data, [builder.mul(index, ir.Constant(index.type, LANES))]), VECTOR_TYPE.as_pointer()
     )
 
 
@@ -122,7 +122,7 @@ def load(typing: Any, array: Any, index: Any) -> Any:
     """Lanes number ``index`` of a contiguous array."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load(_pointer(context, builder, signature.args[0], *arguments), align=4)
+        return builder.load(pointer(context, builder, signature.args[0], *arguments), align=4)
 
     return LANES_TYPE(array, INT), build
 
@@ -133,14 +133,14 @@ def load_row(typing: Any, rows: Any, row: Any, value: Any) -> Any:
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        return builder.load(_element(builder, array, arguments[1], arguments[2]), align=4)
+        return builder.load(element(builder, array, arguments[1], arguments[2]), align=4)
 
     return LANES_TYPE(rows, INT, INT), build
 
 
-def _element(builder: Any, array: Any, row: Any, value: Any) -> Any:
+def element(builder: Any, array: Any, row: Any, value: Any) -> Any:
     offset = builder.add(builder.mul(row, builder.extract_value(array.shape, 1)), value)
-    return builder.bitcast(builder.gep(array.data, [offset]), _VECTOR.as_pointer())
+    return builder.bitcast(builder.gep(array.data, [offset]), VECTOR_TYPE.as_pointer())
 
 
 @instruction
@@ -148,7 +148,7 @@ def store(typing: Any, array: Any, index: Any, lanes: Any) -> Any:
     """Write them there."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        builder.store(arguments[2], _pointer(context, builder, signature.args[0], *arguments[:2]), align=4)
+        builder.store(arguments[2], pointer(context, builder, signature.args[0], *arguments[:2]), align=4)
         return context.get_dummy_value()
 
     return types.void(array, INT, LANES_TYPE), build
@@ -180,7 +180,7 @@ def product_plus(typing: Any, a: Any, b: Any, c: Any) -> Any:
 
 def _call(name: str) -> Any:
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = ir.FunctionType(_VECTOR, [_VECTOR] * len(arguments))
+        kind = ir.FunctionType(VECTOR_TYPE, [VECTOR_TYPE] * len(arguments))
         get_function: Any = cgutils.get_or_insert_function
         return builder.call(get_function(builder.module, kind, f"{name}.v{LANES}f32"), arguments)
 
@@ -196,61 +196,3 @@ def where_less(typing: Any, a: Any, b: Any, yes: Any, no: Any) -> Any:
         return builder.select(builder.fcmp_ordered("<", a, b), yes, no)
 
     return LANES_TYPE(LANES_TYPE, LANES_TYPE, LANES_TYPE, LANES_TYPE), build
-
-
-@instruction
-def least(typing: Any, lanes: Any) -> Any:
-    """The smallest of the sixteen; with a NaN among them, any of them."""
-    return FLOAT(LANES_TYPE), _across("<")
-
-
-@instruction
-def greatest(typing: Any, lanes: Any) -> Any:
-    """The largest of the sixteen; with a NaN among them, any of them."""
-    return FLOAT(LANES_TYPE), _across(">")
-
-
-def _across(order: str) -> Any:
-    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        lanes = arguments[0]
-        for half in (8, 4, 2, 1):
-            mask = ir.VectorType(ir.IntType(32), half)
-            lower = builder.shuffle_vector(lanes, lanes, ir.Constant(mask, list(range(half))))
-            upper = builder.shuffle_vector(lanes, lanes, ir.Constant(mask, list(range(half, 2 * half))))
-            lanes = builder.select(builder.fcmp_ordered(order, upper, lower), upper, lower)
-        return builder.extract_element(lanes, ir.Constant(ir.IntType(32), 0))
-
-    return build
-
-
-@instruction
-def transpose_square(typing: Any, target: Any, rows: Any, value: Any) -> Any:
-    """Values ``value ..`` of sixteen rows become lanes ``value ..`` of the target.
-
-    Blocks change places within registers, large ones first. As a loop it would take as long as a whole search.
-    """
-
-    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        target, rows, value = arguments
-        array = context.make_array(signature.args[1])(context, builder, rows)
-        lanes = [ir.Constant(ir.IntType(64), lane) for lane in range(LANES)]
-        vectors = [builder.load(_element(builder, array, lane, value), align=4) for lane in lanes]
-        to = _pointer(context, builder, signature.args[0], target, value)
-        for lane, vector in zip(lanes, _transposed(builder, vectors), strict=True):
-            builder.store(vector, builder.gep(to, [lane]), align=4)
-        return context.get_dummy_value()
-
-    return types.void(target, rows, INT), build
-
-
-def _transposed(builder: Any, vectors: list[Any]) -> list[Any]:
-    kind = ir.VectorType(ir.IntType(32), LANES)
-    for distance in (8, 4, 2, 1):
-        upper = ir.Constant(kind, [LANES + i - distance if i & distance else i for i in range(LANES)])
-        lower = ir.Constant(kind, [LANES + i if i & distance else i + distance for i in range(LANES)])
-        for row in range(LANES):
-            if not row & distance:
-                a, b = vectors[row], vectors[row + distance]
-                vectors[row] = builder.shuffle_vector(a, b, upper)
-                vectors[row + distance] = builder.shuffle_vector(a, b, lower)
-    return vectors

@@ -10,6 +10,7 @@ import numpy as np
 from numba.core import types  # type: ignore[import-untyped, unused-ignore]
 from numpy.typing import NDArray
 
+from holdfast.kernels.quantize.lane_bits import greatest_of_each, least_of_each, transpose_square
 from holdfast.kernels.quantize.lanes import (
     FLOAT,
     INT,
@@ -21,15 +22,12 @@ from holdfast.kernels.quantize.lanes import (
     Floats,
     Lanes,
     compiled,
-    greatest,
-    least,
     load,
     load_row,
     nearest,
     product_plus,
     same,
     store,
-    transpose_square,
     where_less,
 )
 from holdfast.kernels.quantize.scheme import KEPT, REFITS
@@ -40,7 +38,8 @@ LOW, HIGH, FINITE, TOTAL = range(4)  # both ends of the row's range, 0 or NaN, t
 SLOPE, SHIFT, CODES, SQUARES, PRODUCTS = range(4, 9)  # a grid tried: code = slope·u + shift; sums over the row
 BEST, SHARED, OWN = range(9, 12)  # the best codes' sum, their covariance with the row, their variance (times dim²)
 SCALE, ZERO_POINT, INVERSE = range(12, 15)  # the grid chosen
-NAMES = 15
+_LOWS, _HIGHS = 15, 15 + LANES  # room for lanes of each row, from which its bounds are found
+NAMES = 15 + 2 * LANES
 
 ZERO, ONE = np.float32(0), np.float32(1)
 _KEPT = np.uint32(KEPT)
@@ -78,16 +77,17 @@ def transpose(block: Floats, u: Floats) -> None:
 @compiled(ROWS, INT, MATRIX)
 def _finish_bounds(block: Floats, whole: int, m: Floats) -> None:
     """Add the values after the last whole lanes; find out which rows are not finite, where one may not be."""
-    check = ZERO
+    doubtful = False
     for lane in range(LANES):
-        check += m[FINITE, lane]
-    for lane in range(LANES):
+        doubtful |= m[FINITE, lane] != ZERO
         m[FINITE, lane] = ZERO
-        for value in range(whole if check == ZERO else 0, block.shape[1]):
-            x = block[lane, value]
-            m[LOW, lane] = x if x < m[LOW, lane] else m[LOW, lane]
-            m[HIGH, lane] = x if x > m[HIGH, lane] else m[HIGH, lane]
-            m[FINITE, lane] += x * ZERO
+    if doubtful or whole < block.shape[1]:
+        for lane in range(LANES):
+            for value in range(0 if doubtful else whole, block.shape[1]):
+                x = block[lane, value]
+                m[LOW, lane] = x if x < m[LOW, lane] else m[LOW, lane]
+                m[HIGH, lane] = x if x > m[HIGH, lane] else m[HIGH, lane]
+                m[FINITE, lane] += x * ZERO
     for lane in range(LANES):
         m[LOW, lane] += ZERO  # never -0.0
         m[HIGH, lane] += ZERO
@@ -98,15 +98,17 @@ def find_bounds(block: Floats, m: Floats) -> None:
     """Both ends of each row's range; FINITE is 0 where all its values are, else NaN."""
     zero, whole, finite = same(ZERO), block.shape[1] // LANES * LANES, same(ZERO)
     for lane in range(LANES):
-        m[LOW, lane], m[HIGH, lane] = block[lane, 0], block[lane, 0]
-        if whole:
-            lows, highs, checks = load_row(block, lane, 0), load_row(block, lane, 0), zero
-            for value in range(0, whole, LANES):
-                x = load_row(block, lane, value)
-                lows, highs = where_less(x, lows, x, lows), where_less(highs, x, x, highs)
-                checks += x
-            m[LOW, lane], m[HIGH, lane] = least(lows), greatest(highs)
-            finite += checks * zero
+        first = load_row(block, lane, 0) if whole else same(block[lane, 0])
+        lows, highs, checks = first, first, first
+        for value in range(LANES, whole, LANES):
+            x = load_row(block, lane, value)
+            lows, highs = where_less(x, lows, x, lows), where_less(highs, x, x, highs)
+            checks += x
+        store(m, _LOWS + lane, lows)
+        store(m, _HIGHS + lane, highs)
+        finite += checks * zero
+    store(m, LOW, least_of_each(m, _LOWS))
+    store(m, HIGH, greatest_of_each(m, _HIGHS))
     store(m, FINITE, finite)
     _finish_bounds(block, whole, m)
 
