@@ -128,6 +128,7 @@ SETTINGS: Mapping[str, Setting] = {
     "default_3x3": Setting(restores=3, precision=hf.Bits(3)),
     "default_4x20": Setting(restores=20, precision=hf.Bits(4)),
     "difference_2x20": Setting(restores=20, precision=hf.Bits(2, difference=True)),
+    "difference_3x20": Setting(restores=20, precision=hf.Bits(3, difference=True), is_bar=False),
     "published_2x2": _published(2, 2, is_bar=False),
     "published_2x3": _published(2, 3, is_bar=False),
 }
