@@ -120,7 +120,7 @@ class Checkpointer:
             return 0
         if reader:
             returning.restore_reader(restored.local)
-        self._start(position_of(restored, term), step=restored.info.step, pls=restored.local.get("pls"))
+        self._start(position_of(restored, term), pls=restored.local.get("pls"))
         return self.steps
 
     def batches(self, epochs: int | None = 1) -> Iterator[Any]:
@@ -178,8 +178,7 @@ class Checkpointer:
             raise RunError(f"{self._store.url} holds no checkpoint to go back to yet")
         if reader:
             self._parts.returning.restore_reader(restored.local)
-        self._stand_at(restored.info.step, restored=True, pls=restored.local.get("pls"))
-        self._outcomes.go_on(position_of(restored, self._outcomes.position.term))
+        self._stand_on(position_of(restored, self._outcomes.position.term), restored.local.get("pls"))
         return self.steps
 
     def emulate_failure(self, servers: Sequence[int], *, of: int) -> None:
@@ -236,21 +235,19 @@ class Checkpointer:
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
-    def _start(
-        self, position: Position, *, step: int = 0, pls: Mapping[str, Any] | None = None, stepping: bool = False
-    ) -> None:
-        self._outcomes.go_on(position)
+    def _start(self, position: Position, *, pls: Mapping[str, Any] | None = None, stepping: bool = False) -> None:
+        self._stand_on(position, pls)
         self._agents.start(position.term)
-        self._stand_at(step, restored=position.checkpoint is not None, pls=pls)
         self._started = True
         if not stepping:
             self._routine.save_baseline_if_due()
 
-    def _stand_at(self, step: int, *, restored: bool, pls: Mapping[str, Any] | None) -> None:
-        """Training begins, or goes on, at this step."""
-        self._routine.start(step, restored=restored)
+    def _stand_on(self, position: Position, pls: Mapping[str, Any] | None) -> None:
+        """Training begins, or goes on, from here; ``pls`` is the meter of lost samples as the checkpoint holds it."""
+        self._outcomes.go_on(position)
+        self._routine.start(position.step, restored=position.checkpoint is not None)
         if self._metering is not None:
-            self._metering.restore(pls, step)
+            self._metering.restore(pls, position.step)
             self.stats.pls = self._metering.meter.pls
 
     def _ensure_started(self, *, stepping: bool = False) -> None:
