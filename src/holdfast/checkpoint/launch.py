@@ -103,7 +103,7 @@ class AgentProcess:
         numbers = [theirs.fileno(), buffer.fd, buffer.frames, buffer.frame_bytes, os.getpid()]
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "holdfast.checkpoint.agent", *map(str, numbers)],
+                [sys.executable, "-m", "holdfast.checkpoint.agent_process", *map(str, numbers)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._log,

@@ -1,0 +1,52 @@
+"""The agent as a process of its own (run as a module by AgentProcess)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from holdfast.checkpoint.agent import Agent
+from holdfast.checkpoint.buffer import FrameBuffer
+from holdfast.checkpoint.channel import Channel, Configure
+from holdfast.storage import open_store
+from holdfast.storage.retry import RetryingStore
+
+
+def main(arguments: list[str]) -> None:
+    """``socket-fd memory-fd frames frame-bytes trainer-pid``."""
+    socket_fd, memory_fd, frames, frame_bytes, trainer_pid = map(int, arguments)
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # meant for the trainer; the agent ends when its work is done
+    channel = Channel(socket.socket(fileno=socket_fd))
+    trainer = _watch(trainer_pid)
+    config = channel.receive(None)
+    if not isinstance(config, Configure):
+        raise SystemExit("holdfast agent: the trainer sent no configuration")
+    _step_back(config.niceness)
+    store = RetryingStore(open_store(config.url, options=config.options), total_s=config.retry_s)
+    buffer = FrameBuffer(memory_fd, frames=frames, frame_bytes=frame_bytes)
+    Agent(channel, store, buffer, config).run(trainer)
+
+
+def _watch(pid: int) -> int | None:
+    """A pidfd of the trainer; None where it is gone already."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
+
+
+def _step_back(niceness: int) -> None:
+    """Let the trainer go first."""
+    priority = os.nice(niceness)
+    # Linux may share the CPU by sessions (autogroup): then niceness counts within a session, and ours is our own.
+    with suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(priority))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

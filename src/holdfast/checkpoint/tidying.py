@@ -1,0 +1,56 @@
+"""Deletes what is due after a commit, and looks for orphans now and then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from holdfast.checkpoint.chain import Chain
+from holdfast.checkpoint.channel import Message, Notice
+from holdfast.checkpoint.collect import collect_dropped, collect_orphans
+from holdfast.errors import HoldfastError
+from holdfast.runtime import SYSTEM, Runtime
+from holdfast.storage import Store
+
+_ORPHANS_EVERY_S = 600.0
+_ORPHANS_EVERY_COMMITS = 64  # old catalogs make looking for the newest one slow
+
+
+class Tidying:
+    """For one term of a run. A failure costs space, not safety: it is told, and the next commit tries again."""
+
+    def __init__(
+        self,
+        store: Store,
+        chain: Chain,
+        *,
+        term: int,
+        grace_s: float,
+        tell: Callable[[Message], None],
+        runtime: Runtime = SYSTEM,
+    ) -> None:
+        self._store = store
+        self._chain = chain
+        self._term = term
+        self._grace_s = grace_s
+        self._tell = tell
+        self._runtime = runtime
+        self._orphans_due_s = float("-inf")
+        self._commits = 0
+
+    def after_commit(self) -> None:
+        """Delete what is due."""
+        try:
+            collect_dropped(self._store, self._chain, term=self._term, grace_s=self._grace_s)
+            self._commits += 1
+            if self._are_orphans_due():
+                collect_orphans(self._store, self._chain, term=self._term, grace_s=self._grace_s)
+        except HoldfastError as error:
+            self._tell(Notice(message=f"old objects could not be deleted yet: {error}"))
+
+    def _are_orphans_due(self) -> bool:
+        """Whether to look for them now; if so, not again for a while."""
+        now_s = self._runtime.monotonic_s()
+        if now_s < self._orphans_due_s and self._commits % _ORPHANS_EVERY_COMMITS:
+            return False
+        self._orphans_due_s = now_s + max(self._grace_s, _ORPHANS_EVERY_S)
+        return True
