@@ -91,14 +91,13 @@ class Agents:
             self.poll(_POLL_S)
 
     def annotate(self, checkpoint: str, metrics: Mapping[str, float]) -> None:
-        """Attach metrics to a committed checkpoint."""
+        """Attach metrics to a committed checkpoint. Raises AgentDied where no agent is left to do it."""
         if self._client is None:
             return
         try:
             self._client.annotate(checkpoint, dict(metrics))
         except AgentDied as error:
-            logger.warning("%s; another one is started", error)
-            self._client.restart()
+            self.lost(str(error))
             self._client.annotate(checkpoint, dict(metrics))
 
     def lost(self, message: str) -> None:
