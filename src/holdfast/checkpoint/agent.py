@@ -45,6 +45,7 @@ from holdfast.checkpoint.writer import PartWriter
 from holdfast.errors import HoldfastError, SaveFailed, StorageError
 from holdfast.format.catalog import Entry, Intent
 from holdfast.format.manifest import Manifest
+from holdfast.kernels import quantize
 from holdfast.policy import Grid, Retention
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store
@@ -77,6 +78,8 @@ class Agent:
         )
         self._key_frames = KeyFrames(store, in_memory=config.baseline_in_memory)
         self._threads = AgentThreads(uploads=config.uploads, on_fatal=channel.hang_up)
+        if config.encodes:
+            self._threads.write(quantize.warm_up)  # compiling, on a machine that never did, takes longer than a save
         self._save: AgentSave | None = None
         self._arranging = self._start_arranging(Grid.from_dict(config.grid)) if config.grid else None
 

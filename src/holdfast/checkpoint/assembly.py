@@ -145,21 +145,14 @@ class Assembly:
         return Contents(capture, self._tracker, self._chooser)
 
     def _agents(self, outcomes: Outcomes) -> Agents:
-        strategy = self._policies.strategy
+        config = configuration(self._store.url, self._place.options, self._agreement, self._policies, self._settings)
         launch = Launcher(
             self._buffer,
-            configuration(
-                self._store.url,
-                self._place.options,
-                self._agreement,
-                self._policies.retention,
-                strategy,
-                self._settings,
-            ),
+            config,
             self._opened if self._place.is_of_this_process(self._opened) else None,
             runtime=self._runtime,
         )
-        return Agents(self._buffer, launch, outcomes, in_grid=isinstance(strategy, Grid))
+        return Agents(self._buffer, launch, outcomes, in_grid=isinstance(self._policies.strategy, Grid))
 
     def _saver(self, contents: Contents, outcomes: Outcomes, agents: Agents) -> Saver:
         intending = Intending(

@@ -40,6 +40,7 @@ class Configure:
     niceness: int
     grid: dict[str, Any] | None = None  # how to rearrange increments; None: not at all
     baseline_in_memory: bool = True  # where rows are stored as differences
+    encodes: bool = False  # whether rows will have to be encoded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

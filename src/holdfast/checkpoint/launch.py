@@ -16,10 +16,11 @@ from typing import Protocol
 
 from holdfast.checkpoint.agent import Agent
 from holdfast.checkpoint.agreement import Agreement
+from holdfast.checkpoint.arguments import Policies
 from holdfast.checkpoint.buffer import FrameBuffer
 from holdfast.checkpoint.channel import Channel, ChannelClosed, Configure
 from holdfast.checkpoint.settings import Settings
-from holdfast.policy import Grid, Retention, Strategy
+from holdfast.policy import Exact, Grid
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store
 from holdfast.storage.retry import RetryingStore
@@ -50,8 +51,7 @@ def configuration(
     url: str,
     options: Mapping[str, str] | None,
     agreement: Agreement,
-    retention: Retention,
-    strategy: Strategy,
+    policies: Policies,
     settings: Settings,
 ) -> Configure:
     """What the agents of one rank are told first; the term is filled in when one starts."""
@@ -61,15 +61,16 @@ def configuration(
         rank=agreement.rank,
         world=agreement.world,
         term=0,
-        retention=retention.to_dict(),
+        retention=policies.retention.to_dict(),
         grace_s=settings.grace_s,
         uploads=settings.uploads,
         retry_s=settings.retry_s,
         part_timeout_s=settings.part_timeout_s,
         lease_s=settings.lease_s,
         niceness=settings.niceness,
-        grid=strategy.to_dict() if isinstance(strategy, Grid) else None,
+        grid=policies.strategy.to_dict() if isinstance(policies.strategy, Grid) else None,
         baseline_in_memory=settings.baseline_in_memory,
+        encodes=policies.precision != Exact(),
     )
 
 
