@@ -266,7 +266,7 @@ def damage(store: MemoryStore, checkpoint: str) -> None:
 def test_an_independent_reader_reads_a_run_with_priority_saves(tmp_path: Path) -> None:
     with training(str(tmp_path / "run"), hf.Partial(priority=hf.MFU(r=0.25), consistent=hf.Consecutive())) as started:
         states = started.train(15)
-        while any((tmp_path / "run" / "leases").iterdir()):  # what the agent gives back last: then nothing changes
+        while any((tmp_path / "run").glob("leases/*")):  # what the agent gives back last: then nothing changes
             time.sleep(0.01)
         reader = IndependentRun(tmp_path / "run")
         reader.verify()
