@@ -17,6 +17,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from typer.testing import CliRunner
 
 import holdfast as hf
+from holdfast.checkpoint.lease import live_leases
 from holdfast.checkpoint.lookup import lookup_rows
 from holdfast.checkpoint.partial import Servers, newest_entries, plan_newest
 from holdfast.checkpoint.read import VerifiedReader, leased
@@ -25,7 +26,7 @@ from holdfast.errors import CheckpointNotFound, ConfigurationError, ModelMismatc
 from holdfast.format.catalog import Entry
 from holdfast.format.layout import chunk_columns
 from holdfast.policy import Priority, Strategy
-from holdfast.storage import MemoryStore, Store
+from holdfast.storage import MemoryStore, Store, open_store
 from tests.independent.reader import IndependentRun
 from tests.tiny import ROWS, build, same, snapshot, train_step, uninterrupted
 
@@ -266,7 +267,7 @@ def damage(store: MemoryStore, checkpoint: str) -> None:
 def test_an_independent_reader_reads_a_run_with_priority_saves(tmp_path: Path) -> None:
     with training(str(tmp_path / "run"), hf.Partial(priority=hf.MFU(r=0.25), consistent=hf.Consecutive())) as started:
         states = started.train(15)
-        while any((tmp_path / "run").glob("leases/*")):  # what the agent gives back last: then nothing changes
+        while live_leases(open_store(tmp_path / "run"), "writer"):  # the agent gives it back last: then nothing changes
             time.sleep(0.01)
         reader = IndependentRun(tmp_path / "run")
         reader.verify()
