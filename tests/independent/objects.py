@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import math
 import re
 import struct
@@ -42,7 +43,8 @@ class Objects:
 
     def sizes(self) -> dict[str, int]:
         """Every object's size by its name, in name order."""
-        files = ((path.relative_to(self._root).as_posix(), path) for path in self._root.rglob("*") if path.is_file())
+        found = (Path(folder) / name for folder, _, names in os.walk(self._root) for name in names)
+        files = ((path.relative_to(self._root).as_posix(), path) for path in found)
         return {name: path.stat().st_size for name, path in sorted(files) if _NAME.fullmatch(name)}
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
