@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import math
+import os
 import re
 import struct
 import zlib
