@@ -40,6 +40,7 @@ SETTINGS: Mapping[str, Precision] = {  # by the restores that they bear
     "20": hf.Bits(4),
     "20plus": hf.Bits(8, method="published"),
     "20plus_difference": hf.Bits(2, difference=True),
+    "60_difference": hf.Bits(3, difference=True),
 }
 BARS = {  # with SGD, as the DLRM reference is trained
     "bandwidth_reduction_1": 17.0,

@@ -32,11 +32,14 @@ def test_one_restore_too_many_brings_eight_bits_for_good(expected: float, tolera
     assert all(policy.decide("emb", restores).bits == 8 for restores in range(tolerated + 1, tolerated + 50))
 
 
-def test_differences_of_two_bits_serve_twenty_restores() -> None:
+def test_differences_of_two_bits_serve_twenty_restores_and_of_three_bits_sixty() -> None:
     assert auto(1, difference=True).decide("emb", 0) == Stored(bits=2, difference=True)
     assert auto(20, difference=True).decide("emb", 20) == Stored(bits=2, difference=True)
     assert auto(20, difference=True).decide("emb", 21) == Stored(bits=8)
-    assert auto(21, difference=True).decide("emb", 0) == Stored(bits=8)
+    assert auto(21, difference=True).decide("emb", 60) == Stored(bits=3, difference=True)
+    assert auto(21, difference=True).decide("emb", 61) == Stored(bits=8)
+    assert auto(61, difference=True).decide("emb", 0) == Stored(bits=8)
+    assert auto(1, difference=True, accuracy_budget=1e-5).decide("emb", 2) == Stored(bits=2, difference=True)
 
 
 @given(st.floats(0, 200), st.floats(1e-6, 1e-2))

@@ -20,7 +20,9 @@ BASELINE_BITS = 8  # of a baseline that differences refer to
 
 # Restores that cost less than a ten-thousandth of the accuracy, by bits per value (section 5.2.1).
 _TOLERATED = {2: 1, 3: 3, 4: 20}
-_TOLERATED_DIFFERENCES = {2: 20}  # two bits of difference are as close as four bits of the row
+# The same for bits of difference: two of them cost a third of what four bits of the row do, three bits a twentieth
+# (python -m benchmarks accuracy --scale full).
+_TOLERATED_DIFFERENCES = {2: 20, 3: 60}
 _TOLERATED_AT = 1e-4
 _EXACT_RANK = 64
 
@@ -103,7 +105,8 @@ class Auto(Precision):
 
     ``failure_probability`` is that of one node failing within an hour; ``nodes`` nodes run for ``expected_hours``.
     ``accuracy_budget`` is the share of the accuracy that all restores together may cost. At Check-N-Run's 0.0001, 2
-    bits bear 1 restore, 3 bits 3 and 4 bits 20; the loss grows with the restores, so other budgets scale these.
+    bits bear 1 restore, 3 bits 3 and 4 bits 20; the loss grows with the restores, so other budgets scale these. Of
+    differences, 2 bits bear 20 restores and 3 bits 60.
     """
 
     failure_probability: float
@@ -135,11 +138,11 @@ class Auto(Precision):
         bits, tolerated = self._choice()
         if bits == BASELINE_BITS or restores > tolerated:
             return Stored(bits=BASELINE_BITS, method=self.method)
-        return Stored(bits=bits, method=self.method, difference=self.difference and bits in _TOLERATED_DIFFERENCES)
+        return Stored(bits=bits, method=self.method, difference=self.difference)
 
     def _choice(self) -> tuple[int, float]:
         """The bits for the expected restores, and how many these bear."""
-        table = {**_TOLERATED, **_TOLERATED_DIFFERENCES} if self.difference else _TOLERATED
+        table = _TOLERATED_DIFFERENCES if self.difference else _TOLERATED
         for bits, restores in table.items():
             tolerated = math.floor(restores * self.accuracy_budget / _TOLERATED_AT + 1e-9)
             if self.expected_restores <= tolerated:
