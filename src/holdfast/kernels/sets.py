@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from holdfast.errors import ConfigurationError
+from holdfast.kernels.devices import triton_works
 
 __all__ = [
     "clear",
@@ -156,13 +157,10 @@ def _host_kernels() -> _HostKernels:
 
 @cache
 def _device_kernels(device_type: str) -> _DeviceKernels:
-    if device_type == "cuda":
-        try:
-            from holdfast.kernels import gpu
-        except ImportError:
-            pass
-        else:
-            return cast(_DeviceKernels, gpu)
+    if device_type == "cuda" and triton_works():
+        from holdfast.kernels import gpu
+
+        return cast(_DeviceKernels, gpu)
     from holdfast.kernels import portable
 
     return cast(_DeviceKernels, portable)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernels import quantize
+from holdfast.kernels.devices import triton_works
 from holdfast.kernels.quantize.scheme import ESCAPED, Scheme
 
 _MARK = ESCAPED & 0xFF  # both bytes of the field that says so
@@ -19,8 +20,7 @@ def is_cheap(table: Tensor, scheme: Scheme) -> bool:
     """Whether records of rows are made faster than the rows are copied to the host: on a GPU, where Triton is."""
     if not table.is_cuda or not is_plain(table):
         return False
-    kernels = _kernels()
-    return kernels is not None and bool(kernels.can_encode(scheme, table.shape[1]))
+    return triton_works() and bool(_kernels().can_encode(scheme, table.shape[1]))
 
 
 def is_plain(table: Tensor) -> bool:
@@ -36,10 +36,7 @@ def encode(table: Tensor, scheme: Scheme, ids: Tensor | None = None) -> Tensor:
     if table.is_cpu:
         rows = table if ids is None else table.index_select(0, ids)
         return torch.from_numpy(quantize.encode(rows.detach().numpy(), scheme).records)
-    kernels = _kernels()
-    if kernels is None:
-        raise ConfigurationError("rows on a GPU are encoded with Triton, which is not installed: copy them first")
-    found: Tensor = kernels.encode(table.detach(), scheme, ids)
+    found: Tensor = _kernels().encode(table.detach(), scheme, ids)
     return found
 
 
@@ -57,9 +54,9 @@ def escaped(records: Tensor) -> Tensor:
 
 
 @cache
-def _kernels() -> ModuleType | None:
+def _kernels() -> ModuleType:
     try:
         from holdfast.kernels.quantize import gpu
-    except ImportError:
-        return None
+    except ImportError as error:
+        raise ConfigurationError("rows on a GPU are encoded with Triton: install it, or copy the rows first") from error
     return gpu

@@ -1,0 +1,29 @@
+"""What can be compiled for a device."""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+
+import torch
+
+logger = logging.getLogger("holdfast")
+
+
+@cache
+def triton_works() -> bool:
+    """Whether Triton is here and compiles for CUDA, which takes a C compiler: images made for training may lack one."""
+    try:
+        from holdfast.kernels import gpu
+
+        gpu.mark(torch.zeros(8, dtype=torch.uint8, device="cuda"), torch.zeros(1, dtype=torch.int64, device="cuda"), 64)
+    except ImportError:
+        return False
+    except Exception as error:
+        logger.warning(
+            "Triton cannot compile kernels here: PyTorch's own do their work, the agent encodes rows of few bits, and "
+            "saves keep training waiting longer. Most often a C compiler is missing: %s",
+            error,
+        )
+        return False
+    return True
