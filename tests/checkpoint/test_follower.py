@@ -223,6 +223,26 @@ def test_all_is_reloaded_where_the_way_from_what_was_applied_is_unknown(store: M
     assert same(served, training.model)
 
 
+@pytest.mark.parametrize("saves", [1, 2, 5])
+def test_a_run_that_is_deleted_and_begun_anew_is_followed_from_its_start(store: MemoryStore, saves: int) -> None:
+    """Whether it has come as far as the old one or not."""
+    first = Training(store)
+    for _ in range(3):
+        first.save()
+    first.guard.close()
+    served = Clicks()
+    follower = hf.Follower(store, served)
+    follower.update()
+    store.delete([info.name for info in store.list()])
+    assert follower.update() is None and same(served, first.model)
+    second = Training(store)
+    for _ in range(saves):
+        second.save(range(10, 20))
+    update = follower.update()
+    assert update is not None and update.reload is not None and update.checkpoint.step == saves
+    assert same(served, second.model)
+
+
 @pytest.mark.parametrize("strategy", [hf.OneShot(), hf.Consecutive(), hf.Grid(), hf.Intermittent()], ids=repr)
 @pytest.mark.parametrize("precision", [Bits(4), Bits(2, difference=True)], ids=repr)
 @pytest.mark.parametrize("baseline_in_memory", [True, False])

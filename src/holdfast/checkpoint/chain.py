@@ -103,6 +103,13 @@ class Chain:
             raise DamagedData(self._known.damaged[0], f"cannot be read; the newest catalog that can be is {name}")
         return self._known
 
+    def is_gone(self) -> bool:
+        """Whether the newest catalog that is known is no longer there: it goes with the whole run alone."""
+        if self._known is None:
+            return False
+        newest = self._known.newest_number
+        return newest not in _numbers(list_names(self._store, CATALOG_PREFIX, after=catalog_name(newest - 1)))
+
     def commit(self, change: Change, *, skip_damaged: bool = False) -> Head:
         """Commit what ``change`` makes of the current head; plans again after a lost race.
 

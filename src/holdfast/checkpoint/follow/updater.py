@@ -139,6 +139,10 @@ class Updater:
 
     def _look(self) -> Head | None:
         head = self._chain.head(skip_damaged=True)
+        if head is self._head and self._chain.is_gone():
+            # Deleted, and perhaps written anew: then catalogs are counted from 1 again.
+            self._chain = Chain(self._store, runtime=self._runtime)
+            head = self._chain.head(skip_damaged=True)
         for name in head.damaged if head else ():
             self._tell(f"{name} cannot be read; what it commits cannot be followed")
         if head is None or not head.entries:
