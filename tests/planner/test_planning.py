@@ -20,8 +20,8 @@ from holdfast.planner import (
     Rates,
     Recovery,
     RowFormat,
+    Sizes,
     Workload,
-    bits_for,
     full_interval_s,
     full_recovery,
     full_rung,
@@ -30,8 +30,9 @@ from holdfast.planner import (
     plan,
     python_call,
     sizes_of,
+    stored_for,
 )
-from holdfast.policy import Strategy
+from holdfast.policy import Stored, Strategy
 
 MINUTE_S, HOUR_S = 60.0, 3600.0
 FAST = 1e18
@@ -41,16 +42,22 @@ WORK = Workload(
 )
 
 
-def sizes(strategy: Strategy, interval_s: float = 0.5 * HOUR_S, saves: int = 12) -> tuple[float, float]:
-    rates = Rates(copy_bytes_per_s=1e9, write_bytes_per_s=1e9, read_bytes_per_s=1e9)
-    found = sizes_of(
+def play(strategy: Strategy, saves: int = 12, delta_share: float = 1.0) -> Sizes:
+    interval_s = 0.5 * HOUR_S
+    return sizes_of(
         strategy,
         changed=ChangedShare(),
         interval_s=interval_s,
         total_s=(saves + 0.5) * interval_s,
         stored_bytes=1e12,
-        rates=rates,
+        rates=Rates(copy_bytes_per_s=1e9, write_bytes_per_s=1e9, read_bytes_per_s=1e9),
+        delta_share=delta_share,
     )
+
+
+def sizes(strategy: Strategy, saves: int = 12) -> tuple[float, float]:
+    found = play(strategy, saves)
+    assert found.rows == found.written
     return found.written, found.read
 
 
@@ -81,7 +88,24 @@ def test_the_intermittent_strategy_takes_baselines_as_it_does_in_a_training() ->
 
 @pytest.mark.parametrize(("restores", "bits"), [(0.5, 2), (1, 2), (2, 3), (3, 3), (4, 4), (20, 4), (21, 8), (500, 8)])
 def test_bits_follow_from_the_restores_to_be_expected(restores: float, bits: int) -> None:
-    assert bits_for(restores) == bits
+    assert stored_for(restores) == Stored(bits=bits)
+
+
+@pytest.mark.parametrize(("restores", "bits"), [(1, 2), (20, 2), (21, 3), (60, 3)])
+def test_fewer_bits_of_difference_bear_as_many_restores(restores: float, bits: int) -> None:
+    assert stored_for(restores, difference=True) == Stored(bits=bits, difference=True)
+    assert stored_for(61, difference=True) == Stored(bits=8)
+
+
+def test_deltas_of_difference_write_less_on_a_larger_baseline() -> None:
+    """Beside 4 bits of the row, which bear as many restores."""
+    rows, differences = (
+        full_rung("", WORK, hf.Consecutive(), stored=each) for each in (Stored(bits=4), Stored(bits=2, difference=True))
+    )
+    assert differences.written_bytes < rows.written_bytes
+    one, other = (play(hf.Consecutive(), delta_share=each) for each in (1.0, 0.3))
+    assert other.rows == one.rows and other.written == pytest.approx(0.3 * one.written)
+    assert 1 < other.read < one.read
 
 
 def test_fewer_bits_take_fewer_bytes_metadata_included() -> None:
@@ -112,7 +136,7 @@ def test_a_slow_store_stretches_the_interval_and_ages_what_a_failure_finds() -> 
 def test_deltas_cost_less_than_full_checkpoints_and_fewer_bits_no_more() -> None:
     full, deltas = full_rung("", WORK, hf.Full()), full_rung("", WORK, hf.Intermittent())
     assert deltas.overhead_share < full.overhead_share
-    assert full_rung("", WORK, hf.Intermittent(), bits=4).overhead_share < deltas.overhead_share
+    assert full_rung("", WORK, hf.Intermittent(), stored=Stored(bits=4)).overhead_share < deltas.overhead_share
 
 
 @given(st.floats(0.005, 0.3), st.integers(1, 32), st.floats(1e8, 1e12))

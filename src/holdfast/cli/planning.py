@@ -136,6 +136,7 @@ def _rung_values(rung: Rung) -> dict[str, Any]:
         "recovery": rung.recovery,
         "strategy": rung.strategy.to_dict(),
         "bits": rung.bits,
+        "difference": rung.stored.difference,
         "interval_s": rung.interval_s,
         "write_s": rung.write_s,
         "written_bytes": rung.written_bytes,

@@ -3,7 +3,7 @@
 from holdfast.planner.accuracy import AccuracyLine
 from holdfast.planner.clock import Emulation, Event, EventKind, VirtualClock
 from holdfast.planner.clustersize import IndependentNodes, LinearMtbf, MtbfOverNodes
-from holdfast.planner.deltas import ChangedShare, Rates, RowFormat, Sizes, bits_for, sizes_of
+from holdfast.planner.deltas import ChangedShare, Rates, RowFormat, Sizes, sizes_of, stored_for
 from holdfast.planner.emulated import EmulatedJob, EmulatedRun, EmulatedStrategy
 from holdfast.planner.failures import FAMILIES, Exponential, FailureModel, Gamma, LogNormal, Weibull
 from holdfast.planner.fitting import (
@@ -75,7 +75,6 @@ __all__ = [
     "VirtualClock",
     "Weibull",
     "Workload",
-    "bits_for",
     "compare",
     "expected_pls",
     "fit",
@@ -92,5 +91,6 @@ __all__ = [
     "plan",
     "python_call",
     "sizes_of",
+    "stored_for",
     "survival_rmse",
 ]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from holdfast.errors import ConfigurationError
-from holdfast.policy import Auto, DeadShare, Grid, Strategy, StrategyContext
+from holdfast.policy import Auto, DeadShare, Grid, Stored, Strategy, StrategyContext
 from holdfast.policy.arguments import is_finite_number, require, require_count, require_duration
 from holdfast.types import Kind
 
@@ -76,10 +76,11 @@ class RowFormat:
         return (self.dim * self.bits / 8 + overhead) / (4 * self.dim)
 
 
-def bits_for(restores: float) -> int:
+def stored_for(restores: float, *, difference: bool = False) -> Stored:
     """The fewest bits that so many restores leave within 0.01% of the accuracy, as ``hf.Auto`` decides."""
-    precision = Auto(failure_probability=1.0, nodes=1, expected_hours=restores)  # one an hour, for as many hours
-    return precision.decide("", 0).bits or 32
+    hours = restores  # one an hour
+    precision = Auto(failure_probability=1.0, nodes=1, expected_hours=hours, difference=difference)
+    return precision.decide("", 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,34 +98,45 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """The means over a job's saves, as shares of all rows."""
+    """The means over a job's saves."""
 
-    written: float  # by one save
-    read: float  # by a restore
+    rows: float  # that one save copies, as a share of all
+    written: float  # by one save, as a share of a baseline's bytes
+    read: float  # by a restore, likewise
 
 
 def sizes_of(
-    strategy: Strategy, *, changed: ChangedShare, interval_s: float, total_s: float, stored_bytes: float, rates: Rates
+    strategy: Strategy,
+    *,
+    changed: ChangedShare,
+    interval_s: float,
+    total_s: float,
+    stored_bytes: float,
+    rates: Rates,
+    delta_share: float = 1.0,
 ) -> Sizes:
-    """Play a job's saves. ``stored_bytes`` is the size of a baseline in the store."""
+    """Play a job's saves.
+
+    ``stored_bytes`` is the size of a baseline, ``delta_share`` what a row takes in a delta beside that in a baseline.
+    """
     saves = max(1, min(_MOST_SAVES, int(total_s / interval_s)))
-    written, read = list[float](), list[float]()
+    rows, written, read = list[float](), list[float](), list[float]()
     deltas: tuple[float, ...] = ()
     for _ in range(saves):
         kind = strategy.decide(_context(deltas, written, read, stored_bytes, rates))
         since_baseline = changed.within((len(deltas) + 1) * interval_s)
         if kind is Kind.FULL:
-            deltas, size, above = (), 1.0, 0.0
-        elif kind is Kind.DIFFERENTIAL:
-            size = above = since_baseline
-            deltas = (*deltas, size)
+            share, size, above, deltas = 1.0, 1.0, 0.0, ()
         else:
-            size = changed.within(interval_s)
+            share = since_baseline if kind is Kind.DIFFERENTIAL else changed.within(interval_s)
+            size = above = share * delta_share
             deltas = (*deltas, size)
-            above = _read_of_increments(strategy, deltas, since_baseline)
+        if kind is Kind.INCREMENTAL:
+            above = _read_of_increments(strategy, deltas, since_baseline * delta_share)
+        rows.append(share)
         written.append(size)
         read.append(1 + above)
-    return Sizes(written=math.fsum(written) / saves, read=math.fsum(read) / saves)
+    return Sizes(rows=math.fsum(rows) / saves, written=math.fsum(written) / saves, read=math.fsum(read) / saves)
 
 
 def _read_of_increments(strategy: Strategy, deltas: tuple[float, ...], since_baseline: float) -> float:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from holdfast.errors import ConfigurationError
-from holdfast.planner.deltas import bits_for
+from holdfast.planner.deltas import stored_for
 from holdfast.planner.parity import Parity
 from holdfast.planner.pls import require_pls
 from holdfast.planner.rungs import Rung, Workload, full_rung, parity_rung, partial_rung
@@ -41,8 +41,8 @@ class Budget:
             found.append("the store cannot keep up")
         if rung.expected_pls > 0 and (self.pls is None or rung.expected_pls > self.pls * (1 + 1e-6)):
             found.append(f"loses PLS {rung.expected_pls:.2g}")
-        if rung.bits < 32 and not self.quantized:
-            found.append(f"keeps {rung.bits} bits")
+        if rung.stored.bits is not None and not self.quantized:
+            found.append(f"keeps {rung.stored}")
         if rung.memory_share > self.memory_share:
             found.append(f"takes {rung.memory_share:.0%} more memory")
         return tuple(found)
@@ -86,17 +86,21 @@ def plan(work: Workload, budget: Budget = Budget(), *, parity: Parity | None = N
 
 
 def _rungs(work: Workload, budget: Budget, parity: Parity | None) -> list[Rung]:
-    bits = bits_for(work.total_s / work.mtbf_s)
+    failures = work.total_s / work.mtbf_s
+    stored, differences = stored_for(failures), stored_for(failures, difference=True)
     pls = budget.pls or _PLS_TO_SHOW
     rungs = [
         full_rung("full", work, Full()),
         full_rung("deltas", work, Intermittent()),
         full_rung("grid", work, Grid()),
-        full_rung("deltas, quantized", work, Intermittent(), bits=bits),
-        full_rung("grid, quantized", work, Grid(), bits=bits),
+        full_rung("deltas, quantized", work, Intermittent(), stored=stored),
+        full_rung("grid, quantized", work, Grid(), stored=stored),
         partial_rung("partial", work, Full(), pls),
-        partial_rung("partial, quantized", work, Full(), pls, bits=bits),
+        partial_rung("partial, quantized", work, Full(), pls, stored=stored),
     ]
+    if differences.difference:  # else there are too many failures for them
+        rungs.append(full_rung("deltas, of difference", work, Intermittent(), stored=differences))
+        rungs.append(full_rung("grid, of difference", work, Grid(), stored=differences))
     if parity is not None:
         rungs.append(parity_rung("parity", work, parity, lambda rest: full_rung("deltas", rest, Intermittent())))
         rungs.append(parity_rung("parity, partial", work, parity, lambda rest: partial_rung("", rest, Full(), pls)))

@@ -16,8 +16,9 @@ from holdfast.planner.job import Job, Overheads, require_servers
 from holdfast.planner.parity import Parity
 from holdfast.planner.pls import expected_pls, require_pls
 from holdfast.planner.recovery import Recovery, full_recovery, partial_recovery
-from holdfast.policy import Strategy
+from holdfast.policy import Stored, Strategy
 from holdfast.policy.arguments import is_finite_number, require, require_duration
+from holdfast.policy.precision import BASELINE_BITS, EXACTLY
 
 _TRIED: Final = 24  # intervals; then twice as many again between the neighbours of the best
 _NEVER: Final = 1e-12  # an escape from parity so unlikely that it need not be divided by
@@ -53,7 +54,7 @@ class Rung:
     name: str
     recovery: Recovery
     strategy: Strategy
-    bits: int
+    stored: Stored
     parity: Parity | None
     interval_s: float | None  # None: no save after the first baseline
     write_s: float  # one save, in the background
@@ -63,9 +64,14 @@ class Rung:
     expected_pls: float
 
     @property
+    def bits(self) -> int:
+        """Of a value in a checkpoint; of differences, those that tell them."""
+        return self.stored.bits or 32
+
+    @property
     def is_exact(self) -> bool:
         """Whether every recovery gives back each bit of some saved or present state."""
-        return self.bits == 32 and self.expected_pls == 0
+        return self.stored.bits is None and self.expected_pls == 0
 
     @property
     def memory_share(self) -> float:
@@ -78,7 +84,7 @@ class _Saving:
     """What saving every ``interval_s`` by a strategy amounts to."""
 
     strategy: Strategy
-    bits: int
+    stored: Stored
     interval_s: float
     job: Job  # as CPR's equations see it
     write_s: float
@@ -90,11 +96,11 @@ class _Saving:
         return self.write_s <= self.interval_s
 
 
-def full_rung(name: str, work: Workload, strategy: Strategy, *, bits: int = 32) -> Rung:
+def full_rung(name: str, work: Workload, strategy: Strategy, *, stored: Stored = EXACTLY) -> Rung:
     """Everyone goes back to the last checkpoint."""
 
     def at(interval_s: float) -> Rung:
-        saving = _saving(work, strategy, bits, interval_s)
+        saving = _saving(work, strategy, stored, interval_s)
         overheads = full_recovery(saving.job, interval_s, corrected=True)
         overheads += Overheads(lost_s=saving.job.failures * saving.write_s)
         return _rung(name, Recovery.FULL, saving, overheads)
@@ -102,14 +108,14 @@ def full_rung(name: str, work: Workload, strategy: Strategy, *, bits: int = 32) 
     return _best(at, work.total_s)
 
 
-def partial_rung(name: str, work: Workload, strategy: Strategy, pls: float, *, bits: int = 32) -> Rung:
+def partial_rung(name: str, work: Workload, strategy: Strategy, pls: float, *, stored: Stored = EXACTLY) -> Rung:
     """The failed servers go back to their last save; training saves no more often than a PLS budget asks for."""
     require_pls(pls)
     per_pls_s = work.mtbf_s * work.servers / work.lost_servers  # how old the saves may be, per unit of PLS
     if work.total_s / 2 <= pls * per_pls_s:
-        return _unsaved_rung(name, work, strategy, bits)
-    interval_s = _interval_within(2 * pls * per_pls_s, lambda at_s: _saving(work, strategy, bits, at_s).write_s)
-    saving = _saving(work, strategy, bits, interval_s)
+        return _unsaved_rung(name, work, strategy, stored)
+    interval_s = _interval_within(2 * pls * per_pls_s, lambda at_s: _saving(work, strategy, stored, at_s).write_s)
+    saving = _saving(work, strategy, stored, interval_s)
     rung = _rung(name, Recovery.PARTIAL, saving, partial_recovery(saving.job, interval_s, corrected=True))
     return replace(rung, expected_pls=(interval_s / 2 + saving.write_s) / per_pls_s)
 
@@ -130,8 +136,10 @@ def parity_rung(name: str, work: Workload, parity: Parity, beneath: Callable[[Wo
     )
 
 
-def _saving(work: Workload, strategy: Strategy, bits: int, interval_s: float) -> _Saving:
-    stored_bytes = work.model_bytes * RowFormat(bits=bits, dim=work.dim).size_share
+def _saving(work: Workload, strategy: Strategy, stored: Stored, interval_s: float) -> _Saving:
+    own = RowFormat(bits=stored.bits or 32, dim=work.dim)
+    baseline = RowFormat(bits=BASELINE_BITS, dim=work.dim) if stored.difference else own
+    stored_bytes = work.model_bytes * baseline.size_share
     sizes = sizes_of(
         strategy,
         changed=work.changed,
@@ -139,11 +147,12 @@ def _saving(work: Workload, strategy: Strategy, bits: int, interval_s: float) ->
         total_s=work.total_s,
         stored_bytes=stored_bytes,
         rates=work.rates,
+        delta_share=own.size_share / baseline.size_share,
     )
     job = Job(
         total_s=work.total_s,
         mtbf_s=work.mtbf_s,
-        save_s=sizes.written * work.model_bytes / work.rates.copy_bytes_per_s,
+        save_s=sizes.rows * work.model_bytes / work.rates.copy_bytes_per_s,
         load_s=sizes.read * stored_bytes / work.rates.read_bytes_per_s,
         reschedule_s=work.reschedule_s,
         servers=work.servers,
@@ -152,7 +161,7 @@ def _saving(work: Workload, strategy: Strategy, bits: int, interval_s: float) ->
     written_bytes = sizes.written * stored_bytes
     return _Saving(
         strategy=strategy,
-        bits=bits,
+        stored=stored,
         interval_s=interval_s,
         job=job,
         write_s=written_bytes / work.rates.write_bytes_per_s,
@@ -167,7 +176,7 @@ def _rung(name: str, recovery: Recovery, saving: _Saving, overheads: Overheads) 
         name=name,
         recovery=recovery,
         strategy=saving.strategy,
-        bits=saving.bits,
+        stored=saving.stored,
         parity=None,
         interval_s=saving.interval_s,
         write_s=saving.write_s,
@@ -178,9 +187,9 @@ def _rung(name: str, recovery: Recovery, saving: _Saving, overheads: Overheads) 
     )
 
 
-def _unsaved_rung(name: str, work: Workload, strategy: Strategy, bits: int) -> Rung:
+def _unsaved_rung(name: str, work: Workload, strategy: Strategy, stored: Stored) -> Rung:
     """Partial recovery from the first baseline alone: the job is so short that it may."""
-    baseline = replace(_saving(work, strategy, bits, work.total_s), write_s=0.0, written_bytes=0.0)
+    baseline = replace(_saving(work, strategy, stored, work.total_s), write_s=0.0, written_bytes=0.0)
     rung = _rung(name, Recovery.PARTIAL, baseline, partial_recovery(baseline.job, None))
     return replace(rung, interval_s=None, expected_pls=expected_pls(baseline.job, None))
 

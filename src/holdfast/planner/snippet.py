@@ -15,7 +15,7 @@ def python_call(rung: Rung, *, pls: float | None = None) -> str:
         f"save={_save(rung)}",
         f"strategy={_strategy(rung, pls)}",
         "retention=hf.KeepLast(2)",
-        *([f"precision=hf.Bits({rung.bits})"] if rung.bits < 32 else []),
+        *([f"precision={_precision(rung)}"] if rung.stored.bits is not None else []),
     ]
     lines = ["hf.Checkpointer(", "    url,", "    model=model,", "    optimizer=optimizer,", "    loader=loader,"]
     lines += [f"    {argument}," for argument in arguments]
@@ -23,6 +23,10 @@ def python_call(rung: Rung, *, pls: float | None = None) -> str:
         code = f"{rung.parity.data} + {rung.parity.parities}"
         lines.append(f"    # below parity over {code} embedding servers, for failures that it cannot repair")
     return "\n".join([*lines, ")"])
+
+
+def _precision(rung: Rung) -> str:
+    return f"hf.Bits({rung.bits}{', difference=True' if rung.stored.difference else ''})"
 
 
 def _save(rung: Rung) -> str:
