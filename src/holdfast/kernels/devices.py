@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from functools import cache
+from importlib import import_module
 
 import torch
 
@@ -17,6 +18,7 @@ def triton_works() -> bool:
         from holdfast.kernels import gpu
 
         gpu.mark(torch.zeros(8, dtype=torch.uint8, device="cuda"), torch.zeros(1, dtype=torch.int64, device="cuda"), 64)
+        import_module("holdfast.kernels.quantize.gpu")  # asks its decorator for more than early versions have
     except ImportError:
         return False
     except Exception as error:
