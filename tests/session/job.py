@@ -78,7 +78,9 @@ class RankProcess:
             raise AssertionError(f"rank {self._rank} does not answer; its log:\n{self._log.read_text()[-4000:]}")
         data = os.read(self._process.stdout.fileno(), 1 << 20)
         if not data:
-            raise AssertionError(f"rank {self._rank} ended; its log:\n{self._log.read_text()[-4000:]}")
+            raise AssertionError(
+                f"rank {self._rank} ended ({self._process.wait(10)}); its log:\n{self._log.read_text()[-4000:]}"
+            )
         self._unread += data
 
 

@@ -253,6 +253,7 @@ class Rank:
 
 
 def main(rank: int, meeting_file: str) -> None:
+    faulthandler.enable()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     dist.init_process_group(
