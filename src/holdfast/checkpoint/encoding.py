@@ -114,7 +114,9 @@ class ChunkEncoder:
         if chunk.ids is None:
             encoded = encode_chunk(spec.columns, codecs, values, None, chunk.rows)
             if self._slices[chunk.table].difference is not None and self._key_frames.in_memory:
-                self.held[spec.name, chunk.first] = encoded.weights.copy()  # frames are used again
+                weights = encoded.weights
+                # Records that came in the frame still lie there, and frames are used again.
+                self.held[spec.name, chunk.first] = weights.copy() if chunk.recorded else weights
             return encoded
         ids = chunk_ids(chunk.rows, chunk.first, chunk.ids, data)
         table = self._key_table(chunk.table)
