@@ -10,11 +10,11 @@ import numpy as np
 
 from holdfast.checkpoint.chain import Chain
 from holdfast.checkpoint.channel import FrameChunk, TableSlice
-from holdfast.checkpoint.framing import escapes_in_frame, frame_columns, sample_in_frame, sample_positions
+from holdfast.checkpoint.framing import frame_columns, sample_in_frame, sample_positions
 from holdfast.checkpoint.keyframe import KeyChunk, KeyTable, key_chunks
 from holdfast.checkpoint.read import VerifiedReader, lineage
 from holdfast.codec import Difference, Encoded, from_json
-from holdfast.codec.chunk import Codecs, EncodedChunk, Prepared, encode_chunk
+from holdfast.codec.chunk import Codecs, EncodedChunk, Prepared, encode_chunk, escapes_name
 from holdfast.codec.quantized import Quantized
 from holdfast.errors import CheckpointNotFound, ConfigurationError
 from holdfast.format.catalog import Entry, Intent
@@ -145,7 +145,7 @@ def _columns(spec: TableSpec, chunk: FrameChunk, data: memoryview) -> dict[str, 
         name = column.name
         columns[name] = found[name]
         if name in recorded:
-            escapes, sample = found[escapes_in_frame(name)], found[sample_in_frame(name)]
+            escapes, sample = found[escapes_name(name)], found[sample_in_frame(name)]
             columns[name] = Prepared(
                 encoded=Encoded(
                     records=np.frombuffer(found[name], dtype=np.uint8).reshape(chunk.rows, -1),

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.codec.chunk import escapes_name
 from holdfast.format.layout import Column, Shape, chunk_columns, ids_shape, in_places, row_bytes
 from holdfast.types import ColumnSpec
 
@@ -42,14 +43,9 @@ def frame_columns(
     for column in columns:
         if found := recorded.get(column.name):
             width = row_bytes([column])
-            shapes.append(Shape(escapes_in_frame(column.name), "U8", (found.escapes, width)))
+            shapes.append(Shape(escapes_name(column.name), "U8", (found.escapes, width)))
             shapes.append(Shape(sample_in_frame(column.name), "U8", (found.sample, width)))
     return in_places(shapes)
-
-
-def escapes_in_frame(column: str) -> str:
-    """The name of the rows that no record of a column can hold."""
-    return f"{column}.escapes"
 
 
 def sample_in_frame(column: str) -> str:

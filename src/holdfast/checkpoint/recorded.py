@@ -13,13 +13,12 @@ from torch import Tensor
 
 from holdfast.checkpoint.framing import (
     Recorded,
-    escapes_in_frame,
     sample_in_frame,
     sample_positions,
     sample_rows,
 )
 from holdfast.checkpoint.table_copy import TableCopy
-from holdfast.codec.chunk import dim_of
+from holdfast.codec.chunk import dim_of, escapes_name
 from holdfast.codec.quantized import Quantized
 from holdfast.format.layout import padded, row_bytes
 from holdfast.format.rows import id_bytes
@@ -74,11 +73,13 @@ def encodable(table: TableCopy) -> Encodable:
     return found
 
 
-def frame_row_bytes(table: TableCopy, columns: Encodable) -> int:
-    """What a row takes in a frame, at least, if these columns are copied as records."""
-    plain = [each for each in table.columns if each.name not in columns]
-    records = sum(each.record_bytes for each in columns.values())
-    return row_bytes(plain) + records + id_bytes(None if table.ids is None else "U64")
+def frame_widths(table: TableCopy, columns: Encodable) -> list[int]:
+    """What a row's id and columns take in a frame, if these columns are copied as records; escapes come to that.
+
+    Ids have 64 bits until a chunk's last id is known: never too few.
+    """
+    ids = id_bytes(None if table.ids is None else "U64")
+    return [ids, *(c.record_bytes if (c := columns.get(each.name)) else row_bytes([each]) for each in table.columns)]
 
 
 class RecordedRows(NamedTuple):
@@ -93,7 +94,7 @@ class RecordedRows(NamedTuple):
         """Copy all of it to the column's places in a frame; from a GPU, this is only queued."""
         for place, source in (
             (name, self.records),
-            (escapes_in_frame(name), self.escapes),
+            (escapes_name(name), self.escapes),
             (sample_in_frame(name), self.sample),
         ):
             if source.numel():
@@ -117,10 +118,7 @@ class Window:
         self._records = {name: each.records(table) for name, each in columns.items()}
         self._escaped = {name: tensors.escaped(records) for name, records in self._records.items()}
         self._escaped_at: dict[str, list[int]] = {name: each.tolist() for name, each in self._escaped.items()}
-        self._widths = [  # 64-bit ids, until a chunk's last id is known: never too few
-            id_bytes(None if table.ids is None else "U64"),
-            *(c.record_bytes if (c := columns.get(each.name)) else row_bytes([each]) for each in table.columns),
-        ]
+        self._widths = frame_widths(table, columns)
 
     def spans(self, room: int, most_rows: int) -> list[Span]:
         """The chunks, each of ``most_rows`` at most, that fit ``room`` bytes: from the first row on, maybe not all."""

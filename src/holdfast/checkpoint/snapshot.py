@@ -12,7 +12,7 @@ from torch import Tensor
 from holdfast.checkpoint.buffer import FrameBuffer
 from holdfast.checkpoint.channel import FrameChunk
 from holdfast.checkpoint.framing import frame_columns
-from holdfast.checkpoint.recorded import Encodable, RecordedRows, Window, encodable, frame_row_bytes
+from holdfast.checkpoint.recorded import Encodable, RecordedRows, Window, encodable, frame_widths
 from holdfast.checkpoint.table_copy import TableCopy
 from holdfast.checkpoint.writer import STATE
 from holdfast.format.layout import IDS, chunk_bytes, ids_dtype, padded, rows_that_fit
@@ -157,7 +157,7 @@ class FrameFiller:
         room, ids = self._room(), None if table.ids is None else "U64"
         if room < _MIN_ROOM:
             return 0
-        window = Window(table.part(0, min(table.rows, room // frame_row_bytes(table, columns))), columns)
+        window = Window(table.part(0, min(table.rows, room // sum(frame_widths(table, columns)))), columns)
         spans = window.spans(room, rows_that_fit(table.columns, self._buffer.frame_bytes, ids))
         if not spans:
             return 0
