@@ -21,6 +21,7 @@ from holdfast.kernels.quantize.lane_bits import (
     zero_below,
 )
 from holdfast.kernels.quantize.lanes import (
+    FLOAT,
     INT,
     LANES,
     MATRIX,
@@ -47,10 +48,10 @@ def plain_rows_fit(dim: int, bits: int) -> bool:
     return dim >= LANES if bits == 8 else bits == 4 and dim % (2 * LANES) == 0
 
 
-@compiled(ROWS, INT, MATRIX, returns=INT)
-def _find_grids(rows: Floats, first: int, m: Floats) -> int:
-    """The grids of sixteen rows, with codes of 8 bits (``m[0, 0]`` is the largest code); 0 where one has none."""
-    last, zero, finite, top = rows.shape[1] - LANES, same(_ZERO), same(_ZERO), same(m[0, 0])
+@compiled(ROWS, INT, FLOAT, MATRIX, returns=INT)
+def _find_grids(rows: Floats, first: int, top: np.float32, m: Floats) -> int:
+    """The grids of sixteen rows, with codes from 0 to ``top``; 0 where one of the rows has none."""
+    last, zero, finite = rows.shape[1] - LANES, same(_ZERO), same(_ZERO)
     for lane in range(LANES):
         x = load_row(rows, first + lane, last)
         lows, highs, checks = x, x, x
@@ -64,7 +65,7 @@ def _find_grids(rows: Floats, first: int, m: Floats) -> int:
     low, high = least_of_each(m, _LOWS) + zero, greatest_of_each(m, _HIGHS) + zero  # never -0.0
     spread, largest = high - low, where_less(zero - low, high, high, zero - low)
     zero_point = zero_below(low)
-    scale = scale_above((high - zero_point) / top)
+    scale = scale_above((high - zero_point) / same(top))
     store(m, _ZERO_POINT, zero_point)
     store(m, _INVERSE, same(_ONE) / scale)
     store(m, _HEADER, header_words(scale, zero_point))
@@ -77,10 +78,9 @@ def encode_plain_rows(rows: Floats, out: Records, first: int, bits: int) -> int:
     """Write the records of rows from ``first`` on, sixteen at a time; the first row that is left to others."""
     m = np.empty((_NAMES, LANES), np.float32)
     words, dim = m.view(np.uint32), rows.shape[1]
-    width, last = dim // 2, dim - LANES
+    width, last, top = dim // 2, dim - LANES, np.float32((1 << bits) - 1)
     while first + LANES <= rows.shape[0]:
-        m[0, 0] = np.float32((1 << bits) - 1)
-        if not _find_grids(rows, first, m):
+        if not _find_grids(rows, first, top, m):
             break
         for row in range(first, first + LANES):
             zero, inverse = same(m[_ZERO_POINT, row - first]), same(m[_INVERSE, row - first])
