@@ -13,6 +13,7 @@ from typing import Any
 from holdfast.errors import DamagedData, ObjectExists, ObjectNotFound, RunError
 from holdfast.format.catalog import (
     CATALOG_PREFIX,
+    DATA_PREFIX,
     Catalog,
     Entry,
     Garbage,
@@ -23,6 +24,7 @@ from holdfast.format.catalog import (
     decode_page,
     encode_page,
     history_name,
+    term_of,
 )
 from holdfast.format.document import digest
 from holdfast.runtime import SYSTEM, Runtime
@@ -32,6 +34,11 @@ from holdfast.storage.listing import list_names
 _INLINE_ENTRIES = 128  # entries a catalog holds itself; the oldest half moves to a page when it overflows
 _PAGE_ENTRIES = 64
 _ATTEMPTS = 100  # lost races before a commit gives up
+_CATALOGS_LOST = (
+    "holds no catalog, but there is data in {url}/{folder}: the catalogs of this run were lost or deleted, and only "
+    "they say which checkpoints it holds. Nothing was changed. Bring catalog/ and history/ back (from a copy, or from "
+    "the bucket's earlier versions); to begin anew instead, use another URL or delete data/ yourself"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +93,19 @@ class Chain:
         return self._store.now_s()
 
     def head(self, *, skip_damaged: bool = False) -> Head | None:
-        """The newest catalog; None for an empty run. Damaged ones raise, or are skipped and listed."""
+        """The newest catalog; None for an empty run. Damaged ones raise, or are skipped and listed.
+
+        Data without any catalog is no empty run: whoever began anew there would collect it as orphans.
+        """
+        head = self._newest(skip_damaged=skip_damaged)
+        if head is None and (folder := self._data_folder()) is not None:
+            # A run's first catalog precedes its data. So it is there now if it was merely written since we looked.
+            head = self._newest(skip_damaged=skip_damaged)
+            if head is None:
+                raise DamagedData(CATALOG_PREFIX, _CATALOGS_LOST.format(url=self._store.url, folder=folder))
+        return head
+
+    def _newest(self, *, skip_damaged: bool) -> Head | None:
         tried = 0
         problem: DamagedData | None = None
         while (numbers := self._newer_numbers()) and numbers[0] > tried:
@@ -131,6 +150,12 @@ class Chain:
             ref = Ref(name=name, size_bytes=len(data), digest=digest(data))
             return self._confirm(catalog, ref, draft, pages)
         raise RunError(f"{self._store.url}: lost {_ATTEMPTS} races for the next catalog; too many writers at work")
+
+    def _data_folder(self) -> str | None:
+        """The folder of some checkpoint's objects, if there is any."""
+        names = (info.name for info in self._store.list(DATA_PREFIX))
+        folders = (name.removeprefix(DATA_PREFIX).partition("/")[0] for name in names)
+        return next((DATA_PREFIX + folder for folder in folders if term_of(folder) is not None), None)
 
     def _newer_numbers(self) -> list[int]:
         """Catalogs that came after what is known, newest first."""
