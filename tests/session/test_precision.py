@@ -228,3 +228,29 @@ def test_a_precision_for_a_table_that_does_not_exist_is_refused() -> None:
         )
     with pytest.raises(ConfigurationError, match=r"precision=.*Bits"):
         hf.Checkpointer(MemoryStore(), model=model, optimizer=optimizer, precision=hf.Bits)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("dim", "dtype"), [(1, torch.float32), (1, torch.bfloat16), (2, torch.float16)], ids=["fp32", "bf16", "fp16"]
+)
+@pytest.mark.parametrize("precision", [hf.Bits(4), hf.Bits(2, difference=True), hf.Bits(4, method="kmeans")], ids=repr)
+def test_a_nan_in_a_narrow_table_is_saved_as_it_is_and_so_is_everything_after_it(
+    dim: int, dtype: torch.dtype, precision: Precision
+) -> None:
+    store = MemoryStore()
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"emb": nn.Embedding(20, dim, sparse=True, dtype=dtype)})
+    weight = model["emb"].weight
+    options = {"precision": precision, "save": hf.Never(), "strategy": hf.Consecutive(), "settings": SETTINGS}
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    with hf.Checkpointer(store, model=model, optimizer=optimizer, **options) as guard:  # type: ignore[arg-type]
+        for row, value in enumerate([np.nan, np.inf, 1.0], start=3):
+            optimizer.step()
+            with torch.no_grad():
+                weight[row, 0] = value
+            guard.mark("emb", torch.tensor([row]))
+            guard.step()
+            guard.save(wait=True)
+    rows = hf.open_run(store).read_rows("emb", range(20))["weight"]
+    assert torch.equal(rows.contiguous().view(torch.uint8), weight.detach().contiguous().view(torch.uint8))
+    assert hf.open_run(store).verify() == []

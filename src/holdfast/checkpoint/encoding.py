@@ -16,7 +16,14 @@ from holdfast.checkpoint.read import VerifiedReader, lineage
 from holdfast.codec import Difference, Encoded, from_json
 from holdfast.codec.chunk import Codecs, EncodedChunk, Prepared, encode_chunk, escapes_name
 from holdfast.codec.quantized import Quantized
-from holdfast.errors import CheckpointNotFound, ConfigurationError
+from holdfast.errors import (
+    CheckpointNotFound,
+    ConfigurationError,
+    DamagedData,
+    RunError,
+    SaveFailed,
+    StorageError,
+)
 from holdfast.format.catalog import Entry, Intent
 from holdfast.format.layout import row_bytes
 from holdfast.format.manifest import Manifest, table_spec_from_json
@@ -105,10 +112,19 @@ class ChunkEncoder:
         self.held: dict[tuple[str, int], Encoded] = {}  # the weights of a baseline, where differences will need them
 
     def encode(self, chunk: FrameChunk, data: memoryview) -> EncodedChunk | None:
-        """A chunk of rows as it is to be stored; None for as it is."""
+        """A chunk of rows as it is to be stored; None for as it is. An error names the table and its cause."""
         codecs = self._codecs[chunk.table]
         if codecs is None:
             return None
+        try:
+            return self._encode(chunk, data, codecs)
+        except (DamagedData, RunError, StorageError):  # of the baseline's objects, which they name
+            raise
+        except Exception as error:
+            rows = f"rows {chunk.first} to {chunk.last} of table {self._specs[chunk.table].name}"
+            raise SaveFailed(f"{rows} could not be encoded: {error!r}") from error
+
+    def _encode(self, chunk: FrameChunk, data: memoryview, codecs: Codecs) -> EncodedChunk:
         spec = self._specs[chunk.table]
         values = _columns(spec, chunk, data)
         if chunk.ids is None:

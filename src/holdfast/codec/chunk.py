@@ -20,6 +20,7 @@ from holdfast.codec.base import Codec, Encoded, Records, Rows, take
 from holdfast.codec.difference import Difference
 from holdfast.codec.exact import Exact
 from holdfast.codec.json import from_json, to_json
+from holdfast.codec.quantized import Quantized
 from holdfast.codec.rows import from_bytes, to_bytes, to_single
 from holdfast.errors import DamagedData
 from holdfast.format.dtypes import itemsize
@@ -48,6 +49,12 @@ def codecs_of(text: str) -> Codecs | None:
         return {str(name): from_json(codec) for name, codec in body.items()}
     except (ValueError, AttributeError, TypeError) as error:
         raise DamagedData("a chunk's codec", f"cannot be read: {text[:80]!r}") from error
+
+
+def is_exact(codec: Codec | Difference, dim: int, dtype: str) -> bool:
+    """Whether rows of so many values are stored as they are."""
+    inner = codec.inner if isinstance(codec, Difference) else codec
+    return isinstance(inner, Exact) or (isinstance(inner, Quantized) and inner.is_exact(dim, dtype))
 
 
 def dim_of(column: ColumnSpec) -> int:
@@ -203,13 +210,17 @@ def _loss(
     codec: Codec | Difference,
     column: ColumnSpec,
 ) -> float:
-    """The mean distance of a row from what it comes back as; escapes come back as they were."""
-    if isinstance(codec, Exact) or not len(matrix):
+    """The mean distance of a row from what it comes back as; rows stored as they are count as exact.
+
+    These are the escapes, and all rows that are too short for a record: whatever they hold, NaN included.
+    """
+    dim, dtype = dim_of(column), column.dtype
+    if not len(matrix) or is_exact(codec, dim, dtype):
         return 0.0
-    back = to_single(_decode(codec, encoded, column, baseline_rows), column.dtype)
+    back = to_single(_decode(codec, encoded, column, baseline_rows), dtype)
     with np.errstate(all="ignore"):
-        off = back - to_single(matrix, column.dtype)
-        off[codec.escaped(encoded.records, dim_of(column), column.dtype)] = 0.0
+        off = back - to_single(matrix, dtype)
+        off[codec.escaped(encoded.records, dim, dtype)] = 0.0
         distances = np.sqrt(np.einsum("ij,ij->i", off, off))
     if not np.isfinite(distances).all():  # values so large that single precision does not hold their squares
         distances = np.linalg.norm(off.astype(np.float64), axis=1)

@@ -57,7 +57,7 @@ def to_single(rows: NDArray[Any], dtype: str) -> NDArray[np.float32]:
     """float32, contiguous. Exact for 16 bits; 64 bits are rounded to the nearest."""
     if dtype == "BF16":
         return (rows.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    with np.errstate(over="ignore", under="ignore"):
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # signalling NaNs, too
         return np.ascontiguousarray(rows, dtype=np.float32)
 
 

@@ -1,0 +1,34 @@
+"""Encoding on the agent's side: what cannot be encoded is named."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.checkpoint.channel import FrameChunk, TableSlice
+from holdfast.checkpoint.encoding import ChunkEncoder, KeyFrames
+from holdfast.codec import Fitted, to_json
+from holdfast.errors import SaveFailed
+from holdfast.format.catalog import Intent
+from holdfast.storage import MemoryStore
+from holdfast.types import Kind
+
+INTENT = Intent(
+    checkpoint="s000000000001-t00001-00000001",
+    step=1,
+    term=1,
+    kind=Kind.FULL,
+    parent=None,
+    base=None,
+    world=1,
+    created_s=0.0,
+    overlap="wait",
+)
+
+
+def test_a_save_whose_rows_cannot_be_encoded_names_the_table_and_the_cause() -> None:
+    spec = {"name": "item", "rows": 4, "columns": [["weight", "F32", [8]]]}
+    table = TableSlice(spec=spec, start=0, stop=4, whole=True, codecs={"weight": to_json(Fitted(bits=4))})
+    encoder = ChunkEncoder(INTENT, [table], KeyFrames(MemoryStore(), in_memory=True))
+    chunk = FrameChunk(table=0, offset=0, length=128, rows=4, first=0, last=3)
+    with pytest.raises(SaveFailed, match=r"rows 0 to 3 of table item could not be encoded: ValueError\(.*reshape"):
+        encoder.encode(chunk, memoryview(bytes(64)))
