@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ from holdfast.format.catalog import Entry
 from holdfast.format.layout import chunk_columns
 from holdfast.policy import Priority, Strategy
 from holdfast.storage import MemoryStore, Store, open_store
+from holdfast.testing.faults import FaultyStore, Operation
 from tests.independent.reader import IndependentRun
 from tests.tiny import ROWS, build, same, snapshot, train_step, uninterrupted
 
@@ -544,3 +546,59 @@ def test_a_table_that_is_no_longer_the_same_is_refused_at_a_priority_save(store:
         started.train(5)
         started.model.emb[0].weight = nn.Parameter(started.model.emb[0].weight.detach().clone())
         started.train(8)
+
+
+# ---- saves that are still under way ------------------------------------------------------------------------------
+
+
+class Gate:
+    """Holds every commit of a save of rows or of a checkpoint back until it is opened."""
+
+    def __init__(self, store: FaultyStore) -> None:
+        self._open = threading.Event()
+        store.before = self._before
+
+    def open(self) -> None:
+        self._open.set()
+
+    def _before(self, operation: Operation) -> None:
+        if operation.kind == "put" and operation.name.endswith("/checkpoint"):
+            assert self._open.wait(60.0)
+
+
+def test_rows_due_while_a_save_is_under_way_are_saved_after_it_as_they_are_then(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "holdfast")
+    store = FaultyStore(MemoryStore())
+    gate = Gate(store)
+    started = Training(store, hf.Partial(priority=hf.MFU(r=0.25)), overlap=hf.Overlap.SKIP)
+    with started.guard:
+        started.guard.resume()
+        for step in range(3):
+            started.guard.step(loss=train_step(started.model, started.optimizers, step))
+        assert started.guard.stats.priority_late == 1  # due at step 2, once
+        assert "step 2: the rows due now are saved after the save of step 0" in caplog.text
+        gate.open()
+        started.guard.drain()
+        started.guard.step(loss=train_step(started.model, started.optimizers, 3))
+        started.guard.drain()
+        assert [info.step for info in hf.open_run(store).priority_saves()] == [4]
+        assert started.guard.stats.priority_saves == 1 and started.guard.stats.priority_failed == 0
+
+
+def test_a_loop_that_waits_for_its_saves_waits_to_save_rows_and_a_lost_part_does_not_come_from_the_start(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "holdfast")
+    store = FaultyStore(MemoryStore())
+    gate = Gate(store)
+    monkeypatch.setattr(caplog.handler, "emit", lambda record: gate.open())  # told that it will wait, right before it
+    started = Training(store, hf.Partial(priority=hf.MFU(r=0.25)), overlap=hf.Overlap.WAIT)
+    with started.guard:
+        started.guard.resume()
+        started.guard.step(loss=train_step(started.model, started.optimizers, 0))
+        started.guard.step(loss=train_step(started.model, started.optimizers, 1))
+        assert started.guard.stats.priority_late == 1
+        recovered = started.guard.recover([0, 1], of=2)
+        assert (recovered.checkpoint_step, recovered.newest_step) == (0, 2)

@@ -1,11 +1,10 @@
-"""The agent as a process of its own (run as a module by AgentProcess)."""
+"""The agent as a process of its own; ``agent_start`` brings it here."""
 
 from __future__ import annotations
 
 import os
 import signal
 import socket
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -46,7 +45,3 @@ def _step_back(niceness: int) -> None:
     # Linux may share the CPU by sessions (autogroup): then niceness counts within a session, and ours is our own.
     with suppress(OSError):
         Path("/proc/self/autogroup").write_text(str(priority))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

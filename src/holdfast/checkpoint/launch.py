@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Protocol
 
+from holdfast.checkpoint import agent_start
 from holdfast.checkpoint.agent import Agent
 from holdfast.checkpoint.agreement import Agreement
 from holdfast.checkpoint.arguments import Policies
@@ -104,13 +103,13 @@ class AgentProcess:
         numbers = [theirs.fileno(), buffer.fd, buffer.frames, buffer.frame_bytes, os.getpid()]
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "holdfast.checkpoint.agent_process", *map(str, numbers)],
+                agent_start.command([*map(str, numbers)]),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._log,
                 pass_fds=[theirs.fileno(), buffer.fd],
                 start_new_session=True,
-                env=_environment(),
+                env=agent_start.environment(),
             )
         self.channel = Channel(ours)
         with suppress(ChannelClosed):  # it died at once: whoever receives from it learns that
@@ -172,10 +171,3 @@ class AgentThread:
             self._error = error
         finally:
             self._agent_channel.close()
-
-
-def _environment() -> dict[str, str]:
-    """Ours, with the package importable even if the trainer found it through a path of its own."""
-    root = str(Path(__file__).parents[2])
-    inherited = os.environ.get("PYTHONPATH")
-    return {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{inherited}" if inherited else root}

@@ -24,6 +24,7 @@ class InFlight:
     asked: bool = False  # an agent was asked what became of it
     problem: str = ""  # why it had to be asked
     skipped: bool = False  # another save was due meanwhile
+    delayed_rows: bool = False  # a save of rows was due meanwhile
     unwanted: bool = False  # a checkpoint that is due holds its rows as well
 
     @property

@@ -89,6 +89,7 @@ class SaveStats:
     priority_saves: int = 0  # committed, of rows between two checkpoints
     priority_bytes: int = 0
     priority_failed: int = 0
+    priority_late: int = 0  # had to wait for a save under way
     pls: float | None = None  # the portion of lost samples; None where nobody meters it
     grid: GridStats = field(default_factory=GridStats)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from holdfast.checkpoint.agents import Agents
 from holdfast.checkpoint.agreement import Agreement
@@ -63,7 +64,10 @@ class Saver:
             return False
         # Each rank by itself, outside of a collective: only then it sees that its agent died, and settles the save.
         self._agents.settle(cancel=plan == _CANCEL)
-        intent = Intent.from_json(self._agreement.broadcast(self._intend(request).to_json() if leads else None))
+        published = self._agreement.broadcast(self._publishable(request) if leads else None)
+        if published is None:
+            return False
+        intent = Intent.from_json(published)
         if intent.parent != self._outcomes.position.checkpoint:
             self._contents.distrust()  # rank 0 saw another outcome of the last save
         started_s = self._runtime.monotonic_s()
@@ -81,8 +85,7 @@ class Saver:
         """What becomes of the save under way before this one is taken; None to skip this one."""
         in_flight, may_retry = self._outcomes.in_flight, self._outcomes.may_retry()
         if request.priority:
-            stands = self._outcomes.position.baseline is not None and may_retry
-            return _AWAIT if in_flight is None and stands else None
+            return self._plan_rows(request, in_flight) if may_retry else None
         if in_flight is not None and in_flight.is_priority:
             return _CANCEL
         if in_flight is not None and not force and self._overlap is Overlap.SKIP:
@@ -94,6 +97,17 @@ class Saver:
             return _AWAIT
         return _CANCEL  # also where it is over here: another rank's agent that has not noticed need not go on
 
+    def _plan_rows(self, request: SaveRequest, in_flight: InFlight | None) -> str | None:
+        """Rows give way to every other save. They come late then, but they come, as they are by that time."""
+        if in_flight is None:
+            return _AWAIT
+        if not in_flight.delayed_rows:
+            in_flight.delayed_rows = True  # they stay due: told and counted once, not at every step
+            self._outcomes.stats.priority_late += 1
+            told = "step %d: the rows due now are saved after the save of step %d, which is still being written; %s"
+            logger.info(told, request.step, in_flight.intent.step, self._outcomes.age)
+        return _AWAIT if self._overlap is Overlap.WAIT else None
+
     def _skip(self, request: SaveRequest, in_flight: InFlight) -> None:
         if in_flight.skipped:
             return  # the save stays due: it is told and counted once, not at every step
@@ -102,8 +116,12 @@ class Saver:
         age = self._outcomes.age
         logger.info("step %d: skipped a save, the last one is still being written; %s", request.step, age)
 
-    def _intend(self, request: SaveRequest) -> Intent:
-        return self._intending.intend(request, self._outcomes.position, self._outcomes.stats.grid)
+    def _publishable(self, request: SaveRequest) -> dict[str, Any] | None:
+        """The intent as all ranks are told it; None where rows have no checkpoint to stand on."""
+        position = self._outcomes.position
+        if request.priority and position.baseline is None:
+            return None
+        return self._intending.intend(request, position, self._outcomes.stats.grid).to_json()
 
     def _taken(self, intent: Intent, request: SaveRequest, started_s: float) -> bool:
         """Take the snapshot; False if the agent died over it."""
