@@ -32,6 +32,7 @@ from holdfast.checkpoint.pruning import Verdict, judge
 from holdfast.checkpoint.read import VerifiedReader, find_checkpoint, leased, lineage
 from holdfast.checkpoint.restore import read_state
 from holdfast.checkpoint.resume import ModelRestorer
+from holdfast.checkpoint.saved_state import read_saved, shared_state
 from holdfast.checkpoint.skeleton import read_skeleton
 from holdfast.checkpoint.state import TrainingState, dense_weights
 from holdfast.checkpoint.stored import StoredRows, stored_rows
@@ -211,8 +212,9 @@ class Run:
         """Write a checkpoint's weights as one ``.safetensors`` or ``.pt`` file, under their state_dict names."""
         with self._reading(step) as (reader, head, entry):
             plans = self._plans(reader, head, entry)
-            state: Any = read_state(reader, reader.parts(entry)[0])
-            export_file(Path(path), reader, plans, dense_weights(state["training"]), slots=slots, progress=progress)
+            first = reader.parts(entry)[0]
+            dense = dense_weights(shared_state(read_saved(reader, first), first).training)
+            export_file(Path(path), reader, plans, dense, slots=slots, progress=progress)
             return entry.info
 
     def diff(self, first: int | str, second: int | str) -> list[TableDifference]:

@@ -119,8 +119,8 @@ class Checkpointer:
             self._start(Position(term=term))
             return 0
         if reader:
-            returning.restore_reader(restored.local)
-        self._start(position_of(restored, term), pls=restored.local.get("pls"))
+            returning.restore_reader(restored.rank)
+        self._start(position_of(restored, term), pls=restored.job.pls)
         return self.steps
 
     def batches(self, epochs: int | None = 1) -> Iterator[Any]:
@@ -177,8 +177,8 @@ class Checkpointer:
         if restored is None:
             raise RunError(f"{self._store.url} holds no checkpoint to go back to yet")
         if reader:
-            self._parts.returning.restore_reader(restored.local)
-        self._stand_on(position_of(restored, self._outcomes.position.term), restored.local.get("pls"))
+            self._parts.returning.restore_reader(restored.rank)
+        self._stand_on(position_of(restored, self._outcomes.position.term), restored.job.pls)
         return self.steps
 
     def emulate_failure(self, servers: Sequence[int], *, of: int) -> None:

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+BASELINE_BITS = 8  # of a baseline that differences refer to
+_EXACT_RANK = 64
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnSpec:
@@ -31,6 +34,33 @@ class TableSpec:
     def slots(self) -> tuple[ColumnSpec, ...]:
         """The optimizer's columns."""
         return self.columns[1:]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """How the rows of a table are stored: ``bits`` per value of a weight; None: as they are.
+
+    With ``difference`` those bits hold what a row differs by from its baseline, and the baseline has 8.
+    """
+
+    bits: int | None
+    method: str = "default"
+    difference: bool = False
+
+    @property
+    def rank(self) -> int:
+        """Larger for what is closer to the row; bits of difference count twice."""
+        if self.bits is None:
+            return _EXACT_RANK
+        return min(2 * self.bits, BASELINE_BITS) if self.difference else self.bits
+
+    def __str__(self) -> str:
+        if self.bits is None:
+            return "exact"
+        return f"{self.bits} bits" + (" of difference" if self.difference else "")
+
+
+EXACTLY = Stored(bits=None)
 
 
 class Since(Enum):

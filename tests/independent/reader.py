@@ -15,6 +15,7 @@ import numpy as np
 
 from tests.independent.objects import DTYPES, Array, Damaged, Json, Objects, as_array, cut, require, size_of
 from tests.independent.records import baseline_digest, columns_of, read_encoded
+from tests.independent.states import check_state
 from tests.independent.tree import plain_value
 
 __all__ = ["Damaged", "IndependentRun"]
@@ -81,7 +82,7 @@ class IndependentRun:
         self._check_catalog()
         for entry in self._entries:
             for part in self._parts(entry["id"]):
-                self.value(entry["id"], part["rank"])
+                check_state(self.value(entry["id"], part["rank"]), entry, part["rank"])
             self.tables(entry["id"])
         for entry in self._priority:
             require(entry["kind"] == "priority" and entry["base"] == self.catalog["head"], self._name, "another base")

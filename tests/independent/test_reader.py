@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,11 +22,12 @@ from holdfast.checkpoint.chain import Chain, Draft
 from holdfast.checkpoint.changes import go_back, take_over
 from holdfast.format.bundle import BLOCK_BYTES
 from holdfast.format.catalog import Entry, Intent, Ref, checkpoint_id
+from holdfast.format.state import JobState, RankState, SavedState, SharedState
 from holdfast.format.tree import encode_tree
 from holdfast.storage import LocalStore
 from holdfast.storage.files import PosixFiles
 from holdfast.types import CheckpointInfo, Kind
-from tests.independent import objects, reader, records, tree
+from tests.independent import objects, reader, records, states, tree
 from tests.independent.reader import Damaged, IndependentRun
 from tests.independent.tree import plain_value
 from tests.independent.writing import save
@@ -87,10 +89,7 @@ class Writer:
         touched = self._since_baseline if kind is Kind.DIFFERENTIAL else self._since_last
         ids = {n: torch.tensor(sorted(rows), dtype=torch.int64) for n, rows in touched.items() if n not in whole}
         intent = self._intent(kind, base)
-        states: list[dict[str, object]] = [
-            {"step": self._step, "rank": rank, "dense": torch.full((rank + 2, 1000), float(self._step))}
-            for rank in range(self._world)
-        ]
+        states = [self._state(rank) for rank in range(self._world)]
         save(
             self.store,
             self.chain,
@@ -102,6 +101,14 @@ class Writer:
         )
         self._remember(intent, states)
         return intent.checkpoint
+
+    def _state(self, rank: int) -> dict[str, object]:
+        """Every rank has a tensor; the first one's is a weight."""
+        dense = torch.full((rank + 2, 1000), float(self._step))
+        training = {"model": {"dense": dense}, "modules": {}, "optimizers": [], "extra": {}}
+        shared = SharedState(job=JobState(restores=3), training=training) if rank == 0 else None
+        own = RankState(step=self._step, reader={"rank": rank, "dense": dense})
+        return SavedState(rank=own, shared=shared).to_tree()
 
     def _intent(self, kind: Kind, base: str | None) -> Intent:
         return Intent(
@@ -150,10 +157,13 @@ def assert_reads(run: IndependentRun, saved: Mapping[str, Saved]) -> None:
             for column, tensor in columns.items():
                 assert _bits(tables[name][column]) == _bits(tensor), (checkpoint, name, column)
         for rank, state in enumerate(expected.states):
-            value = run.value(checkpoint, rank)
-            dense, expected_dense = value.pop("dense"), state["dense"]
-            assert isinstance(expected_dense, Tensor) and np.array_equal(dense, expected_dense.numpy())
-            assert value == {"step": state["step"], "rank": rank}
+            assert repr(run.value(checkpoint, rank)) == repr(_as_arrays(state))
+
+
+def _as_arrays(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _as_arrays(item) for key, item in value.items()}
+    return value.numpy() if isinstance(value, Tensor) else value
 
 
 def table(rows: int, *row_shape: int, dtype: torch.dtype = torch.float32) -> Columns:
@@ -282,7 +292,9 @@ def test_the_run_of_the_specification_is_read_as_its_pages_say(tmp_path: Path) -
     rows = run.tables(sample.delta)["emb"]
     assert rows["weight"].tolist() == [[1.0, 2.0], [1.5, 2.0], [5.0, 6.0]]  # row 1 is still the full checkpoint's
     assert rows["sum"].tolist() == [0.5, 0.0, 1.5]
-    assert run.value(sample.delta) == {"step": 2, "bias": np.float32(0.125)}
+    value = run.value(sample.delta)
+    assert (value["step"], value["job"]["restores"]) == (2, 1)
+    assert value["training"]["model"] == {"bias": np.float32(0.125)}
 
 
 def test_every_kind_of_plain_value_in_a_state_tree_is_read_back() -> None:
@@ -316,7 +328,7 @@ def _parsed(skeleton: bytes) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    "module", [objects, reader, records, tree], ids=lambda module: module.__name__.rpartition(".")[2]
+    "module", [objects, reader, records, states, tree], ids=lambda module: module.__name__.rpartition(".")[2]
 )
 def test_the_reader_stands_on_the_standard_library_and_numpy_alone(module: object) -> None:
     source = ast.parse(Path(str(module.__file__)).read_text())  # type: ignore[attr-defined]
@@ -324,5 +336,10 @@ def test_the_reader_stands_on_the_standard_library_and_numpy_alone(module: objec
     imported |= {str(node.module) for node in ast.walk(source) if isinstance(node, ast.ImportFrom)}
     foreign = {name for name in imported if name.partition(".")[0] in ("holdfast", "torch", "safetensors")}
     own = {name for name in imported if name.startswith("tests.")}
-    pages = {"tests.independent.objects", "tests.independent.records", "tests.independent.tree"}
+    pages = {
+        "tests.independent.objects",
+        "tests.independent.records",
+        "tests.independent.states",
+        "tests.independent.tree",
+    }
     assert not foreign and own <= pages

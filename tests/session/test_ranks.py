@@ -17,6 +17,8 @@ import holdfast as hf
 from holdfast.checkpoint.chain import Chain
 from holdfast.checkpoint.read import VerifiedReader
 from holdfast.codec import Asymmetric, Fitted, Logarithmic
+from holdfast.format.catalog import Intent, intent_name
+from holdfast.format.manifest import EXACT
 from holdfast.storage import open_store
 from tests.checkpoint.ddp_tracker_worker import chosen
 from tests.checkpoint.tracker_cases import CASES, Case
@@ -191,6 +193,33 @@ def test_one_process_alone_can_take_the_job_over(job: Job, url: str) -> None:
         assert [answer.error for answer in late] == ["TakenOver", "TakenOver"]
         assert [answer.error for answer in job.outcomes("close")] == ["TakenOver", "TakenOver"]
     assert_exact(url, states)
+
+
+def test_ranks_that_are_new_to_a_job_store_rows_as_precisely_as_the_others(job: Job, url: str) -> None:
+    auto = hf.Auto(failure_probability=0.001, nodes=10, expected_hours=100)  # one restore expected: 2 bits until then
+    warm_up_codecs()
+    for life in range(4):
+        model, optimizers = build(seed=99)
+        guard = hf.Checkpointer(
+            url, model=model, optimizer=optimizers, loader=Numbers(0), extra={"moody": Moody()}, precision=auto
+        )
+        with guard:
+            assert guard.resume() == life
+            train_step(model, optimizers, life)
+            guard.step()
+    job.call("open", url=url, precision=auto.to_dict(), strategy=hf.Full().to_dict())
+    job.call("train", steps=1)
+    saved(job)
+    job.call("close")
+    store = open_store(url)
+    head = Chain(store).head()
+    assert head is not None
+    parts = VerifiedReader(store).parts(head.entries[-1])
+    first, second = ({chunk.codec for table in part.tables for chunk in table.chunks} for part in parts)
+    assert first == second and EXACT not in first
+    intent = Intent.decode(store.get(name := intent_name(head.entries[-1].info.id)), name=name)
+    assert {(stored.bits, stored.difference) for stored in intent.stored.values()} == {(8, False)}
+    assert intent.restores == 4
 
 
 @pytest.mark.parametrize("overlap", [overlap.value for overlap in hf.Overlap])

@@ -1,8 +1,8 @@
 """Renders the examples of docs/spec from the sample run; ``python -m tests.spec.examples`` writes them into the pages.
 
 An example is a fenced block whose first word says how it is shown and whose second what: ``hexdump NAME`` as
-``hexdump -C`` prints the object, ``document NAME`` with its JSON spread over lines, ``skeleton CHECKPOINT``,
-``listing``, ``numbers``, ``values``.
+``hexdump -C`` prints the object, ``document NAME`` with its JSON spread over lines, ``skeleton CHECKPOINT``, ``state
+CHECKPOINT`` (a skeleton spread over lines), ``listing``, ``numbers``, ``values``.
 """
 
 from __future__ import annotations
@@ -84,6 +84,10 @@ def _document(run: SampleRun, name: str) -> str:
     return f"{line}\n{spread(json.loads(body))}\n"
 
 
+def _state(run: SampleRun, checkpoint: str) -> str:
+    return spread(json.loads(_skeleton(run, checkpoint))) + "\n"
+
+
 def _skeleton(run: SampleRun, checkpoint: str) -> str:
     step = int(checkpoint[1:13])
     return tree.encode_tree(run.state(step)).skeleton.decode() + "\n"
@@ -128,6 +132,7 @@ _KINDS: dict[str, Callable[[SampleRun, str], str]] = {
     "hexdump": lambda run, name: hexdump(run.objects[name]),
     "document": _document,
     "skeleton": _skeleton,
+    "state": _state,
     "listing": _listing,
     "numbers": _numbers,
     "values": _values,

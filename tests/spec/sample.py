@@ -12,6 +12,7 @@ from holdfast.checkpoint.chain import Chain
 from holdfast.checkpoint.changes import go_back, take_over
 from holdfast.checkpoint.lease import PREFIX, Lease
 from holdfast.format.catalog import Entry, Intent, checkpoint_id, encode_page, history_name
+from holdfast.format.state import JobState, RankState, SavedState, SharedState
 from holdfast.policy import KeepLast
 from holdfast.runtime import Runtime
 from holdfast.storage import MemoryStore
@@ -63,7 +64,9 @@ class SampleRun:
     @staticmethod
     def state(step: int) -> object:
         """What is not a table."""
-        return {"step": step, "bias": torch.tensor([0.125])}
+        training = {"model": {"bias": torch.tensor([0.125])}, "modules": {}, "optimizers": [], "extra": {}}
+        shared = SharedState(job=JobState(deltas_s=(0.5,), restores=step - 1), training=training)
+        return SavedState(rank=RankState(step=step), shared=shared).to_tree()
 
     def _save(
         self, step: int, kind: Kind, *, after: str | None = None, term: int = 1, touched: list[int] | None = None
@@ -79,6 +82,7 @@ class SampleRun:
             world=1,
             created_s=self._world.now_s,
             overlap="skip",
+            restores=step - 1,
             metrics={"auc": 0.75, "loss": float("inf")} if step == 1 else {},
         )
         entry = save(

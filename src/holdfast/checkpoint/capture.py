@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,6 @@ from torch import Tensor
 
 from holdfast.checkpoint.channel import TableSlice
 from holdfast.checkpoint.recorded import encodable
-from holdfast.checkpoint.rng import capture_rng
 from holdfast.checkpoint.snapshot import FrameFiller
 from holdfast.checkpoint.state import TrainingState
 from holdfast.checkpoint.table_copy import TableCopy, row_range
@@ -20,13 +19,14 @@ from holdfast.checkpoint.tracker import Tracker
 from holdfast.codec import Codec, Difference, to_json
 from holdfast.codec.choice import can_quantize, table_codecs, weight_codec
 from holdfast.codec.chunk import Codecs
+from holdfast.format.catalog import Intent
 from holdfast.format.dtypes import code_of
 from holdfast.format.layout import row_bytes
 from holdfast.format.manifest import table_spec_to_json
+from holdfast.format.state import JobState, RankState, SavedState, SharedState, rows_tree
 from holdfast.format.tree import encode_tree
 from holdfast.kernels import rows
-from holdfast.policy.precision import BASELINE_BITS, EXACTLY, Stored
-from holdfast.types import Kind, Since, TableSpec
+from holdfast.types import BASELINE_BITS, EXACTLY, Kind, Since, Stored, TableSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +66,6 @@ class Captured:
             filler.wait()
 
 
-def _exactly(table: str) -> Stored:
-    return EXACTLY
-
-
 class Capture:
     """Knows the tables, what moved in them, and the rest of the training state."""
 
@@ -94,24 +90,24 @@ class Capture:
         """All tables."""
         return [table.name for table in self._tables]
 
-    def warm_up(self, stored: Callable[[str], Stored]) -> None:
+    def warm_up(self, stored: Mapping[str, Stored]) -> None:
         """Compile or load now what encodes rows on their GPU, so that no save waits for it."""
         for index, table in enumerate(self._tables):
-            copy, _ = self._copy(index, table, None, stored(table.name))
+            copy, _ = self._copy(index, table, None, stored.get(table.name, EXACTLY))
             for column in encodable(copy).values():
                 column.warm_up()
 
-    def take(self, kind: Kind, local: Mapping[str, Any], stored: Callable[[str], Stored] = _exactly) -> Captured:
-        """The snapshot of this moment; ``local`` is this rank's own part of the state tree.
+    def take(self, intent: Intent, rank: RankState, job: JobState | None) -> Captured:
+        """The snapshot of this moment: what is this rank's own and, with ``job``, what is the whole job's.
 
-        ``stored`` says how the agent shall store each table; what is copied is as it is.
+        The intent says how the agent shall store each table; what is copied is as it is.
         """
-        since = Since.BASELINE if kind is Kind.DIFFERENTIAL else Since.LAST
-        taken = [self._table(index, table, kind, since, stored) for index, table in enumerate(self._tables)]
+        taken = [self._table(index, table, intent) for index, table in enumerate(self._tables)]
+        shared = SharedState(job=job, training=self._state.capture()) if job is not None else None
         return Captured(
             copies=tuple(copy for copy, _ in taken),
             slices=tuple(part for _, part in taken),
-            tensors=self._state_tensors(local),
+            tensors=_tensors(SavedState(rank=rank, shared=shared).to_tree()),
         )
 
     def take_rows(self, chosen: Mapping[str, Tensor | None], step: int) -> Captured:
@@ -123,16 +119,14 @@ class Capture:
         return Captured(
             copies=tuple(copy for copy, _ in taken),
             slices=tuple(part for _, part in taken),
-            tensors=_tensors({"step": step}),
+            tensors=_tensors(rows_tree(step)),
         )
 
-    def _table(
-        self, index: int, table: Table, kind: Kind, since: Since, stored: Callable[[str], Stored]
-    ) -> tuple[TableCopy, TableSlice]:
-        touched = self._tracker.touched(table, since)
-        whole = kind is Kind.FULL or touched.whole
+    def _table(self, index: int, table: Table, intent: Intent) -> tuple[TableCopy, TableSlice]:
+        touched = self._tracker.touched(table, Since.BASELINE if intent.kind is Kind.DIFFERENTIAL else Since.LAST)
+        whole = intent.kind is Kind.FULL or touched.whole
         ids = None if whole else touched.ids(*row_range(table.rows, self._rank, self._world))
-        return self._copy(index, table, ids, stored(table.name))
+        return self._copy(index, table, ids, intent.precision(table.name))
 
     def _copy(self, index: int, table: Table, ids: Tensor | None, stored: Stored) -> tuple[TableCopy, TableSlice]:
         start, stop = row_range(table.rows, self._rank, self._world)
@@ -155,13 +149,6 @@ class Capture:
             codecs={name: to_json(codec) for name, codec in codecs.items()} or None,
             difference=to_json(difference) if difference is not None else None,
         )
-
-    def _state_tensors(self, local: Mapping[str, Any]) -> tuple[Tensor, ...]:
-        """What all ranks share from rank 0, what is each rank's own from each."""
-        tree = {**local, "rng": capture_rng()}
-        if self._rank == 0:
-            tree["training"] = self._state.capture()
-        return _tensors(tree)
 
 
 def _tensors(tree: Mapping[str, Any]) -> tuple[Tensor, ...]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from holdfast.checkpoint.capture import Capture, Captured
 from holdfast.checkpoint.priority import RowChooser
 from holdfast.checkpoint.tracker import Tracker
 from holdfast.errors import SaveFailed
-from holdfast.policy import Stored
-from holdfast.types import Kind
+from holdfast.format.catalog import Intent
+from holdfast.format.state import JobState, RankState
+from holdfast.types import Kind, Stored
 
 
 class Contents:
@@ -30,8 +30,8 @@ class Contents:
             self._chooser.start()
 
     def warm_up(self, stored: Mapping[str, Stored]) -> None:
-        """Be ready for checkpoints whose tables are stored like this."""
-        self._capture.warm_up(stored.__getitem__)
+        """Be ready for checkpoints whose tables are stored like this, and exactly if they are not named."""
+        self._capture.warm_up(stored)
 
     def distrust(self) -> None:
         """Rows that were forgotten here may be missing in the parent: the next checkpoint holds all of them."""
@@ -44,11 +44,11 @@ class Contents:
         else:
             self._tracker.begin(full=kind is Kind.FULL)
 
-    def checkpoint(self, kind: Kind, local: Mapping[str, Any], stored: Mapping[str, Stored]) -> Captured:
-        """A checkpoint's share of this rank, each table to be stored as ``stored`` says."""
+    def checkpoint(self, intent: Intent, rank: RankState, job: JobState | None) -> Captured:
+        """A checkpoint's share of this rank; ``job`` is that of the first rank alone."""
         if self._chooser is not None:
             self._chooser.begin(None)
-        return self._capture.take(kind, local, stored.__getitem__)
+        return self._capture.take(intent, rank, job)
 
     def rows(self, step: int) -> Captured:
         """A priority save's."""

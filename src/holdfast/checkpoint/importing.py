@@ -20,7 +20,6 @@ from holdfast.checkpoint.foreign import ForeignTensor, Selection, open_foreign, 
 from holdfast.checkpoint.lease import HeldLease
 from holdfast.checkpoint.resume import claim
 from holdfast.checkpoint.snapshot import FrameFiller
-from holdfast.checkpoint.state import weights_only_tree
 from holdfast.checkpoint.table_copy import TableCopy
 from holdfast.checkpoint.tables import WEIGHT
 from holdfast.checkpoint.writer import PartWriter
@@ -28,6 +27,7 @@ from holdfast.errors import ConfigurationError, RunError
 from holdfast.format.catalog import Intent, checkpoint_id
 from holdfast.format.dtypes import code_of
 from holdfast.format.manifest import table_spec_to_json
+from holdfast.format.state import JobState, RankState, SavedState, SharedState, weights_only_tree
 from holdfast.format.tree import encode_tree
 from holdfast.policy import KeepAll, Overlap
 from holdfast.runtime import SYSTEM, Runtime
@@ -156,8 +156,8 @@ def _spec(name: str, table: ForeignTensor) -> TableSpec:
 
 
 def _state_tensors(step: int, dense: Mapping[str, Tensor]) -> list[Tensor]:
-    training = weights_only_tree(dense)
-    tree = encode_tree({"step": step, "rng": None, "reader": None, "fractions": [], "training": training})
+    shared = SharedState(job=JobState(), training=weights_only_tree(dense))
+    tree = encode_tree(SavedState(rank=RankState(step=step), shared=shared).to_tree())
     return [torch.frombuffer(bytearray(tree.skeleton), dtype=torch.uint8), *tree.tensors]
 
 

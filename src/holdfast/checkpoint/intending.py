@@ -8,11 +8,11 @@ from typing import Any
 
 from holdfast.checkpoint.crew import WORKERS
 from holdfast.checkpoint.grid.stats import GridStats
-from holdfast.checkpoint.position import Position
+from holdfast.checkpoint.position import Position, fineness_of
 from holdfast.format.catalog import Intent, checkpoint_id
-from holdfast.policy import Grid, Overlap, Precision, Stored, Strategy, StrategyContext
+from holdfast.policy import Grid, Overlap, Precision, Strategy, StrategyContext
 from holdfast.runtime import SYSTEM, Runtime
-from holdfast.types import Kind
+from holdfast.types import EXACTLY, Kind, Stored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,28 +63,14 @@ class Intending:
             overlap=self._overlap.value,
             tag=request.tag,
             metrics=request.metrics,
+            restores=position.restores,
+            stored={} if kind is Kind.PRIORITY else self.stored(position),
         )
 
     def stored(self, position: Position) -> dict[str, Stored]:
-        """How a checkpoint from here stores each table."""
-        return {name: self._precision.decide(name, position.restores) for name in self._tables}
-
-    def ranks(self, position: Position) -> dict[str, int]:
-        """How precise that is, of the tables that it does not store exactly."""
-        return {name: each.rank for name, each in self.stored(position).items() if each.bits is not None}
-
-    def local(self, kind: Kind, request: SaveRequest, position: Position) -> dict[str, Any]:
-        """What a rank's own state in a checkpoint says of the training; ``resume.position_of`` reads it back."""
-        ranks = self.ranks(position)
-        return {
-            "step": request.step,
-            "reader": request.reader,
-            "fractions": list(position.fractions),
-            "seconds": [position.baseline_s, list(position.deltas_s)],
-            "restores": position.restores,
-            "coarsest": ranks if kind is Kind.FULL else position.coarsest_with(ranks),
-            "pls": request.pls,
-        }
+        """How a checkpoint from here stores the tables that it does not store exactly."""
+        decided = {name: self._precision.decide(name, position.restores) for name in self._tables}
+        return {name: stored for name, stored in decided.items() if stored != EXACTLY}
 
     def in_grid(self, kind: Kind) -> bool:
         """Whether a grid rearranges the rows of such a checkpoint."""
@@ -92,7 +78,7 @@ class Intending:
 
     def _kind(self, position: Position, grid: GridStats) -> Kind:
         """Of the checkpoint that is due."""
-        if position.is_too_coarse(self.ranks(position)):
+        if position.is_too_coarse(fineness_of(self.stored(position))):
             return Kind.FULL
         context = StrategyContext(
             baseline_exists=position.baseline is not None,

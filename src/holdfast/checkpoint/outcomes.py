@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from holdfast.checkpoint.contents import Contents
-from holdfast.checkpoint.position import Pause, Position, SaveStats
+from holdfast.checkpoint.position import Pause, Position, SaveStats, fineness_of
 from holdfast.format.catalog import Intent
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.types import CheckpointInfo, Kind
@@ -20,7 +19,6 @@ class InFlight:
     """A save between its snapshot and its outcome."""
 
     intent: Intent
-    ranks: Mapping[str, int]  # how precisely it stores the tables that it does not store exactly
     asked: bool = False  # an agent was asked what became of it
     problem: str = ""  # why it had to be asked
     skipped: bool = False  # another save was due meanwhile
@@ -65,9 +63,9 @@ class Outcomes:
         self.position = position
         self._contents.start()
 
-    def begin(self, intent: Intent, ranks: Mapping[str, int]) -> None:
+    def begin(self, intent: Intent) -> None:
         """A snapshot is being taken."""
-        self.in_flight = InFlight(intent=intent, ranks=ranks)
+        self.in_flight = InFlight(intent=intent)
 
     def awaited(self, checkpoint: str) -> InFlight | None:
         """The save under way, if it is this one: there may be news of one that was given up."""
@@ -83,7 +81,7 @@ class Outcomes:
         if ended.is_priority:
             self.stats.count_priority(info.size_bytes)
             return
-        self.position = self.position.after(info, seconds, ended.ranks)
+        self.position = self.position.after(info, seconds, fineness_of(ended.intent.stored))
         self.failure = None
         self.stats.count_commit(info.step, self._runtime.monotonic_s())
 

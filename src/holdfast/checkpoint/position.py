@@ -7,9 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from holdfast.checkpoint.grid.stats import GridStats
-from holdfast.types import CheckpointInfo, Kind
+from holdfast.format.catalog import Intent
+from holdfast.format.state import JobState
+from holdfast.types import CheckpointInfo, Kind, Stored
 
 _RECENT = 5
+
+
+def fineness_of(stored: Mapping[str, Stored]) -> dict[str, int]:
+    """How fine the precision of tables is, as numbers to compare."""
+    return {name: each.rank for name, each in stored.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +32,9 @@ class Position:
     baseline_s: float | None = None  # from the snapshot to the commit, of the last baseline
     deltas_s: tuple[float, ...] = ()  # of the last few deltas
     restores: int = 0  # of the model, ever
-    coarsest: Mapping[str, int] = field(
-        default_factory=dict
-    )  # ranks of precision since the baseline, of tables not exact
+    coarsest: Mapping[str, int] = field(default_factory=dict)  # fineness since the baseline, of tables not exact
 
-    def after(self, info: CheckpointInfo, seconds: float, ranks: Mapping[str, int]) -> Position:
+    def after(self, info: CheckpointInfo, seconds: float, fineness: Mapping[str, int]) -> Position:
         """The position once this checkpoint is committed, after so many seconds, its tables stored so precisely."""
         if info.kind is Kind.FULL:
             return Position(
@@ -41,7 +46,7 @@ class Position:
                 baseline_s=seconds,
                 deltas_s=self.deltas_s,
                 restores=self.restores,
-                coarsest=ranks,
+                coarsest=fineness,
             )
         fraction = info.size_bytes / max(1, self.baseline_bytes)
         recent = (*self.deltas_s, seconds)[-_RECENT:]
@@ -51,16 +56,45 @@ class Position:
             step=info.step,
             fractions=(*self.fractions, fraction),
             deltas_s=recent,
-            coarsest=self.coarsest_with(ranks),
+            coarsest=self.coarsest_with(fineness),
         )
 
-    def coarsest_with(self, ranks: Mapping[str, int]) -> dict[str, int]:
-        """What the tables' precision comes to with one more checkpoint on top of the baseline."""
-        return {name: min(rank, self.coarsest.get(name, rank)) for name, rank in {**self.coarsest, **ranks}.items()}
+    def job_at(self, intent: Intent, pls: Mapping[str, float | None] | None) -> JobState:
+        """What a checkpoint from here says of the job; ``restored`` reads it back."""
+        fineness = fineness_of(intent.stored)
+        return JobState(
+            fractions=self.fractions,
+            baseline_s=self.baseline_s,
+            deltas_s=self.deltas_s,
+            restores=intent.restores,
+            coarsest=fineness if intent.kind is Kind.FULL else self.coarsest_with(fineness),
+            pls=pls,
+        )
 
-    def is_too_coarse(self, ranks: Mapping[str, int]) -> bool:
+    @classmethod
+    def restored(cls, info: CheckpointInfo, job: JobState, *, baseline: CheckpointInfo, term: int) -> Position:
+        """Where saving goes on after a restore of this checkpoint, which stands on ``baseline``."""
+        own = info.size_bytes / max(1, baseline.size_bytes)
+        return cls(
+            term=term,
+            checkpoint=info.id,
+            step=info.step,
+            baseline=baseline.id,
+            baseline_bytes=baseline.size_bytes,
+            fractions=() if info.kind is Kind.FULL else (*job.fractions, own),
+            baseline_s=job.baseline_s,
+            deltas_s=job.deltas_s,
+            restores=job.restores + 1,
+            coarsest=job.coarsest,
+        )
+
+    def coarsest_with(self, fineness: Mapping[str, int]) -> dict[str, int]:
+        """What the tables' precision comes to with one more checkpoint on top of the baseline."""
+        return {name: min(fine, self.coarsest.get(name, fine)) for name, fine in {**self.coarsest, **fineness}.items()}
+
+    def is_too_coarse(self, fineness: Mapping[str, int]) -> bool:
         """Whether a table is to be stored more precisely from now on: rows that never change would stay as they are."""
-        return any(name not in ranks or ranks[name] > rank for name, rank in self.coarsest.items())
+        return any(name not in fineness or fineness[name] > fine for name, fine in self.coarsest.items())
 
     @property
     def delta_s(self) -> float | None:

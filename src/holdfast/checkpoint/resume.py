@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
@@ -20,16 +19,18 @@ from holdfast.checkpoint.outlines import plan_checkpoint
 from holdfast.checkpoint.plan import TablePlan
 from holdfast.checkpoint.position import Position
 from holdfast.checkpoint.read import Parts, VerifiedReader, find_checkpoint, leased, lineage
-from holdfast.checkpoint.restore import Targets, read_state, restore_rows
+from holdfast.checkpoint.restore import Targets, restore_rows
+from holdfast.checkpoint.saved_state import read_saved, shared_state
 from holdfast.checkpoint.state import RestoreReport, TrainingState
 from holdfast.checkpoint.tables import Table
 from holdfast.checkpoint.tracker import Tracker
 from holdfast.errors import CheckpointNotFound, DamagedData, ModelMismatch
 from holdfast.format.catalog import Entry
 from holdfast.format.dtypes import code_of
+from holdfast.format.state import JobState, RankState, SharedState
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store
-from holdfast.types import CheckpointInfo, Kind, TableSpec
+from holdfast.types import CheckpointInfo, TableSpec
 
 logger = logging.getLogger("holdfast")
 
@@ -41,9 +42,9 @@ class Restored:
     """What a trainer stands on after a restore."""
 
     info: CheckpointInfo
-    local: Mapping[str, Any]  # this rank's own state: step, rng, reader, fractions
-    position_bytes: int  # size of the baseline
-    baseline: str
+    baseline: CheckpointInfo
+    rank: RankState  # this rank's own
+    job: JobState  # that of all ranks
 
 
 def await_writers(store: Store, *, timeout_s: float, runtime: Runtime = SYSTEM) -> None:
@@ -133,18 +134,16 @@ class ModelRestorer:
         """Restore one checkpoint. Raises DamagedData if any byte of it is off."""
         chain = lineage(head, entry.info.id)
         plans = plan_checkpoint(self._reader, head, entry.info.id)
-        shared, local = self._states(self._reader.parts(entry), rank)
+        shared, own = self._states(self._reader.parts(entry), rank)
         self._check_tables(plans, strict)
-        self._tell(self._state.restore(shared, strict=strict), plans)
+        self._tell(self._state.restore(shared.training, strict=strict), plans)
         targets = [(plan, self._targets(plan)) for name, plan in plans.items() if name in self._fitting(plans)]
         if self._tracker is not None:
             self._tracker.forget_all()
         restore_rows(self._reader, targets, seen=self._seen, progress=progress)
         if self._tracker is not None:
             self._tracker.restored([plan.spec for plan in plans.values()])
-        return Restored(
-            info=entry.info, local=local, position_bytes=chain[0].info.size_bytes, baseline=chain[0].info.id
-        )
+        return Restored(info=entry.info, baseline=chain[0].info, rank=own, job=shared.job)
 
     def _tell(self, report: RestoreReport, plans: Mapping[str, TablePlan]) -> None:
         """What a restore that was not strict leaves as it is."""
@@ -158,11 +157,11 @@ class ModelRestorer:
             if names:
                 logger.warning("left as it is, because it is %s: %s", what, ", ".join(names))
 
-    def _states(self, parts: Parts, rank: int) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        trees = {manifest.rank: read_state(self._reader, manifest) for manifest in parts if manifest.rank in (0, rank)}
-        first: Any = trees[0]
-        local: Any = trees.get(rank, {"step": first["step"], "reader": None, "rng": None, "fractions": []})
-        return first["training"], local
+    def _states(self, parts: Parts, rank: int) -> tuple[SharedState, RankState]:
+        """What all ranks share, and what is this rank's own: nothing where the job had fewer ranks."""
+        saved = {part.rank: read_saved(self._reader, part) for part in parts if part.rank in (0, rank)}
+        own = saved[rank].rank if rank in saved else RankState(step=saved[0].rank.step)
+        return shared_state(saved[0], parts[0]), own
 
     def _check_tables(self, plans: Mapping[str, TablePlan], strict: bool) -> None:
         missing = sorted(set(self._tables) - set(plans))
@@ -209,19 +208,4 @@ class ModelRestorer:
 
 def position_of(restored: Restored, term: int) -> Position:
     """Where saving goes on after a restore."""
-    info = restored.info
-    own = info.size_bytes / max(1, restored.position_bytes)
-    baseline_s, deltas_s = restored.local.get("seconds", (None, ()))
-    fractions = () if info.kind is Kind.FULL else (*restored.local["fractions"], own)
-    return Position(
-        term=term,
-        checkpoint=info.id,
-        step=info.step,
-        baseline=restored.baseline,
-        baseline_bytes=restored.position_bytes,
-        fractions=fractions,
-        baseline_s=baseline_s,
-        deltas_s=tuple(deltas_s),
-        restores=restored.local.get("restores", 0) + 1,
-        coarsest=restored.local.get("coarsest", {}),
-    )
+    return Position.restored(restored.info, restored.job, baseline=restored.baseline, term=term)

@@ -17,6 +17,7 @@ from holdfast.checkpoint.state import TrainingState
 from holdfast.checkpoint.tables import Table
 from holdfast.checkpoint.tracker import Tracker
 from holdfast.errors import RunError
+from holdfast.format.state import RankState
 from holdfast.runtime import Runtime
 from holdfast.storage import Store
 
@@ -76,13 +77,13 @@ class Returning:
                 lambda head, entry: restorer.restore(head, entry, rank=rank, strict=strict, progress=progress),
             )
 
-    def restore_reader(self, local: Mapping[str, Any]) -> None:
+    def restore_reader(self, rank: RankState) -> None:
         """Put the loader and the random state where the checkpoint left them."""
-        if self._reader is not None and local.get("reader") is not None:
-            self._reader.load_state(local["reader"])
-        elif self._reader is not None and local["step"]:
+        if self._reader is not None and rank.reader is not None:
+            self._reader.load_state(rank.reader)
+        elif self._reader is not None and rank.step:
             logger.warning("the checkpoint holds no reader state for this rank: the loader starts from its beginning")
-        self._pending_rng = local.get("rng")
+        self._pending_rng = rank.rng
         self.restore_rng()
 
     def restore_rng(self) -> None:

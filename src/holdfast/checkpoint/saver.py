@@ -12,9 +12,11 @@ from holdfast.checkpoint.capture import Captured
 from holdfast.checkpoint.contents import Contents
 from holdfast.checkpoint.intending import Intending, SaveRequest
 from holdfast.checkpoint.outcomes import InFlight, Outcomes
+from holdfast.checkpoint.rng import capture_rng
 from holdfast.checkpoint.snapshot import FrameFiller
 from holdfast.errors import AgentDied
 from holdfast.format.catalog import Intent
+from holdfast.format.state import RankState
 from holdfast.policy import Overlap
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.types import Kind
@@ -135,10 +137,10 @@ class Saver:
     def _snapshot(self, intent: Intent, request: SaveRequest, started_s: float) -> None:
         client = self._agents.client
         self._contents.begin(intent.kind)
-        self._outcomes.begin(intent, self._intending.ranks(self._outcomes.position))
+        self._outcomes.begin(intent)
         begun = False
         try:
-            captured = self._capture(intent.kind, request)
+            captured = self._capture(intent, request)
             client.begin(intent, captured.slices, captured.tensor_specs)
             begun = True
             filler = FrameFiller(client, self._buffer, frames_ahead=client.free_frames)
@@ -155,12 +157,13 @@ class Saver:
             raise
         self._count_wait(client.waited_s, filler.copied_bytes)
 
-    def _capture(self, kind: Kind, request: SaveRequest) -> Captured:
-        if kind is Kind.PRIORITY:
-            return self._contents.rows(request.step)
-        position = self._outcomes.position
-        local = self._intending.local(kind, request, position)
-        return self._contents.checkpoint(kind, local, self._intending.stored(position))
+    def _capture(self, intent: Intent, request: SaveRequest) -> Captured:
+        """What is this rank's own comes from the request, what all ranks do alike from the intent."""
+        if intent.kind is Kind.PRIORITY:
+            return self._contents.rows(intent.step)
+        rank = RankState(step=intent.step, reader=request.reader, rng=capture_rng())
+        job = self._outcomes.position.job_at(intent, request.pls) if self._agreement.rank == 0 else None
+        return self._contents.checkpoint(intent, rank, job)
 
     def _count_wait(self, waited_s: float, needed_bytes: int) -> None:
         """A snapshot that does not fit into the buffer waits for the agent: not silently."""

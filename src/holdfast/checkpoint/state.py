@@ -16,12 +16,12 @@ from holdfast.checkpoint.optimizer_state import NamedOptimizer
 from holdfast.checkpoint.tables import Table, stable_buffers, stable_modules, stable_parameters
 from holdfast.errors import ConfigurationError, ModelMismatch
 from holdfast.format.dtypes import torch_dtype
+from holdfast.format.state import is_weights_only
 from holdfast.format.tree import encode_tree
 from holdfast.types import ColumnSpec
 
 logger = logging.getLogger("holdfast")
 
-_WEIGHTS_ONLY = "weights_only"  # in the tree of an imported checkpoint
 _LISTED = 8  # names in one message
 
 
@@ -109,7 +109,7 @@ class TrainingState:
         return {name: state[name] for name in wanted}
 
     def _say_weights_only(self, tree: Mapping[str, Any]) -> None:
-        if _WEIGHTS_ONLY in tree and (self._optimizers or self._extra):
+        if is_weights_only(tree) and (self._optimizers or self._extra):
             logger.warning(
                 "the checkpoint holds weights only (it was imported): optimizers and extras start as they are"
             )
@@ -147,7 +147,7 @@ class TrainingState:
         return [NamedOptimizer(optimizer=each, names=names, tables=self._tables) for each in self._optimizers]
 
     def _compare(self, tree: Mapping[str, Any], *, casts: bool) -> RestoreReport:
-        live = self._names(weights_only=_WEIGHTS_ONLY in tree)
+        live = self._names(weights_only=is_weights_only(tree))
         stored = _names(tree, optimizers=bool(self._optimizers), extra=bool(self._extra))
         dense = self._dense()
         changed = [
@@ -201,11 +201,6 @@ class TrainingState:
             except (LookupError, RuntimeError, TypeError, ValueError) as error:
                 refused.append(f"extra {name!r} refused its state: {error}")
         return refused
-
-
-def weights_only_tree(weights: Mapping[str, Tensor]) -> dict[str, Any]:
-    """A tree that says it holds no more than dense weights: a restore leaves optimizers and extras as they are."""
-    return {"model": dict(weights), "modules": {}, "optimizers": [], "extra": {}, _WEIGHTS_ONLY: True}
 
 
 def dense_weights(tree: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from holdfast.checkpoint.chain import Head
 from holdfast.checkpoint.lease import Lease, live_leases
 from holdfast.checkpoint.read import Parts, VerifiedReader, lineage
+from holdfast.checkpoint.saved_state import checked_state, shared_state
 from holdfast.checkpoint.skeleton import read_skeleton
 from holdfast.checkpoint.stored import StoredRows, stored_rows
 from holdfast.errors import DamagedData
@@ -109,13 +109,13 @@ def summarize(
     )
 
 
-def _meter(reader: VerifiedReader, parts: Parts) -> Mapping[str, Any]:
+def _meter(reader: VerifiedReader, parts: Parts) -> Mapping[str, float | None]:
     """The meter of lost samples; empty where there is none. What is damaged is for a verification to tell."""
     try:
-        state: Any = read_skeleton(reader, parts[0])
+        first = checked_state(read_skeleton(reader, parts[0]), parts[0])
+        return shared_state(first, parts[0]).job.pls or {}
     except DamagedData:
         return {}
-    return state.get("pls") or {}
 
 
 def _size_bytes(infos: Sequence[CheckpointInfo]) -> int:

@@ -10,7 +10,7 @@ from functools import partial
 from holdfast.checkpoint.chain import Chain, Head
 from holdfast.checkpoint.crew import WORKERS, Progress
 from holdfast.checkpoint.read import VerifiedReader
-from holdfast.checkpoint.restore import read_state
+from holdfast.checkpoint.saved_state import read_saved
 from holdfast.errors import DamagedData, ObjectNotFound
 from holdfast.format.catalog import (
     CATALOG_PREFIX,
@@ -108,7 +108,7 @@ def _reads(reader: VerifiedReader, manifest: Manifest) -> list[_Read]:
         bundle = manifest.bundles[place.bundle]
         act = partial(reader.chunk, bundle, place)
         reads.append(_Read(object_name=bundle.name, size_bytes=place.length, act=act))
-    state = partial(read_state, reader, manifest)
+    state = partial(read_saved, reader, manifest)
     return [*reads, _Read(object_name=manifest.checkpoint, size_bytes=0, act=state)]
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.format.document import parse, seal, unseal
-from holdfast.types import CheckpointInfo, Kind
+from holdfast.types import EXACTLY, CheckpointInfo, Kind, Stored
 
 CATALOG_PREFIX = "catalog/"
 DATA_PREFIX = "data/"
@@ -74,6 +74,13 @@ def _metrics_from_json(body: dict[str, float | str]) -> dict[str, float]:
     return {name: float(value) for name, value in body.items()}
 
 
+def _stored_from_json(body: list[Any]) -> Stored:
+    bits, method, difference = body
+    if not (isinstance(bits, int) and isinstance(method, str) and isinstance(difference, bool)):
+        raise ValueError(f"{body!r} does not say how a table is stored")
+    return Stored(bits=bits, method=method, difference=difference)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ref:
     """Another object, by name and content."""
@@ -108,6 +115,12 @@ class Intent:
     overlap: str
     tag: str | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    restores: int = 0  # of the model, ever
+    stored: Mapping[str, Stored] = field(default_factory=dict)  # how, of the tables that are not stored exactly
+
+    def precision(self, table: str) -> Stored:
+        """How a table is stored, by every writer."""
+        return self.stored.get(table, EXACTLY)
 
     def encode(self) -> bytes:
         """The intent's object."""
@@ -122,12 +135,15 @@ class Intent:
     def to_json(self) -> dict[str, Any]:
         """As JSON."""
         body = {key: getattr(self, key) for key in self.__slots__}
-        return {**body, "kind": self.kind.value, "metrics": _metrics_to_json(self.metrics)}
+        stored = {table: [each.bits, each.method, each.difference] for table, each in self.stored.items()}
+        return {**body, "kind": self.kind.value, "metrics": _metrics_to_json(self.metrics), "stored": stored}
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Intent:
         """The inverse of to_json."""
-        return cls(**{**body, "kind": Kind(body["kind"]), "metrics": _metrics_from_json(body["metrics"])})
+        kind, metrics = Kind(body["kind"]), _metrics_from_json(body["metrics"])
+        stored = {table: _stored_from_json(each) for table, each in body["stored"].items()}
+        return cls(**{**body, "kind": kind, "metrics": metrics, "stored": stored})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

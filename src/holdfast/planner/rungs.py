@@ -18,7 +18,7 @@ from holdfast.planner.pls import expected_pls, require_pls
 from holdfast.planner.recovery import Recovery, full_recovery, partial_recovery
 from holdfast.policy import Stored, Strategy
 from holdfast.policy.arguments import is_finite_number, require, require_duration
-from holdfast.policy.precision import BASELINE_BITS, EXACTLY
+from holdfast.types import BASELINE_BITS, EXACTLY
 
 _TRIED: Final = 24  # intervals; then twice as many again between the neighbours of the best
 _NEVER: Final = 1e-12  # an escape from parity so unlikely that it need not be divided by

@@ -4,7 +4,7 @@ from holdfast.policy.base import Policy, registered
 from holdfast.policy.grid import DeadShare, Grid, Pairs, Rule, default_strategy
 from holdfast.policy.overlap import Overlap
 from holdfast.policy.partial import PLS, Partial
-from holdfast.policy.precision import Auto, Bits, Exact, PerTable, Precision, Stored
+from holdfast.policy.precision import Auto, Bits, Exact, PerTable, Precision
 from holdfast.policy.priority import MFU, SCAR, SSU, Priority, largest
 from holdfast.policy.retention import (
     KeepAll,
@@ -18,6 +18,7 @@ from holdfast.policy.retention import (
 )
 from holdfast.policy.strategy import Consecutive, Full, Intermittent, OneShot, Strategy, StrategyContext
 from holdfast.policy.when import UNREACHABLE_STEPS, EveryMinutes, EverySteps, Never, SaveContext, SavePolicy
+from holdfast.types import Stored
 
 __all__ = [
     "MFU",

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from holdfast.policy.arguments import is_finite_number, require, require_count, require_duration
 from holdfast.policy.base import Policy, registered
+from holdfast.types import BASELINE_BITS, EXACTLY, Stored
 
 BITS = (2, 3, 4, 8)
 METHODS = ("default", "published", "asymmetric", "symmetric", "kmeans")
-BASELINE_BITS = 8  # of a baseline that differences refer to
 
 # Restores that cost less than a ten-thousandth of the accuracy, by bits per value (section 5.2.1).
 _TOLERATED = {2: 1, 3: 3, 4: 20}
@@ -24,34 +24,6 @@ _TOLERATED = {2: 1, 3: 3, 4: 20}
 # (python -m benchmarks accuracy --scale full).
 _TOLERATED_DIFFERENCES = {2: 20, 3: 60}
 _TOLERATED_AT = 1e-4
-_EXACT_RANK = 64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
-    """How the rows of a table are stored: ``bits`` per value of a weight; None: as they are.
-
-    With ``difference`` those bits hold what a row differs by from its baseline, and the baseline has 8.
-    """
-
-    bits: int | None
-    method: str = "default"
-    difference: bool = False
-
-    @property
-    def rank(self) -> int:
-        """Larger for what is closer to the row; bits of difference count twice."""
-        if self.bits is None:
-            return _EXACT_RANK
-        return min(2 * self.bits, BASELINE_BITS) if self.difference else self.bits
-
-    def __str__(self) -> str:
-        if self.bits is None:
-            return "exact"
-        return f"{self.bits} bits" + (" of difference" if self.difference else "")
-
-
-EXACTLY = Stored(bits=None)
 
 
 class Precision(Policy, ABC):

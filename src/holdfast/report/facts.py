@@ -12,6 +12,7 @@ from holdfast.checkpoint.grid.picture import GridPicture
 from holdfast.checkpoint.history import Happening, HistoryEvent
 from holdfast.checkpoint.stored import StoredRows
 from holdfast.errors import CheckpointNotFound, DamagedData
+from holdfast.format.state import JobState, SavedState
 from holdfast.planner.pls import PlsMeter
 from holdfast.run import Run
 from holdfast.types import CheckpointInfo
@@ -69,7 +70,8 @@ def gather(run: Run) -> RunFacts:
     head = run.head()
     problems = [f"{name} cannot be read; this is the state before it" for name in head.damaged]
     readable = _Readable(problems) if _live(head) else None
-    state: dict[str, Any] = readable.read(lambda: run.state(tensors=False), {}) if readable else {}
+    tree: Any = readable.read(lambda: run.state(tensors=False), None) if readable else None
+    job = readable.read(lambda: _job(tree), None) if readable and tree is not None else None
     return RunFacts(
         url=run.url,
         made_s=time.time(),
@@ -80,8 +82,8 @@ def gather(run: Run) -> RunFacts:
         history=run.history(),
         grid=readable.read(run.grid, None) if readable else None,
         stored=readable.read(run.stored, ()) if readable else (),
-        restores=state.get("restores"),
-        meter=find_meter(state),
+        restores=job.restores if job is not None else None,
+        meter=find_meter(tree),
         problems=tuple(dict.fromkeys(problems)),
     )
 
@@ -99,6 +101,11 @@ class _Readable:
         except (CheckpointNotFound, DamagedData) as error:
             self._problems.append(str(error))
             return otherwise
+
+
+def _job(tree: object) -> JobState | None:
+    shared = SavedState.from_tree(tree, name="the newest checkpoint").shared
+    return shared.job if shared is not None else None
 
 
 def find_meter(state: Any) -> PlsMeter | None:

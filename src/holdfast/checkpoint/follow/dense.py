@@ -12,6 +12,7 @@ from torch import Tensor
 from holdfast.checkpoint.columns import as_tensor
 from holdfast.checkpoint.read import VerifiedReader
 from holdfast.checkpoint.restore import read_state
+from holdfast.checkpoint.saved_state import checked_state, shared_state
 from holdfast.format.dtypes import torch_dtype
 from holdfast.format.layout import padded
 from holdfast.format.manifest import Manifest, Piece, StateChunk
@@ -28,23 +29,28 @@ class DenseState:
     read_bytes: int
 
     @classmethod
-    def of(cls, tree: Any, read_bytes: int) -> DenseState:
-        """The model's share of a checkpoint's state."""
-        return cls(tree={**tree["training"], "optimizers": [], "extra": {}}, read_bytes=read_bytes)
+    def of(cls, training: Mapping[str, Any], read_bytes: int) -> DenseState:
+        """The model's share of a training state."""
+        return cls(tree={**training, "optimizers": [], "extra": {}}, read_bytes=read_bytes)
 
 
 def read_dense(reader: VerifiedReader, manifest: Manifest) -> DenseState:
     """What a writer saved of the model, without its optimizers, its reader and its random numbers."""
     found = _read(reader, manifest, {_SKELETON})
     empty = [torch.empty(spec.shape, dtype=torch_dtype(spec.dtype)) for spec in manifest.tensors[1:]]
-    tree: Any = decode_tree(bytes(found[_SKELETON]), empty)
-    if tree["training"]["modules"]:  # may hold anything, at any depth
-        return DenseState.of(read_state(reader, manifest), sum(spec.length for spec in manifest.tensors))
+    training = _training(decode_tree(bytes(found[_SKELETON]), empty), manifest)
+    if training["modules"]:  # may hold anything, at any depth
+        whole = _training(read_state(reader, manifest), manifest)
+        return DenseState.of(whole, sum(spec.length for spec in manifest.tensors))
     number_of = {id(tensor): number for number, tensor in enumerate(empty, start=1)}
-    wanted = {name: number_of[id(tensor)] for name, tensor in tree["training"]["model"].items()}
+    wanted = {name: number_of[id(tensor)] for name, tensor in training["model"].items()}
     found |= _read(reader, manifest, set(wanted.values()))
-    tree["training"]["model"] = {name: _tensor(manifest, found, number) for name, number in wanted.items()}
-    return DenseState.of(tree, sum(map(len, found.values())))
+    model = {name: _tensor(manifest, found, number) for name, number in wanted.items()}
+    return DenseState.of({**training, "model": model}, sum(map(len, found.values())))
+
+
+def _training(tree: object, manifest: Manifest) -> Mapping[str, Any]:
+    return shared_state(checked_state(tree, manifest), manifest).training
 
 
 def _tensor(manifest: Manifest, found: Mapping[int, bytearray], number: int) -> Tensor:

@@ -1,0 +1,202 @@
+"""What a writer saves besides table rows (docs/spec/state.md): its own state and, of the first, that of the whole job.
+
+Whatever all ranks must go on from alike is the job's: it stands once, in the first writer's part, and every rank reads
+it there, those that are new to the job as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from holdfast.errors import DamagedData
+
+_ROWS = {"step"}  # of a priority save
+_OWN = {"step", "reader", "rng"}
+_ALL = {*_OWN, "job", "training"}
+_TRAINING = {"model": dict, "modules": dict, "optimizers": list, "extra": dict}
+_WEIGHTS_ONLY = "weights_only"  # in the training of an imported checkpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankState:
+    """What is a rank's own."""
+
+    step: int
+    reader: Mapping[str, Any] | None = None  # the position of its data loader
+    rng: Mapping[str, Any] | None = None  # its random number generators
+
+    def to_tree(self) -> dict[str, Any]:
+        """As a state tree."""
+        return {"step": self.step, "reader": self.reader, "rng": self.rng}
+
+    @classmethod
+    def from_tree(cls, tree: Mapping[str, Any]) -> RankState:
+        """The inverse of to_tree."""
+        reader, rng = (_optional(tree, name, _is_mapping) for name in ("reader", "rng"))
+        if rng is not None:
+            _require_rng(rng)
+        return cls(step=_field(tree, "step", _is_count), reader=reader, rng=rng)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobState:
+    """What is the same for all ranks of a job: the history that the next saves are decided from."""
+
+    fractions: tuple[float, ...] = ()  # sizes of the deltas between the baseline and this one, as shares of it
+    baseline_s: float | None = None  # from the snapshot to the commit, of the last baseline
+    deltas_s: tuple[float, ...] = ()  # of the last few deltas
+    restores: int = 0  # of the model, ever
+    coarsest: Mapping[str, int] = field(default_factory=dict)  # precision since the baseline, of tables not exact
+    pls: Mapping[str, float | None] | None = None  # the meter of lost samples, where there is one
+
+    def to_tree(self) -> dict[str, Any]:
+        """As a state tree."""
+        return {
+            "fractions": list(self.fractions),
+            "baseline_s": self.baseline_s,
+            "deltas_s": list(self.deltas_s),
+            "restores": self.restores,
+            "coarsest": dict(self.coarsest),
+            "pls": None if self.pls is None else dict(self.pls),
+        }
+
+    @classmethod
+    def from_tree(cls, tree: object) -> JobState:
+        """The inverse of to_tree."""
+        tree = _exactly(tree, set(cls.__slots__), "job")
+        return cls(
+            fractions=tuple(_field(tree, "fractions", _list_of(_is_amount))),
+            baseline_s=_optional(tree, "baseline_s", _is_amount),
+            deltas_s=tuple(_field(tree, "deltas_s", _list_of(_is_amount))),
+            restores=_field(tree, "restores", _is_count),
+            coarsest=_field(tree, "coarsest", _mapping_of(_is_count)),
+            pls=_optional(tree, "pls", _mapping_of(lambda value: value is None or _is_amount(value))),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedState:
+    """What all ranks have in common."""
+
+    job: JobState
+    training: Mapping[str, Any]  # dense weights, optimizers, extras
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedState:
+    """The state in one part. What is ``shared`` stands in the first part of a checkpoint, and only there."""
+
+    rank: RankState
+    shared: SharedState | None = None
+
+    def to_tree(self) -> dict[str, Any]:
+        """As a state tree."""
+        tree = self.rank.to_tree()
+        if self.shared is not None:
+            tree |= {"job": self.shared.job.to_tree(), "training": self.shared.training}
+        return tree
+
+    @classmethod
+    def from_tree(cls, tree: object, *, name: str) -> SavedState:
+        """The inverse of to_tree, and of ``rows_tree``; raises DamagedData about the object ``name``."""
+        try:
+            return cls._from_tree(tree)
+        except (TypeError, ValueError) as error:
+            raise DamagedData(name, f"holds a malformed state: {error}") from error
+
+    @classmethod
+    def _from_tree(cls, tree: object) -> SavedState:
+        keys = set(tree) if isinstance(tree, Mapping) else set()
+        tree = _exactly(tree, keys if keys in (_ROWS, _OWN) else _ALL, "the state")
+        if keys == _ROWS:
+            return cls(rank=RankState(step=_field(tree, "step", _is_count)))
+        rank = RankState.from_tree(tree)
+        if keys == _OWN:
+            return cls(rank=rank)
+        job, training = JobState.from_tree(tree["job"]), _training(tree["training"])
+        return cls(rank=rank, shared=SharedState(job=job, training=training))
+
+
+def rows_tree(step: int) -> dict[str, Any]:
+    """The state of a priority save: it holds rows and no other state."""
+    return {"step": step}
+
+
+def weights_only_tree(weights: Mapping[str, Tensor]) -> dict[str, Any]:
+    """A training that says it holds no more than dense weights: a restore leaves optimizers and extras as they are."""
+    return {"model": dict(weights), "modules": {}, "optimizers": [], "extra": {}, _WEIGHTS_ONLY: True}
+
+
+def is_weights_only(training: Mapping[str, Any]) -> bool:
+    """Whether it says so."""
+    return _WEIGHTS_ONLY in training
+
+
+def _training(tree: object) -> Mapping[str, Any]:
+    optional = {_WEIGHTS_ONLY} if isinstance(tree, Mapping) and _WEIGHTS_ONLY in tree else set()
+    tree = _exactly(tree, {*_TRAINING, *optional}, "training")
+    for name, kind in _TRAINING.items():
+        _field(tree, name, lambda value, kind=kind: isinstance(value, kind))  # type: ignore[misc]
+    _field(tree, "model", _mapping_of(lambda value: isinstance(value, Tensor)))
+    return tree
+
+
+def _require_rng(tree: Mapping[str, Any]) -> None:
+    tree = _exactly(tree, {"python", "numpy", "torch", "cuda"}, "rng")
+    python = _exactly(tree["python"], {"version", "words", "gauss"}, "rng.python")
+    _field(python, "version", _is_count)
+    _field(python, "words", lambda value: isinstance(value, np.ndarray) and value.dtype == np.uint32)
+    _optional(python, "gauss", lambda value: isinstance(value, float))
+    _field(tree, "numpy", _is_mapping)
+    _field(tree, "torch", _is_random_state)
+    cuda = _field(tree, "cuda", lambda value: isinstance(value, Mapping))
+    if not all(_is_count(device) and _is_random_state(state) for device, state in cuda.items()):
+        raise ValueError("'cuda' is not valid")
+
+
+def _exactly(tree: object, keys: set[str], what: str) -> Mapping[str, Any]:
+    if not isinstance(tree, Mapping):
+        raise TypeError(f"{what} is a {type(tree).__name__}, not a dict")
+    if set(tree) != keys:
+        raise ValueError(f"{what} has the fields {sorted(map(str, tree))}, not {sorted(keys)}")
+    return tree
+
+
+def _field(tree: Mapping[str, Any], name: str, fits: Callable[[Any], bool]) -> Any:
+    if not fits(tree[name]):
+        raise ValueError(f"{name!r} is not valid: {tree[name]!r:.80}")
+    return tree[name]
+
+
+def _optional(tree: Mapping[str, Any], name: str, fits: Callable[[Any], bool]) -> Any:
+    return None if tree[name] is None else _field(tree, name, fits)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+
+
+def _is_mapping(value: object) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
+
+
+def _is_random_state(value: object) -> bool:
+    return isinstance(value, Tensor) and str(value.dtype) == "torch.uint8" and value.dim() == 1
+
+
+def _list_of(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(fits, value))
+
+
+def _mapping_of(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: _is_mapping(value) and all(map(fits, value.values()))
