@@ -6,9 +6,9 @@ captured graph may hold.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,13 @@ from holdfast.errors import ConfigurationError
 _IMPLEMENTATION = frozenset({"capturable", "differentiable", "foreach", "fused"})
 _ON_HOST = frozenset({"step", "mu_product"})  # scalars that torch's optimizers keep beside the CPU's loop
 _SPARSE = "sparse_tensor"
+
+
+class HeldParameter(NamedTuple):
+    """A parameter, and the number of the group that holds it."""
+
+    parameter: nn.Parameter
+    group: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +45,21 @@ class NamedOptimizer:
 
     def capture(self) -> dict[str, Any]:
         """The state as a tree of live tensors."""
-        parameters = self._parameters()
+        parameters = {name: held.parameter for name, held in self.parameters().items()}
         return {
             "kind": self.kind,
             "groups": [self._capture_group(group) for group in self.optimizer.param_groups],
             "state": {name: self._capture_state(held) for name, held in parameters.items()},
             "tables": {name: self._capture_table(held) for name, held in parameters.items() if id(held) in self.tables},
             "shared": {key: value for key, value in self.optimizer.state.items() if not isinstance(key, Tensor)},
+        }
+
+    def parameters(self) -> dict[str, HeldParameter]:
+        """Its parameters by their names."""
+        return {
+            self._name(parameter): HeldParameter(parameter, number)
+            for number, group in enumerate(self.optimizer.param_groups)
+            for parameter in group["params"]
         }
 
     def problems(self, stored: Mapping[str, Any]) -> list[str]:
@@ -61,23 +76,43 @@ class NamedOptimizer:
                 found.append(f"{self.kind}, group {index}, differs in its parameters {', '.join(sorted(differing))}")
         return found
 
-    def restore(self, stored: Mapping[str, Any], *, skip: Set[str] = frozenset()) -> set[int]:
-        """Continue from ``stored``; parameters in ``skip`` and those it does not know keep their state.
+    def fits(self, stored: Mapping[str, Any], name: str, parameter: nn.Parameter) -> bool:
+        """Whether the state that ``stored`` holds for a parameter could be that of the one called so now.
 
-        Returns the identities of the parameters whose state was restored.
+        Of a table it holds no slots: where one became a dense parameter they would be missing.
         """
-        for group, live in zip(stored["groups"], self.optimizer.param_groups, strict=False):
-            self._restore_group(group["options"], live)
-        for key, value in stored["shared"].items():
+        if name not in stored["state"]:
+            return False
+        table = stored["tables"].get(name)
+        if table is None:
+            return True
+        return id(parameter) in self.tables and table["shape"] == list(parameter.shape)
+
+    def restore_options(self, number: int, options: Mapping[str, Any]) -> None:
+        """Give a group the options that were stored for it."""
+        live = self.optimizer.param_groups[number]
+        for key, value in options.items():
+            if key not in _IMPLEMENTATION:
+                live[key] = place(value, live.get(key), torch.device("cpu"))
+
+    def restore_shared(self, shared: Mapping[Any, Any]) -> None:
+        """Bring back what belongs to no single parameter."""
+        for key, value in shared.items():
             self.optimizer.state[key] = place(value, None, torch.device("cpu"))
-        restored: set[int] = set()
-        for live in self.optimizer.param_groups:
-            for parameter in live["params"]:
-                name = self._name(parameter)
-                if name in stored["state"] and name not in skip and self._fits(stored, name, parameter):
-                    self._restore_state(parameter, stored["state"][name], live)
-                    restored.add(id(parameter))
-        return restored
+
+    def restore_state(self, held: HeldParameter, stored: Mapping[Any, Any]) -> None:
+        """Bring back a parameter's state; its slots, which travel with rows, stay as they are."""
+        parameter, group = held.parameter, self.optimizer.param_groups[held.group]
+        live = self.optimizer.state.get(parameter, {})
+        on_host = _ON_HOST if not (group.get("capturable") or group.get("fused")) else frozenset()
+        restored = {key: value for key, value in live.items() if self._is_slot(parameter, value)}
+        for key, value in stored.items():
+            device = torch.device("cpu") if key in on_host else parameter.device
+            restored[key] = place(value, live.get(key), device)
+        if restored:
+            self.optimizer.state[parameter] = restored
+        else:  # an optimizer takes an empty state for a parameter it has not seen
+            self.optimizer.state.pop(parameter, None)
 
     def _name(self, parameter: nn.Parameter) -> str:
         try:
@@ -88,46 +123,20 @@ class NamedOptimizer:
                 "pass its module too, as model={'name': module, ...}"
             ) from None
 
-    def _parameters(self) -> dict[str, nn.Parameter]:
-        held = (parameter for group in self.optimizer.param_groups for parameter in group["params"])
-        return {self._name(parameter): parameter for parameter in held}
-
     def _capture_group(self, group: Mapping[str, Any]) -> dict[str, Any]:
         options = {key: value for key, value in group.items() if key != "params"}
         return {"parameters": [self._name(parameter) for parameter in group["params"]], "options": options}
 
     def _capture_state(self, parameter: nn.Parameter) -> dict[Any, Any]:
-        slots = self._slots(parameter)
         state = self.optimizer.state.get(parameter, {})
-        return {key: _without_sparse(value) for key, value in state.items() if key not in slots}
+        return {key: _without_sparse(value) for key, value in state.items() if not self._is_slot(parameter, value)}
 
     def _capture_table(self, parameter: nn.Parameter) -> dict[str, Any]:
-        return {"shape": list(parameter.shape), "slots": sorted(self._slots(parameter))}
+        return {"shape": list(parameter.shape), "slots": sorted(self.tables[id(parameter)].slots())}
 
-    def _slots(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+    def _is_slot(self, parameter: nn.Parameter, value: object) -> bool:
         table = self.tables.get(id(parameter))
-        return {} if table is None else table.slots()
-
-    def _fits(self, stored: Mapping[str, Any], name: str, parameter: nn.Parameter) -> bool:
-        table = stored["tables"].get(name)
-        return table is None or table["shape"] == list(parameter.shape)
-
-    def _restore_group(self, options: Mapping[str, Any], live: dict[str, Any]) -> None:
-        for key, value in options.items():
-            if key not in _IMPLEMENTATION:
-                live[key] = place(value, live.get(key), torch.device("cpu"))
-
-    def _restore_state(self, parameter: nn.Parameter, stored: Mapping[Any, Any], group: Mapping[str, Any]) -> None:
-        live = self.optimizer.state.get(parameter, {})
-        on_host = _ON_HOST if not (group.get("capturable") or group.get("fused")) else frozenset()
-        restored: dict[Any, Any] = dict(self._slots(parameter))
-        for key, value in stored.items():
-            device = torch.device("cpu") if key in on_host else parameter.device
-            restored[key] = place(value, live.get(key), device)
-        if restored:
-            self.optimizer.state[parameter] = restored
-        else:  # an optimizer takes an empty state for a parameter it has not seen
-            self.optimizer.state.pop(parameter, None)
+        return table is not None and table.is_slot(value)
 
 
 def place(value: Any, live: Any, device: torch.device) -> Any:

@@ -6,7 +6,7 @@ In one process the parts are those of emulated servers: each holds a contiguous 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -108,7 +108,10 @@ class PartRecovery:
     def recover(self, lost: Servers, *, progress: Progress | None = None) -> Recovered:
         """Bring back what the servers held. No save may be under way."""
         with leased(self._store, self._head, newest_entries, runtime=self._runtime) as head, self._writing(lost):
-            return PartialRestorer(VerifiedReader(self._store), self._tables, progress=progress).restore(head, lost)
+            restorer = PartialRestorer(
+                VerifiedReader(self._store), self._tables, fresh_slots=self._fresh_slots(head), progress=progress
+            )
+            return restorer.restore(head, lost)
 
     def lose(self, lost: Servers) -> None:
         """For emulation: NaN takes the place of what the servers hold, so that a row that stays away is seen."""
@@ -117,6 +120,12 @@ class PartRecovery:
                 for tensor in row_tensors(table).values():
                     for start, stop in lost.ranges(table.rows):
                         tensor[start:stop] = float("nan") if tensor.is_floating_point() else 0
+
+    def _fresh_slots(self, head: Head) -> frozenset[str]:
+        """Tables whose slots in the checkpoint are those of an optimizer before; priority saves have ours."""
+        if head.catalog.priority:
+            return frozenset()
+        return frozenset(table.name for table in self._tables if self._tracker.stored(table.name) is None)
 
     def _head(self) -> Head:
         head = self._chain.head()
@@ -141,8 +150,16 @@ class PartRecovery:
 class PartialRestorer:
     """Writes lost rows, weights and slots, into live tables."""
 
-    def __init__(self, reader: VerifiedReader, tables: Sequence[Table], *, progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        reader: VerifiedReader,
+        tables: Sequence[Table],
+        *,
+        fresh_slots: Set[str] = frozenset(),
+        progress: Progress | None = None,
+    ) -> None:
         self._reader = reader
+        self._fresh_slots = fresh_slots  # tables whose saved slots are not theirs
         self._tables = {table.name: table for table in tables}
         self._progress = progress
 
@@ -187,10 +204,10 @@ class PartialRestorer:
         for low, high in _pieces(plan, start, stop):
             found = lookup_rows(self._reader, _within(plan, low, high), torch.arange(low, high))
             for name, live in row_tensors(table).items():
-                if name in found:
+                if name in found and (name == WEIGHT or table.name not in self._fresh_slots):
                     live[low:high].copy_(found[name])
                 else:
-                    live[low:high] = 0  # the optimizer had no such slot yet when the rows were saved
+                    live[low:high] = 0  # this optimizer had no such slot yet when the rows were saved
             if self._progress is not None:
                 self._progress(sum(values.nbytes for values in found.values()))
 

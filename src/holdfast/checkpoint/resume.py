@@ -142,20 +142,23 @@ class ModelRestorer:
             self._tracker.forget_all()
         restore_rows(self._reader, targets, seen=self._seen, progress=progress)
         if self._tracker is not None:
-            self._tracker.restored([plan.spec for plan in plans.values()])
+            self._tracker.restored(_wholly_restored(targets))
         return Restored(info=entry.info, baseline=chain[0].info, rank=own, job=shared.job)
 
     def _tell(self, report: RestoreReport, plans: Mapping[str, TablePlan]) -> None:
         """What a restore that was not strict leaves as it is."""
-        fitting = self._fitting(plans)
+        fitting, known = self._fitting(plans), {*plans, *report.became_tables}
+        lacking = [*report.missing, *(name for name in self._tables if name not in known)]
+        unknown = [*report.unexpected, *(name for name in plans if name not in self._tables)]
+        differing = [f"{name} (shape differs)" for name in plans if name in self._tables and name not in fitting]
         left = {
-            "in the model only": [*report.missing, *(name for name in self._tables if name not in plans)],
-            "in the checkpoint only": [*report.unexpected, *(name for name in plans if name not in self._tables)],
-            "different": [*report.changed, *(name for name in plans if name in self._tables and name not in fitting)],
+            "not restored, the checkpoint lacks": lacking,
+            "not restored, the model lacks": unknown,
+            "not restored": [*report.changed, *differing],
         }
         for what, names in left.items():
             if names:
-                logger.warning("left as it is, because it is %s: %s", what, ", ".join(names))
+                logger.warning("%s: %s", what, ", ".join(names))
 
     def _states(self, parts: Parts, rank: int) -> tuple[SharedState, RankState]:
         """What all ranks share, and what is this rank's own: nothing where the job had fewer ranks."""
@@ -204,6 +207,14 @@ class ModelRestorer:
         if self._tracker is not None:
             with self._marking:
                 self._tracker.rebuild(name, ids)
+
+
+def _wholly_restored(targets: Sequence[tuple[TablePlan, Targets]]) -> list[TableSpec]:
+    """The tables whose every stored column was written into the live ones.
+
+    Of all others the checkpoint holds columns that are not theirs: no delta may stand on it.
+    """
+    return [plan.spec for plan, written in targets if all(column.name in written for column in plan.spec.columns)]
 
 
 def position_of(restored: Restored, term: int) -> Position:

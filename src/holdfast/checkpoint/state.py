@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from holdfast.checkpoint.optimizer_state import NamedOptimizer
+from holdfast.checkpoint.optimizers import Optimizers, list_names
 from holdfast.checkpoint.tables import Table, stable_buffers, stable_modules, stable_parameters
 from holdfast.errors import ConfigurationError, ModelMismatch
 from holdfast.format.dtypes import torch_dtype
@@ -22,8 +23,6 @@ from holdfast.types import ColumnSpec
 
 logger = logging.getLogger("holdfast")
 
-_LISTED = 8  # names in one message
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreReport:
@@ -32,6 +31,7 @@ class RestoreReport:
     missing: tuple[str, ...] = ()  # in the model, not in the checkpoint
     unexpected: tuple[str, ...] = ()  # in the checkpoint, not in the model
     changed: tuple[str, ...] = ()  # in both, but they do not fit; says how
+    became_tables: tuple[str, ...] = ()  # restored from what was a dense parameter in the checkpoint
 
 
 class TrainingState:
@@ -67,7 +67,7 @@ class TrainingState:
         return {
             "model": self._dense(),
             "modules": {name: module.get_extra_state() for name, module in self._with_extra_state().items()},
-            "optimizers": [optimizer.capture() for optimizer in self._named()],
+            "optimizers": self._named().capture(),
             "extra": {name: _state_of(value) for name, value in self._extra.items()},
         }
 
@@ -79,14 +79,14 @@ class TrainingState:
         """
         self._say_weights_only(tree)
         report = self._compare(tree, casts=not strict)
-        if strict and (report.missing or report.unexpected or report.changed):
-            raise ModelMismatch(_describe(report))
+        if strict:
+            self._require_same(tree, report)
         self._restore_model(tree)
-        self._restore_optimizers(tree)
+        left = self._restore_optimizers(tree)
         refused = self._restore_extra(tree["extra"])
         if strict and refused:
             raise ModelMismatch("; ".join(refused))
-        return replace(report, changed=(*report.changed, *refused))
+        return replace(report, changed=(*report.changed, *left, *refused))
 
     def ensure_slots(self, table: Table, columns: Sequence[ColumnSpec]) -> dict[str, Tensor]:
         """The live slots to write a checkpoint's rows into, exactly ``columns``: created, replaced, removed as needed.
@@ -142,53 +142,68 @@ class TrainingState:
             if type(module).get_extra_state is not nn.Module.get_extra_state
         }
 
-    def _named(self) -> list[NamedOptimizer]:
+    def _became_tables(self, tree: Mapping[str, Any]) -> dict[str, Table]:
+        """Tables that were dense parameters in the checkpoint, by their parameter's name."""
+        tables = {name: self._tables.get(id(parameter)) for name, parameter in self._parameters().items()}
+        return {
+            name: table
+            for name, table in tables.items()
+            if table is not None and name in tree["model"] and _fits(tree["model"][name], table.parameter, casts=True)
+        }
+
+    def _named(self) -> Optimizers:
         names = {id(parameter): name for name, parameter in self._parameters().items()}
-        return [NamedOptimizer(optimizer=each, names=names, tables=self._tables) for each in self._optimizers]
+        return Optimizers(
+            [NamedOptimizer(optimizer=each, names=names, tables=self._tables) for each in self._optimizers]
+        )
+
+    def _require_same(self, tree: Mapping[str, Any], report: RestoreReport) -> None:
+        problems = () if is_weights_only(tree) else self._named().problems(tree["optimizers"])
+        report = replace(report, changed=(*report.changed, *problems))
+        if report.missing or report.unexpected or report.changed:
+            raise ModelMismatch(_describe(report))
 
     def _compare(self, tree: Mapping[str, Any], *, casts: bool) -> RestoreReport:
         live = self._names(weights_only=is_weights_only(tree))
-        stored = _names(tree, optimizers=bool(self._optimizers), extra=bool(self._extra))
+        stored = _names(tree, extra=bool(self._extra))
         dense = self._dense()
+        became = self._became_tables(tree) if casts else {}
         changed = [
             f"{name} is {_form(dense[name])}, in the checkpoint {_form(value)}"
             for name, value in tree["model"].items()
             if name in dense and not _fits(value, dense[name], casts=casts)
         ]
-        for optimizer, saved in zip(self._named(), tree["optimizers"], strict=False):
-            changed += optimizer.problems(saved)
         return RestoreReport(
             missing=tuple(name for name in live if name not in stored),
-            unexpected=tuple(name for name in stored if name not in live),
+            unexpected=tuple(name for name in stored if name not in live and name not in became),
             changed=tuple(changed),
+            became_tables=tuple(table.name for table in became.values()),
         )
 
     def _names(self, *, weights_only: bool) -> dict[str, None]:
         if weights_only:
             return dict.fromkeys(self._dense())
         names = [*self._dense(), *(f"{name}._extra_state" for name in self._with_extra_state())]
-        names += [f"optimizer {index}" for index in range(len(self._optimizers))]
         names += [f"extra {name!r}" for name in self._extra]
         return dict.fromkeys(names)
 
     def _restore_model(self, tree: Mapping[str, Any]) -> None:
-        dense = self._dense()
+        live = self._dense() | {name: table.parameter for name, table in self._became_tables(tree).items()}
         with torch.no_grad():
             for name, value in tree["model"].items():
-                if name in dense and _fits(value, dense[name], casts=True):
-                    dense[name].copy_(value)  # in place: others may hold the tensor
+                if name in live and _fits(value, live[name], casts=True):
+                    live[name].copy_(value)  # in place: others may hold the tensor
         for name, module in self._with_extra_state().items():
             if name in tree["modules"]:
                 module.set_extra_state(tree["modules"][name])
 
-    def _restore_optimizers(self, tree: Mapping[str, Any]) -> None:
-        dense, stored = self._dense(), tree["model"]
-        skip = {name for name in dense.keys() & stored.keys() if dense[name].shape != stored[name].shape}
-        restored: set[int] = set()
-        for optimizer, saved in zip(self._named(), tree["optimizers"], strict=False):
-            if saved["kind"] == optimizer.kind:
-                restored |= optimizer.restore(saved, skip=skip)
-        self._left_alone = self._tables.keys() - restored
+    def _restore_optimizers(self, tree: Mapping[str, Any]) -> tuple[str, ...]:
+        """Give the optimizers their state, where weights are those it belongs to; says what was not restored."""
+        live, stored = self._parameters(), tree["model"]
+        skip = {name for name in live.keys() & stored.keys() if live[name].shape != stored[name].shape}
+        restored = self._named().restore(tree["optimizers"], skip=skip)
+        self._left_alone = self._tables.keys() - restored.parameters
+        return restored.left
 
     def _restore_extra(self, stored: Mapping[str, Any]) -> list[str]:
         """Hand the extras their states; says which refused."""
@@ -230,9 +245,8 @@ def _load_state(value: Any, state: Any) -> None:
         value.load_state_dict(copy.copy(state))  # some take entries out of what they are given
 
 
-def _names(tree: Mapping[str, Any], *, optimizers: bool, extra: bool) -> dict[str, None]:
+def _names(tree: Mapping[str, Any], *, extra: bool) -> dict[str, None]:
     names = [*tree["model"], *(f"{name}._extra_state" for name in tree["modules"])]
-    names += [f"optimizer {index}" for index in range(len(tree["optimizers"]))] if optimizers else []
     names += [f"extra {name!r}" for name in tree["extra"]] if extra else []
     return dict.fromkeys(names)
 
@@ -251,13 +265,8 @@ def _describe(report: RestoreReport) -> str:
         "in the checkpoint but not in the model": report.unexpected,
         "not the same": report.changed,
     }
-    parts = [f"{what}: {_list(names)}" for what, names in found.items() if names]
+    parts = [f"{what}: {list_names(names)}" for what, names in found.items() if names]
     return f"{'; '.join(parts)}. Build the model as it was, or pass strict=False to restore what fits"
-
-
-def _list(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(names[:_LISTED]) + more
 
 
 def _join(key: str, name: str) -> str:

@@ -48,7 +48,17 @@ class Table:
     def slots(self) -> dict[str, Tensor]:
         """The optimizer's tensors that have one entry per row, as they are now, by name."""
         state = self.optimizer.state.get(self.parameter, {}) if self.optimizer else {}
-        return {name: state[name] for name in sorted(state) if self._is_slot(state[name])}
+        return {name: state[name] for name in sorted(state) if self.is_slot(state[name])}
+
+    def is_slot(self, value: object) -> bool:
+        """Whether a value of the optimizer's state has one entry per row, which can be copied row by row."""
+        # Momentum over sparse gradients is itself a sparse tensor: state, but not rows that could be copied one by one.
+        return (
+            isinstance(value, Tensor)
+            and value.layout is torch.strided
+            and value.dim() >= 1
+            and value.shape[0] == self.rows
+        )
 
     def spec(self) -> TableSpec:
         """Every column of its row records, the weight first."""
@@ -61,15 +71,6 @@ class Table:
             return ColumnSpec(name=name, dtype=code_of(tensor.dtype), row_shape=tuple(tensor.shape[1:]))
         except UnsupportedState as error:
             raise UnsupportedState(f"table {self.name!r}, column {name!r}: {error}") from None
-
-    def _is_slot(self, value: object) -> bool:
-        # Momentum over sparse gradients is itself a sparse tensor: state, but not rows that could be copied one by one.
-        return (
-            isinstance(value, Tensor)
-            and value.layout is torch.strided
-            and value.dim() >= 1
-            and value.shape[0] == self.rows
-        )
 
 
 def find_tables(
