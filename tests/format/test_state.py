@@ -11,9 +11,7 @@ from holdfast.errors import DamagedData
 from holdfast.format.state import JobState, RankState, SavedState, SharedState, rows_tree, weights_only_tree
 from holdfast.format.tree import decode_tree, encode_tree
 
-JOB = JobState(
-    fractions=(0.1, 0.25), baseline_s=2.5, deltas_s=(0.5,), restores=3, coarsest={"emb": 4}, pls={"pls": 0.1}
-)
+JOB = JobState(fractions=(0.1, 0.25), restores=3, coarsest={"emb": 4}, pls={"pls": 0.1})
 STATES = {
     "first": SavedState(
         rank=RankState(step=7, reader={"epoch": 1}, rng=capture_rng()),
@@ -72,8 +70,7 @@ def drop(*path: Any) -> Callable[[Any], None]:
         put("job", "restores", value=1.5),
         put("job", "fractions", value=0.5),
         put("job", "fractions", value=[float("nan")]),
-        put("job", "deltas_s", value=[-1.0]),
-        put("job", "baseline_s", value="2"),
+        put("job", "fractions", value=[-1.0]),
         put("job", "coarsest", value={"emb": None}),
         put("job", "coarsest", value={3: 4}),
         put("job", "pls", value={"pls": "0.1"}),

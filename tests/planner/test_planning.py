@@ -49,8 +49,6 @@ def play(strategy: Strategy, saves: int = 12, delta_share: float = 1.0) -> Sizes
         changed=ChangedShare(),
         interval_s=interval_s,
         total_s=(saves + 0.5) * interval_s,
-        stored_bytes=1e12,
-        rates=Rates(copy_bytes_per_s=1e9, write_bytes_per_s=1e9, read_bytes_per_s=1e9),
         delta_share=delta_share,
     )
 

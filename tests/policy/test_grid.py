@@ -28,6 +28,7 @@ from holdfast.policy import (
     TimeToLive,
     default_strategy,
 )
+from holdfast.policy.grid import READ_OVER_WRITE
 from holdfast.types import Kind
 
 shares = st.floats(0, 1) | st.sampled_from([0, 1])
@@ -129,44 +130,55 @@ def test_at_the_edges_anything_dead_is_due_or_only_what_is_dead_altogether(alive
 
 # ---- the reset ----------------------------------------------------------------------------------------------------
 
-times = st.floats(0, 1e6)
+portions = st.floats(0, 3)
 
 
-def after(**measured: Any) -> StrategyContext:
-    return StrategyContext(baseline_exists=True, **measured)
+def after(*deltas: float, **counted: float | None) -> StrategyContext:
+    return StrategyContext(baseline_exists=True, delta_fractions=deltas, **counted)
 
 
-@given(times, times, st.integers(0, 2**50), st.floats(1, 1e12))
-def test_a_baseline_is_taken_when_it_takes_less_time_than_a_delta_and_reading_what_is_above(
-    baseline_s: float, delta_s: float, above_bytes: int, rate: float
+@given(portions, portions)
+def test_a_baseline_is_taken_when_it_takes_less_than_an_increment_and_reading_what_is_above(
+    increment: float, changed: float
 ) -> None:
-    context = after(baseline_s=baseline_s, delta_s=delta_s, bytes_above_baseline=above_bytes, read_bytes_per_s=rate)
-    increments_s = Fraction(delta_s) + Fraction(above_bytes) / Fraction(rate)
-    if abs(increments_s - Fraction(baseline_s)) > Fraction(1, 10**6) * (1 + increments_s):
-        expected = Kind.FULL if baseline_s < increments_s else Kind.INCREMENTAL
-        assert Grid().decide(context) is expected
+    context = after(0.1, increment_share=increment, changed_share=changed)
+    cost = Fraction(increment) + Fraction(READ_OVER_WRITE) * Fraction(changed)
+    if abs(cost - 1) > Fraction(1, 2**40):  # else rounding may decide
+        assert Grid().decide(context) is (Kind.FULL if cost > 1 else Kind.INCREMENTAL)
     assert Grid(reset=False).decide(context) is Kind.INCREMENTAL
 
 
-MEASURED = {"baseline_s": 1.0, "delta_s": 0.5, "read_bytes_per_s": 1e3, "bytes_above_baseline": 10**9}
+@given(st.lists(st.tuples(portions, portions)))
+def test_no_stream_takes_two_baselines_in_a_row(stream: list[tuple[float, float]]) -> None:
+    deltas: tuple[float, ...] = ()
+    before = Kind.FULL
+    for increment, changed in stream:
+        kind = Grid().decide(after(*deltas, increment_share=increment, changed_share=changed))
+        assert (before, kind) != (Kind.FULL, Kind.FULL)
+        deltas = () if kind is Kind.FULL else (*deltas, increment)
+        before = kind
 
 
-def test_what_has_gathered_is_worth_a_baseline_here() -> None:
-    assert Grid().decide(after(**MEASURED)) is Kind.FULL
-
-
-@pytest.mark.parametrize("unknown", ["baseline_s", "delta_s", "read_bytes_per_s"])
-def test_while_a_time_is_not_measured_no_baseline_is_taken(unknown: str) -> None:
-    assert Grid().decide(after(**{**MEASURED, unknown: None})) is Kind.INCREMENTAL
-
-
-def test_a_reading_rate_of_nothing_takes_no_baseline() -> None:
-    assert Grid().decide(after(**{**MEASURED, "read_bytes_per_s": 0.0})) is Kind.INCREMENTAL
+@pytest.mark.parametrize("unknown", ["increment_share", "changed_share"])
+def test_what_was_not_counted_takes_no_baseline(unknown: str) -> None:
+    counted: dict[str, float | None] = {"increment_share": 1.0, "changed_share": 1.0}
+    assert Grid().decide(after(0.5, **counted)) is Kind.FULL
+    assert Grid().decide(after(0.5, **{**counted, unknown: None})) is Kind.INCREMENTAL
 
 
 def test_a_tie_takes_no_baseline() -> None:
-    context = after(baseline_s=2.0, delta_s=1.0, bytes_above_baseline=1000, read_bytes_per_s=1000.0)
-    assert Grid().decide(context) is Kind.INCREMENTAL
+    assert Grid().decide(after(0.5, increment_share=0.5, changed_share=1.0)) is Kind.INCREMENTAL
+
+
+@pytest.mark.parametrize("share", [-0.1, math.nan, math.inf])
+def test_a_share_that_is_none_is_refused(share: float) -> None:
+    with pytest.raises(ConfigurationError, match="changed_share"):
+        after(0.5, changed_share=share)
+
+
+def test_only_a_grid_that_resets_has_changes_counted() -> None:
+    assert Grid().counts_changes
+    assert not Grid(reset=False).counts_changes and not Intermittent().counts_changes
 
 
 def test_without_a_baseline_one_is_taken_whatever_was_measured() -> None:

@@ -65,7 +65,7 @@ class SampleRun:
     def state(step: int) -> object:
         """What is not a table."""
         training = {"model": {"bias": torch.tensor([0.125])}, "modules": {}, "optimizers": [], "extra": {}}
-        shared = SharedState(job=JobState(deltas_s=(0.5,), restores=step - 1), training=training)
+        shared = SharedState(job=JobState(restores=step - 1), training=training)
         return SavedState(rank=RankState(step=step), shared=shared).to_tree()
 
     def _save(

@@ -205,10 +205,9 @@ class Agent:
 
     def _committed(self, save: AgentSave, manifest: Manifest, entry: Entry, head: Head) -> None:
         is_checkpoint = entry.info.kind is not Kind.PRIORITY  # nothing stands on the others, nor differs from them
-        seconds = self._runtime.monotonic_s() - save.started_s
         if is_checkpoint:
             self._key_frames.committed(entry, manifest, save.encoder.held)
-        self._tell(_commitment(entry, head, seconds))
+        self._tell(_commitment(entry, head))
         if is_checkpoint and self._arranging is not None:
             self._arranging.committed(entry, manifest, save.writer.ids)
         self._tidy()
@@ -244,7 +243,7 @@ class Agent:
             self._tell(_failure(checkpoint, error, unknown=True))
             return
         if found:
-            self._tell(_commitment(*found, 0.0))
+            self._tell(_commitment(*found))
         else:
             self._tell(_failure(checkpoint, SaveFailed(f"checkpoint {checkpoint} was not committed")))
 
@@ -267,5 +266,5 @@ def _failure(checkpoint: str, error: Exception, *, unknown: bool = False) -> Fai
     return Failed(checkpoint=checkpoint, error=type(error).__name__, message=str(error) or repr(error), unknown=unknown)
 
 
-def _commitment(entry: Entry, head: Head, seconds: float) -> Committed:
-    return Committed(entry=entry.to_json(), kept=[each.info.id for each in head.entries], seconds=seconds)
+def _commitment(entry: Entry, head: Head) -> Committed:
+    return Committed(entry=entry.to_json(), kept=[each.info.id for each in head.entries])

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from holdfast.checkpoint.changed import ChangedRows, ChangedShares, baseline_row_bytes, delta_row_bytes
 from holdfast.checkpoint.channel import TableSlice
 from holdfast.checkpoint.recorded import encodable
 from holdfast.checkpoint.snapshot import FrameFiller
@@ -97,6 +98,10 @@ class Capture:
             for column in encodable(copy).values():
                 column.warm_up()
 
+    def changed(self, stored: Mapping[str, Stored]) -> ChangedShares:
+        """How much a delta of this rank would hold now, and how much a restore of it would read above the baseline."""
+        return ChangedShares.of(self._changed_rows(table, stored.get(table.name, EXACTLY)) for table in self._tables)
+
     def take(self, intent: Intent, rank: RankState, job: JobState | None) -> Captured:
         """The snapshot of this moment: what is this rank's own and, with ``job``, what is the whole job's.
 
@@ -120,6 +125,18 @@ class Capture:
             copies=tuple(copy for copy, _ in taken),
             slices=tuple(part for _, part in taken),
             tensors=_tensors(rows_tree(step)),
+        )
+
+    def _changed_rows(self, table: Table, stored: Stored) -> ChangedRows:
+        start, stop = row_range(table.rows, self._rank, self._world)
+        spec = table.spec()
+        codecs, difference = _codecs(spec, stored)
+        return ChangedRows(
+            rows=stop - start,
+            since_last=self._tracker.touched(table, Since.LAST).count(start, stop),
+            since_baseline=self._tracker.touched(table, Since.BASELINE).count(start, stop),
+            baseline_row_bytes=baseline_row_bytes(spec, codecs),
+            delta_row_bytes=delta_row_bytes(spec, codecs, difference),
         )
 
     def _table(self, index: int, table: Table, intent: Intent) -> tuple[TableCopy, TableSlice]:

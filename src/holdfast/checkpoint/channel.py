@@ -154,7 +154,6 @@ class Committed:
 
     entry: dict[str, Any]
     kept: list[str]  # what the run holds now
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

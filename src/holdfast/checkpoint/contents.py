@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from holdfast.checkpoint.capture import Capture, Captured
+from holdfast.checkpoint.changed import ChangedShares
 from holdfast.checkpoint.priority import RowChooser
 from holdfast.checkpoint.tracker import Tracker
 from holdfast.errors import SaveFailed
@@ -36,6 +37,10 @@ class Contents:
     def distrust(self) -> None:
         """Rows that were forgotten here may be missing in the parent: the next checkpoint holds all of them."""
         self._tracker.mark_all()
+
+    def changed(self, stored: Mapping[str, Stored]) -> ChangedShares:
+        """How much changed of the tables, each to be stored like this, and exactly if it is not named."""
+        return self._capture.changed(stored)
 
     def begin(self, kind: Kind) -> None:
         """Take a snapshot now. Raises ModelMismatch if a table is not the one that training started with."""

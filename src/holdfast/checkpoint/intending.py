@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.checkpoint.crew import WORKERS
-from holdfast.checkpoint.grid.stats import GridStats
+from holdfast.checkpoint.changed import ChangedShares
 from holdfast.checkpoint.position import Position, fineness_of
 from holdfast.format.catalog import Intent, checkpoint_id
 from holdfast.policy import Grid, Overlap, Precision, Strategy, StrategyContext
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.types import EXACTLY, Kind, Stored
+
+CountChanges = Callable[[Mapping[str, Stored]], ChangedShares]  # by how tables are to be stored, those not exactly
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +48,9 @@ class Intending:
         self._world = world
         self._runtime = runtime
 
-    def intend(self, request: SaveRequest, position: Position, grid: GridStats) -> Intent:
-        """The intent; rank 0's is that of all."""
-        kind = Kind.PRIORITY if request.priority else self._kind(position, grid)
+    def intend(self, request: SaveRequest, position: Position, count: CountChanges) -> Intent:
+        """The intent; rank 0's is that of all. ``count`` tells what changed, where the strategy wants to know."""
+        kind = Kind.PRIORITY if request.priority else self._kind(position, count)
         base = {Kind.FULL: None, Kind.DIFFERENTIAL: position.baseline}.get(kind, position.checkpoint)
         return Intent(
             checkpoint=checkpoint_id(request.step, position.term, self._runtime.token()),
@@ -76,21 +77,15 @@ class Intending:
         """Whether a grid rearranges the rows of such a checkpoint."""
         return isinstance(self._strategy, Grid) and kind is Kind.INCREMENTAL
 
-    def _kind(self, position: Position, grid: GridStats) -> Kind:
+    def _kind(self, position: Position, count: CountChanges) -> Kind:
         """Of the checkpoint that is due."""
         if position.is_too_coarse(fineness_of(self.stored(position))):
             return Kind.FULL
+        changed = count(self.stored(position)) if self._strategy.counts_changes else None
         context = StrategyContext(
             baseline_exists=position.baseline is not None,
             delta_fractions=position.fractions,
-            baseline_s=position.baseline_s,
-            delta_s=position.delta_s,
-            bytes_above_baseline=grid.bytes_above_baseline,
-            read_bytes_per_s=_restore_rate(grid),
+            increment_share=changed.increment if changed else None,
+            changed_share=changed.above_baseline if changed else None,
         )
         return self._strategy.decide(context)
-
-
-def _restore_rate(grid: GridStats) -> float | None:
-    """How fast a restore would read: what one thread of the agent has measured, with as many as a restore has."""
-    return None if grid.read_bytes_per_s is None else WORKERS * grid.read_bytes_per_s

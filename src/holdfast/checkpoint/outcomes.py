@@ -72,8 +72,8 @@ class Outcomes:
         in_flight = self.in_flight
         return in_flight if in_flight is not None and in_flight.intent.checkpoint == checkpoint else None
 
-    def committed(self, info: CheckpointInfo, seconds: float) -> None:
-        """The save under way is in the run, so many seconds after its snapshot began."""
+    def committed(self, info: CheckpointInfo) -> None:
+        """The save under way is in the run."""
         assert self.in_flight is not None
         ended, self.in_flight = self.in_flight, None
         self._pause.end()
@@ -81,7 +81,7 @@ class Outcomes:
         if ended.is_priority:
             self.stats.count_priority(info.size_bytes)
             return
-        self.position = self.position.after(info, seconds, fineness_of(ended.intent.stored))
+        self.position = self.position.after(info, fineness_of(ended.intent.stored))
         self.failure = None
         self.stats.count_commit(info.step, self._runtime.monotonic_s())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -10,8 +9,6 @@ from holdfast.checkpoint.grid.stats import GridStats
 from holdfast.format.catalog import Intent
 from holdfast.format.state import JobState
 from holdfast.types import CheckpointInfo, Kind, Stored
-
-_RECENT = 5
 
 
 def fineness_of(stored: Mapping[str, Stored]) -> dict[str, int]:
@@ -29,13 +26,11 @@ class Position:
     baseline: str | None = None
     baseline_bytes: int = 0
     fractions: tuple[float, ...] = ()  # sizes of the deltas since the baseline, as shares of it
-    baseline_s: float | None = None  # from the snapshot to the commit, of the last baseline
-    deltas_s: tuple[float, ...] = ()  # of the last few deltas
     restores: int = 0  # of the model, ever
     coarsest: Mapping[str, int] = field(default_factory=dict)  # fineness since the baseline, of tables not exact
 
-    def after(self, info: CheckpointInfo, seconds: float, fineness: Mapping[str, int]) -> Position:
-        """The position once this checkpoint is committed, after so many seconds, its tables stored so precisely."""
+    def after(self, info: CheckpointInfo, fineness: Mapping[str, int]) -> Position:
+        """The position once this checkpoint is committed, its tables stored so precisely."""
         if info.kind is Kind.FULL:
             return Position(
                 term=self.term,
@@ -43,19 +38,15 @@ class Position:
                 step=info.step,
                 baseline=info.id,
                 baseline_bytes=info.size_bytes,
-                baseline_s=seconds,
-                deltas_s=self.deltas_s,
                 restores=self.restores,
                 coarsest=fineness,
             )
         fraction = info.size_bytes / max(1, self.baseline_bytes)
-        recent = (*self.deltas_s, seconds)[-_RECENT:]
         return replace(
             self,
             checkpoint=info.id,
             step=info.step,
             fractions=(*self.fractions, fraction),
-            deltas_s=recent,
             coarsest=self.coarsest_with(fineness),
         )
 
@@ -64,8 +55,6 @@ class Position:
         fineness = fineness_of(intent.stored)
         return JobState(
             fractions=self.fractions,
-            baseline_s=self.baseline_s,
-            deltas_s=self.deltas_s,
             restores=intent.restores,
             coarsest=fineness if intent.kind is Kind.FULL else self.coarsest_with(fineness),
             pls=pls,
@@ -82,8 +71,6 @@ class Position:
             baseline=baseline.id,
             baseline_bytes=baseline.size_bytes,
             fractions=() if info.kind is Kind.FULL else (*job.fractions, own),
-            baseline_s=job.baseline_s,
-            deltas_s=job.deltas_s,
             restores=job.restores + 1,
             coarsest=job.coarsest,
         )
@@ -95,11 +82,6 @@ class Position:
     def is_too_coarse(self, fineness: Mapping[str, int]) -> bool:
         """Whether a table is to be stored more precisely from now on: rows that never change would stay as they are."""
         return any(name not in fineness or fineness[name] > fine for name, fine in self.coarsest.items())
-
-    @property
-    def delta_s(self) -> float | None:
-        """What a delta takes: the median of the last few, because any one may have waited for something else."""
-        return statistics.median(self.deltas_s) if self.deltas_s else None
 
     def without_baseline(self) -> Position:
         """The position once the run has dropped what it stood on: the next checkpoint is a baseline."""

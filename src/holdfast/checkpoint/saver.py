@@ -123,7 +123,7 @@ class Saver:
         position = self._outcomes.position
         if request.priority and position.baseline is None:
             return None
-        return self._intending.intend(request, position, self._outcomes.stats.grid).to_json()
+        return self._intending.intend(request, position, self._contents.changed).to_json()
 
     def _taken(self, intent: Intent, request: SaveRequest, started_s: float) -> bool:
         """Take the snapshot; False if the agent died over it."""

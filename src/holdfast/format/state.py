@@ -49,8 +49,6 @@ class JobState:
     """What is the same for all ranks of a job: the history that the next saves are decided from."""
 
     fractions: tuple[float, ...] = ()  # sizes of the deltas between the baseline and this one, as shares of it
-    baseline_s: float | None = None  # from the snapshot to the commit, of the last baseline
-    deltas_s: tuple[float, ...] = ()  # of the last few deltas
     restores: int = 0  # of the model, ever
     coarsest: Mapping[str, int] = field(default_factory=dict)  # precision since the baseline, of tables not exact
     pls: Mapping[str, float | None] | None = None  # the meter of lost samples, where there is one
@@ -59,8 +57,6 @@ class JobState:
         """As a state tree."""
         return {
             "fractions": list(self.fractions),
-            "baseline_s": self.baseline_s,
-            "deltas_s": list(self.deltas_s),
             "restores": self.restores,
             "coarsest": dict(self.coarsest),
             "pls": None if self.pls is None else dict(self.pls),
@@ -72,8 +68,6 @@ class JobState:
         tree = _exactly(tree, set(cls.__slots__), "job")
         return cls(
             fractions=tuple(_field(tree, "fractions", _list_of(_is_amount))),
-            baseline_s=_optional(tree, "baseline_s", _is_amount),
-            deltas_s=tuple(_field(tree, "deltas_s", _list_of(_is_amount))),
             restores=_field(tree, "restores", _is_count),
             coarsest=_field(tree, "coarsest", _mapping_of(_is_count)),
             pls=_optional(tree, "pls", _mapping_of(lambda value: value is None or _is_amount(value))),

@@ -111,20 +111,21 @@ def sizes_of(
     changed: ChangedShare,
     interval_s: float,
     total_s: float,
-    stored_bytes: float,
-    rates: Rates,
     delta_share: float = 1.0,
 ) -> Sizes:
-    """Play a job's saves.
-
-    ``stored_bytes`` is the size of a baseline, ``delta_share`` what a row takes in a delta beside that in a baseline.
-    """
+    """Play a job's saves; ``delta_share`` is what a row takes in a delta beside that in a baseline."""
     saves = max(1, min(_MOST_SAVES, int(total_s / interval_s)))
     rows, written, read = list[float](), list[float](), list[float]()
     deltas: tuple[float, ...] = ()
     for _ in range(saves):
-        kind = strategy.decide(_context(deltas, written, read, stored_bytes, rates))
         since_baseline = changed.within((len(deltas) + 1) * interval_s)
+        context = StrategyContext(
+            baseline_exists=True,  # there is always one at step 0
+            delta_fractions=deltas,
+            increment_share=changed.within(interval_s) * delta_share,
+            changed_share=since_baseline * delta_share,
+        )
+        kind = strategy.decide(context)
         if kind is Kind.FULL:
             share, size, above, deltas = 1.0, 1.0, 0.0, ()
         else:
@@ -146,17 +147,3 @@ def _read_of_increments(strategy: Strategy, deltas: tuple[float, ...], since_bas
     if isinstance(strategy.rule, DeadShare) and strategy.rule.share < 1:
         return min(since_baseline, strategy.rule.share / (1 - strategy.rule.share))
     return since_baseline
-
-
-def _context(
-    deltas: tuple[float, ...], written: list[float], read: list[float], stored_bytes: float, rates: Rates
-) -> StrategyContext:
-    baseline_s = stored_bytes / rates.write_bytes_per_s
-    return StrategyContext(
-        baseline_exists=True,  # there is always one at step 0
-        delta_fractions=deltas,
-        baseline_s=baseline_s,
-        delta_s=written[-1] * baseline_s if deltas else None,
-        bytes_above_baseline=int((read[-1] - 1) * stored_bytes) if deltas else 0,
-        read_bytes_per_s=rates.read_bytes_per_s,
-    )

@@ -145,8 +145,6 @@ def _saving(work: Workload, strategy: Strategy, stored: Stored, interval_s: floa
         changed=work.changed,
         interval_s=interval_s,
         total_s=work.total_s,
-        stored_bytes=stored_bytes,
-        rates=work.rates,
         delta_share=own.size_share / baseline.size_share,
     )
     job = Job(

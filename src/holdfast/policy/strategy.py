@@ -17,19 +17,22 @@ from holdfast.types import Kind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyContext:
-    """What was committed since the newest baseline of this timeline, that baseline included.
+    """What was committed since the newest baseline of this timeline, and what changed since.
 
-    Times are from the snapshot to the commit; what was not measured yet is None.
+    Sizes only, as shares of a baseline: no time is among them, so the same training takes the same decisions on any
+    machine, however busy it is.
     """
 
     baseline_exists: bool
     delta_fractions: tuple[float, ...] = ()  # sizes of the deltas after the baseline, each as a fraction of it
-    baseline_s: float | None = None
-    delta_s: float | None = None
-    bytes_above_baseline: int = 0  # that a restore of the newest checkpoint reads
-    read_bytes_per_s: float | None = None
+    increment_share: float | None = None  # rows changed since the last checkpoint; None: they were not counted
+    changed_share: float | None = None  # rows changed since the baseline: what a restore would read on top of it
 
     def __post_init__(self) -> None:
+        for name in ("increment_share", "changed_share"):
+            share = getattr(self, name)
+            fits = share is None or (is_finite_number(share) and share >= 0)
+            require(fits, self, name, "None or a finite number of at least 0", share)
         for fraction in self.delta_fractions:
             fits = is_finite_number(fraction) and fraction >= 0
             require(fits, self, "delta_fractions", "finite numbers of at least 0", self.delta_fractions)
@@ -39,6 +42,11 @@ class Strategy(Policy, ABC):
     """Decides the kind of a checkpoint. Without a baseline to stand on, every strategy takes one."""
 
     __slots__ = ()
+
+    @property
+    def counts_changes(self) -> bool:
+        """Whether it decides from the shares of rows that changed; counting them takes a look at every table."""
+        return False
 
     def decide(self, context: StrategyContext) -> Kind:
         """The kind of the checkpoint that is due."""

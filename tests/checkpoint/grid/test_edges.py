@@ -16,9 +16,7 @@ from holdfast.errors import DamagedData
 from holdfast.format.bundle import BLOCK_BYTES
 from holdfast.policy import Rule, Strategy
 from holdfast.run import Run
-from holdfast.runtime import Runtime
 from holdfast.storage import MemoryStore, Store
-from holdfast.testing.faults import FaultyStore, Operation
 from holdfast.types import Kind
 from tests.grid import ROWS, Trainer, Truth, as_files, bundles_named, bundles_stored, manifests, rows_above
 
@@ -143,27 +141,6 @@ def test_a_baseline_that_is_dropped_takes_its_grid_with_it() -> None:
     with Trainer(store, hf.Full(), truth, retention=hf.KeepLast(1)) as trainer:
         newest = trainer.save({"wide": [3]})
     assert {info.name.split("/")[1] for info in store.list("data/")} == {newest}
-    check(store, truth)
-
-
-def test_a_baseline_is_taken_once_reading_what_is_above_the_last_one_takes_longer() -> None:
-    """On a store that takes a second to write an object and a bit less to read from one."""
-    clock = [0.0]
-
-    def takes(operation: Operation) -> None:
-        clock[0] += {"put": 1.0, "get_range": 0.8}.get(operation.kind, 0.0)
-
-    store, truth = MemoryStore(), Truth()
-    slow = FaultyStore(store, before=takes)
-    with Trainer(
-        slow, hf.Grid(rule=hf.DeadShare(0.0)), truth, runtime=Runtime(monotonic_s=lambda: clock[0])
-    ) as trainer:
-        for number in range(20):
-            trainer.save({"wide": range(number, number + 20)}, arranged=True)
-    run = Run(store)
-    kinds = [info.kind for info in run.checkpoints()]
-    assert 1 < kinds.count(Kind.FULL) < len(kinds) / 3, kinds
-    assert all(rows_above(run, info.id) == 0 for info in run.checkpoints() if info.kind is Kind.FULL)
     check(store, truth)
 
 

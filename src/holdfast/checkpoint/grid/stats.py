@@ -25,11 +25,6 @@ class GridStats:
     index_bytes: int = 0
     bytes_above_baseline: int = 0
 
-    @property
-    def read_bytes_per_s(self) -> float | None:
-        """How fast verified bytes came from the store; None before the first round."""
-        return self.read_bytes / self.read_s if self.read_s else None
-
     def to_json(self) -> dict[str, float]:
         """As JSON."""
         return {each.name: getattr(self, each.name) for each in fields(self)}

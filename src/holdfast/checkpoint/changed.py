@@ -1,0 +1,54 @@
+"""How much of the tables changed, by what it would take to store it: what a strategy weighs against a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from holdfast.codec import Codec
+from holdfast.codec.chunk import Codecs, codecs_text, record_bytes
+from holdfast.format.layout import row_bytes
+from holdfast.types import TableSpec
+
+_ID_BYTES = 4  # of a row in a delta, at most, where a table has fewer than 2^32 of them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedRows:
+    """Rows of a table that changed, of all that this rank stores."""
+
+    rows: int
+    since_last: int  # checkpoint
+    since_baseline: int
+    baseline_row_bytes: int
+    delta_row_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedShares:
+    """What changed, as shares of a baseline's bytes."""
+
+    increment: float  # since the last checkpoint
+    above_baseline: float
+
+    @classmethod
+    def of(cls, tables: Iterable[ChangedRows]) -> ChangedShares:
+        """Of all tables together."""
+        tables = tuple(tables)
+        baseline = max(1, sum(each.rows * each.baseline_row_bytes for each in tables))
+        return cls(
+            increment=sum(each.since_last * each.delta_row_bytes for each in tables) / baseline,
+            above_baseline=sum(each.since_baseline * each.delta_row_bytes for each in tables) / baseline,
+        )
+
+
+def baseline_row_bytes(spec: TableSpec, codecs: Codecs) -> int:
+    """What a row takes where all of them are stored."""
+    return record_bytes(spec.columns, codecs_text(codecs)) if codecs else row_bytes(spec.columns)
+
+
+def delta_row_bytes(spec: TableSpec, codecs: Codecs, difference: Codec | None) -> int:
+    """What a row takes in a delta, its weights as a difference where there is a codec for it."""
+    if difference is not None:
+        codecs = {**codecs, spec.columns[0].name: difference}
+    return baseline_row_bytes(spec, codecs) + _ID_BYTES
