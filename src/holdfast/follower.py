@@ -58,7 +58,7 @@ class Follower:
             raise ConfigurationError(f"staging_bytes={staging_bytes} does not fit: take a number of at least 0")
         if spill is not None and not Path(spill).is_dir():
             raise ConfigurationError(f"spill={os.fspath(spill)!r} does not fit: there is no such folder")
-        store = open_store(url, options=options) if isinstance(url, str | os.PathLike) else url
+        store = open_store(url, options=options, patience_s=_RETRY_S) if isinstance(url, str | os.PathLike) else url
         self._runtime = runtime
         self._gate = Gate()
         self._updater = Updater(

@@ -278,5 +278,5 @@ class Run:
 
 
 def _open(url: str | os.PathLike[str] | Store, options: Mapping[str, str] | None) -> Store:
-    store = open_store(url, options=options) if isinstance(url, str | os.PathLike) else url
+    store = open_store(url, options=options, patience_s=_RETRY_S) if isinstance(url, str | os.PathLike) else url
     return RetryingStore(store, total_s=_RETRY_S)

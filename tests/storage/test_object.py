@@ -1,9 +1,16 @@
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+
 import pytest
 
 from holdfast.errors import AccessDenied, ConfigurationError, ObjectExists, StorageUnavailable
 from holdfast.storage import ObjectStore, RetryingStore, Store, open_store
+from holdfast.storage.object_client import answer_time_s
 from holdfast.testing.server import S3Place, S3Server
 from holdfast.testing.store_suite import StoreSuite
 
@@ -99,3 +106,84 @@ def test_what_was_acknowledged_survives_a_kill_of_the_server(s3_server: S3Server
     assert bytes(store.get("object")) == bytes(9 << 20)
     with pytest.raises(ObjectExists):
         call(store, "create")
+
+
+class MuteServer:
+    """Accepts connections and never answers: it has no process that could."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        self._listening = listening
+        endpoint = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        credentials = {"region": "us-east-1", "access_key_id": "key", "secret_access_key": "secret"}
+        self.options = {"endpoint": endpoint, "allow_http": "true", **credentials}
+
+    def connections(self) -> int:
+        """How many were made since the last call."""
+        self._listening.settimeout(0.0)
+        count = 0
+        with suppress(BlockingIOError):
+            while True:
+                self._listening.accept()[0].close()
+                count += 1
+        return count
+
+
+@pytest.fixture
+def mute_server() -> Iterator[MuteServer]:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(64)
+        yield MuteServer(listening)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in CALLS if kind != "large put"])
+def test_a_request_that_a_server_accepted_and_never_answered_is_not_repeated_where_nobody_counts_the_time(
+    mute_server: MuteServer, kind: str
+) -> None:
+    store = ObjectStore("s3://bucket/run", mute_server.options, answer_s=0.5)
+    with pytest.raises(StorageUnavailable, match="did not answer"):
+        call(store, kind)
+    assert mute_server.connections() == 1
+
+
+def test_how_long_a_request_may_go_unanswered_follows_from_how_long_the_store_is_tried() -> None:
+    assert [answer_time_s(patience_s) for patience_s in (None, 0.0, 2.0, 30.0, 120.0)] == [60.0, 5.0, 5.0, 30.0, 60.0]
+
+
+def test_a_listing_of_a_mute_server_ends_when_the_patience_is_over(
+    mute_server: MuteServer,
+) -> None:
+    store = RetryingStore(open_store("s3://bucket/run", options=mute_server.options, patience_s=2.0), total_s=2.0)
+    with pytest.raises(StorageUnavailable, match=r"list of 'catalog/' failed 1 times in \d\.\d s"):
+        list(store.list("catalog/"))
+
+
+def test_a_process_forked_after_an_object_store_was_used_is_told_so(mute_server: MuteServer) -> None:
+    program = f"""
+import os
+from holdfast.errors import ConfigurationError, StorageUnavailable
+from holdfast.storage import ObjectStore
+
+options = { ({**mute_server.options, "timeout": "200ms"})!r}
+store = ObjectStore("s3://bucket/run", options)
+if os.fork() == 0:  # nothing was used yet: a fork is no harm
+    try:
+        store.get("object")
+    except StorageUnavailable:
+        os._exit(7)
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 7
+try:
+    store.get("object")
+except StorageUnavailable:
+    pass
+for each in (store, ObjectStore("s3://bucket/other", options)):
+    if os.fork() == 0:
+        try:
+            each.get("object")
+        except ConfigurationError as error:
+            os._exit(8 if "spawn" in str(error) and each.url in str(error) else 9)
+    assert os.waitstatus_to_exitcode(os.wait()[1]) == 8
+print("told")
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
+    assert ended.stdout == "told\n", ended.stderr

@@ -8,7 +8,7 @@ import pytest
 from holdfast.errors import ObjectExists, ObjectNotFound, StorageFull, StorageUnavailable
 from holdfast.runtime import Runtime
 from holdfast.storage import MemoryStore, RetryingStore, Store
-from holdfast.testing.faults import Fault, FaultyStore
+from holdfast.testing.faults import Fault, FaultyStore, Operation
 from holdfast.testing.store_suite import StoreSuite
 
 
@@ -60,6 +60,37 @@ def test_a_store_that_stays_away_is_reported_with_how_long_it_was_tried() -> Non
     with pytest.raises(StorageUnavailable, match=r"put of object failed \d+ times in \d+\.\d s; the last time: "):
         store.put("object", b"content")
     assert 10.0 < sum(clock.pauses_s) <= 30.0
+
+
+def test_whoever_waits_long_is_told_what_for_and_what_will_happen(caplog: pytest.LogCaptureFixture) -> None:
+    store = retrying(faulty(*range(1, 1000)), total_s=100.0)
+    with pytest.raises(StorageUnavailable):
+        store.get("object")
+    told = [record.getMessage() for record in caplog.records]
+    assert 2 <= len(told) <= 3  # every half minute
+    assert all("get of object failed" in each and "it is tried for 100 s in all" in each for each in told)
+
+
+def test_what_has_been_under_way_for_longest_is_known() -> None:
+    seen: list[str | None] = []
+
+    def look(_: Operation) -> None:
+        seen.append(store.oldest.what if store.oldest else None)
+
+    store = retrying(FaultyStore(MemoryStore(), before=look))
+    store.put("object", b"content")
+    list(store.list("o"))
+    assert seen == ["put of object", "list of 'o'"]
+    assert store.oldest is None
+
+
+def test_comparing_what_is_there_does_not_begin_the_patience_anew() -> None:
+    clock = Clock()
+    store = faulty(1, *range(3, 1000), fault=Fault.UNAVAILABLE)
+    store.before = lambda operation: store._store.put("catalog/1", b"theirs") if operation.kind == "put" else None
+    with pytest.raises(StorageUnavailable, match="put of catalog/1 failed"):
+        retrying(store, clock, total_s=30.0).put("catalog/1", b"ours", create=True)
+    assert sum(clock.pauses_s) <= 30.0
 
 
 def test_other_errors_are_not_tried_again() -> None:

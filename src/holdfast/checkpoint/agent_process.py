@@ -26,7 +26,8 @@ def main(arguments: list[str]) -> None:
     if not isinstance(config, Configure):
         raise SystemExit("holdfast agent: the trainer sent no configuration")
     _step_back(config.niceness)
-    store = RetryingStore(open_store(config.url, options=config.options), total_s=config.retry_s)
+    opened = open_store(config.url, options=config.options, patience_s=config.retry_s)
+    store = RetryingStore(opened, total_s=config.retry_s)
     buffer = FrameBuffer(memory_fd, frames=frames, frame_bytes=frame_bytes)
     Agent(channel, store, buffer, config).run(trainer)
 

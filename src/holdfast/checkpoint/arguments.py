@@ -34,10 +34,10 @@ class Place:
     url: str | os.PathLike[str] | Store
     options: Mapping[str, str] | None  # of an object store's client
 
-    def open(self) -> Store:
-        """The store. Nothing is contacted yet."""
+    def open(self, patience_s: float) -> Store:
+        """The store, which will be tried for so long when it does not answer. Nothing is contacted yet."""
         if isinstance(self.url, str | os.PathLike):
-            return open_store(self.url, options=self.options)
+            return open_store(self.url, options=self.options, patience_s=patience_s)
         return self.url
 
     def is_of_this_process(self, opened: Store) -> bool:

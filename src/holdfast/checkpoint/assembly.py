@@ -86,7 +86,7 @@ class Assembly:
         self._agreement = agreement
         self._metered = metered
         self._runtime = runtime
-        self._opened = place.open()
+        self._opened = place.open(settings.retry_s)
         self._store = RetryingStore(self._opened, total_s=settings.retry_s, runtime=runtime)
         self._chain = Chain(self._store, writer=f"rank {agreement.rank} of pid {os.getpid()}", runtime=runtime)
         self._tables = find_tables(training.models, training.optimizers, training.tables)

@@ -5,28 +5,27 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
 
 from holdfast.errors import ConfigurationError, ObjectNotFound
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage.base import Buffer, ObjectInfo
 from holdfast.storage.buffers import as_views, check_complete, check_range, total_bytes
 from holdfast.storage.names import check_name, check_prefix, is_name
+from holdfast.storage.object_client import ANSWER_S, FORK_GUARD, connect
 from holdfast.storage.object_errors import translated
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
-    from obstore.store import AzureStore, GCSStore, S3Store
+
+    from holdfast.storage.object_client import Client
 
 _PART_BYTES = 8 << 20
 _MOST_PARTS = 10_000  # of one S3 multipart upload
 _UPLOADS = 4
 _PAGE = 1000
-_REQUEST_RETRIES = 3  # short troubles only; longer ones are RetryingStore's
-_REQUEST_TIMEOUT = "120s"  # a whole object of an exclusive create goes in one request
+_TRANSFER_BYTES = 1 << 20  # more than this takes its time
 
 
 class ObjectStore:
@@ -38,11 +37,17 @@ class ObjectStore:
     go in parts.
     """
 
-    def __init__(self, url: str, options: Mapping[str, str] | None = None, runtime: Runtime = SYSTEM) -> None:
+    def __init__(
+        self,
+        url: str,
+        options: Mapping[str, str] | None = None,
+        runtime: Runtime = SYSTEM,
+        *,
+        answer_s: float = ANSWER_S,
+    ) -> None:
         self._url = url
         self._runtime = runtime
-        self._backend = _connect(url, options or {}, _REQUEST_RETRIES)
-        self._unrepeated = _connect(url, options or {}, 0)
+        self._clients = connect(url, options or {}, answer_s)
 
     @property
     def url(self) -> str:
@@ -54,26 +59,26 @@ class ObjectStore:
         size_bytes = total_bytes(views)
         with self._explained(name):
             if create:
-                self._unrepeated.put(name, views, mode="create")
+                self._clients.once.put(name, views, mode="create")
             elif size_bytes <= _PART_BYTES:
-                self._backend.put(name, views, use_multipart=False)
+                self._client_for(size_bytes).put(name, views, use_multipart=False)
             else:
                 part_bytes = max(_PART_BYTES, -(-size_bytes // _MOST_PARTS))
-                self._backend.put(name, iter(views), chunk_size=part_bytes, max_concurrency=_UPLOADS)
+                self._clients.transfer.put(name, iter(views), chunk_size=part_bytes, max_concurrency=_UPLOADS)
 
     def get(self, name: str) -> Buffer:
         check_name(name)
         with self._explained(name):
-            return memoryview(self._backend.get(name).bytes())
+            return memoryview(self._clients.repeated.get(name).bytes())
 
     def get_range(self, name: str, start: int, stop: int, *, into: memoryview | None = None) -> Buffer:
         check_name(name)
         check_range(start, stop)
         with self._explained(name):
             if start == stop:  # cannot be asked for, but the object must be there and reach that far
-                size_bytes = self._backend.head(name)["size"]
+                size_bytes = self._clients.repeated.head(name)["size"]
                 return check_complete(name, b"", min(start, size_bytes), stop)
-            content = memoryview(self._backend.get_range(name, start=start, end=stop))
+            content = memoryview(self._client_for(stop - start).get_range(name, start=start, end=stop))
         return check_complete(name, content, start, stop)
 
     def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
@@ -85,7 +90,7 @@ class ObjectStore:
         doomed = [check_name(name) for name in names]
         try:
             with self._explained(f"{len(doomed)} objects"):
-                self._backend.delete(doomed)
+                self._clients.repeated.delete(doomed)
         except ObjectNotFound:  # from Google and Azure, for the first missing one: the others may still be there
             for name in doomed:
                 self._delete_one(name)
@@ -93,15 +98,18 @@ class ObjectStore:
     def now_s(self) -> float:
         name = f"clock+{self._runtime.token()}"  # not an object's name, so no listing shows it
         with self._explained(name):
-            self._backend.put(name, b"", use_multipart=False)
-            modified = self._backend.head(name)["last_modified"]
-            self._backend.delete([name])
+            self._clients.repeated.put(name, b"", use_multipart=False)
+            modified = self._clients.repeated.head(name)["last_modified"]
+            self._clients.repeated.delete([name])
         return modified.timestamp()
+
+    def _client_for(self, size_bytes: int) -> Client:
+        return self._clients.transfer if size_bytes > _TRANSFER_BYTES else self._clients.repeated
 
     def _delete_one(self, name: str) -> None:
         try:
             with self._explained(name):
-                self._backend.delete([name])
+                self._clients.repeated.delete([name])
         except ObjectNotFound:
             pass
 
@@ -132,7 +140,7 @@ class ObjectStore:
             yield from sorted(together, key=lambda meta: meta["path"])
 
     def _pages(self, directory: str, offset: str | None) -> Iterator[ObjectMeta]:
-        pages = self._backend.list(directory or None, offset=offset, chunk_size=_PAGE)
+        pages = self._clients.repeated.list(directory or None, offset=offset, chunk_size=_PAGE)
         while True:
             with self._explained(f"list of {directory!r}"):
                 page = next(pages, None)
@@ -144,6 +152,7 @@ class ObjectStore:
     def _explained(self, what: str) -> Iterator[None]:
         from obstore.exceptions import BaseError
 
+        FORK_GUARD.check(self.url)
         try:
             yield
         except (BaseError, OSError) as error:
@@ -158,37 +167,3 @@ def _offset(directory: str, start: str) -> str | None:
     """Something that sorts before ``start`` and all that follows it, in name order and directory by directory."""
     shorter = _stem(start, directory)[:-1] if start.startswith(directory) else ""
     return directory + shorter if shorter else None
-
-
-def _connect(url: str, options: Mapping[str, str], retries: int) -> S3Store | GCSStore | AzureStore:
-    try:
-        from obstore.store import AzureStore, GCSStore, S3Store
-    except ImportError as error:
-        raise ConfigurationError(f"{url}: object stores need obstore; pip install holdfast[object]") from error
-    parts = urlsplit(url)
-    kinds: dict[str, Any] = {"s3": S3Store, "gs": GCSStore, "gcs": GCSStore, "az": AzureStore, "abfs": AzureStore}
-    config = {"timeout": _REQUEST_TIMEOUT, **_account(parts.netloc), **_checked(url, options)}
-    bucket = parts.netloc.partition("@")[0]
-    if not bucket:
-        raise ConfigurationError(f"{url}: names no bucket; write {parts.scheme}://bucket/path")
-    retry = {"max_retries": retries, "retry_timeout": timedelta(seconds=30)}
-    try:
-        store: S3Store | GCSStore | AzureStore = kinds[parts.scheme](
-            bucket, prefix=parts.path.strip("/") or None, config=config, retry_config=retry
-        )
-    except Exception as error:
-        raise ConfigurationError(f"{url}: {str(error).partition(chr(10))[0]}") from error
-    return store
-
-
-def _account(place: str) -> dict[str, str]:
-    """Azure's ``container@account.host`` names the account too."""
-    _, separator, host = place.partition("@")
-    return {"account_name": host.partition(".")[0]} if separator else {}
-
-
-def _checked(url: str, options: Mapping[str, str]) -> Mapping[str, str]:
-    endpoint = options.get("endpoint", "https://")
-    if not endpoint.startswith(("http://", "https://")):
-        raise ConfigurationError(f"{url}: the endpoint {endpoint!r} must begin with https:// or http://")
-    return options

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Lock
 from typing import TypeVar
 
 from holdfast.errors import ObjectExists, ObjectNotFound, StorageUnavailable
@@ -12,11 +16,25 @@ from holdfast.storage.buffers import as_views, same_bytes
 from holdfast.storage.listing import list_names
 from holdfast.storage.names import check_prefix
 
+logger = logging.getLogger("holdfast")
+
 _T = TypeVar("_T")
+_TELL_EVERY_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnderWay:
+    """An operation that has not ended, and since when, by the monotonic clock."""
+
+    what: str
+    since_s: float
 
 
 class RetryingStore:
     """A Store that tries again, with growing random pauses, while another one is unavailable.
+
+    No attempt begins later than ``total_s`` after the first, so an operation takes that long and one attempt at most.
+    Whoever waits is told now and then.
 
     An attempt that failed may still have created its object. So an exclusive create that finds the object there on a
     later attempt compares: the same bytes count as its own success. Writers that contend for a name must therefore
@@ -37,10 +55,18 @@ class RetryingStore:
         self._first_pause_s = first_pause_s
         self._longest_pause_s = longest_pause_s
         self._runtime = runtime
+        self._lock = Lock()
+        self._under_way: list[UnderWay] = []  # oldest first
 
     @property
     def url(self) -> str:
         return self._store.url
+
+    @property
+    def oldest(self) -> UnderWay | None:
+        """The operation that has been under way for longest."""
+        with self._lock:
+            return self._under_way[0] if self._under_way else None
 
     def put(self, name: str, data: Buffer | Sequence[Buffer], *, create: bool = False) -> None:
         views = as_views(data)
@@ -96,26 +122,40 @@ class RetryingStore:
 
     def _holds(self, name: str, views: Sequence[memoryview]) -> bool:
         try:
-            return same_bytes(self.get(name), views)
+            return same_bytes(self._store.get(name), views)
         except ObjectNotFound:
             return False
 
     def _retry(self, what: str, attempt: Callable[[bool], _T]) -> _T:
-        started_s = self._runtime.monotonic_s()
         pause_s = self._first_pause_s
         attempts = 0
-        while True:
-            attempts += 1
-            try:
-                return attempt(attempts == 1)
-            except StorageUnavailable as error:
-                tried_s = self._runtime.monotonic_s() - started_s
-                if tried_s + pause_s > self._total_s:
-                    raise StorageUnavailable(
-                        f"{self.url}: {what} failed {attempts} times in {tried_s:.1f} s; the last time: {error}"
-                    ) from error
-            self._runtime.sleep(pause_s * (0.5 + 0.5 * self._chance()))
-            pause_s = min(2 * pause_s, self._longest_pause_s)
+        with self._counted(what) as operation:
+            told_s = operation.since_s
+            while True:
+                attempts += 1
+                try:
+                    return attempt(attempts == 1)
+                except StorageUnavailable as error:
+                    now_s = self._runtime.monotonic_s()
+                    failed = f"{self.url}: {what} failed {attempts} times in {now_s - operation.since_s:.1f} s"
+                    if now_s - operation.since_s + pause_s > self._total_s:
+                        raise StorageUnavailable(f"{failed}; the last time: {error}") from error
+                    if now_s - told_s >= _TELL_EVERY_S:
+                        told_s = now_s
+                        logger.warning("%s; it is tried for %.0f s in all; %s", failed, self._total_s, error)
+                self._runtime.sleep(pause_s * (0.5 + 0.5 * self._chance()))
+                pause_s = min(2 * pause_s, self._longest_pause_s)
+
+    @contextmanager
+    def _counted(self, what: str) -> Iterator[UnderWay]:
+        operation = UnderWay(what=what, since_s=self._runtime.monotonic_s())
+        with self._lock:
+            self._under_way.append(operation)
+        try:
+            yield operation
+        finally:
+            with self._lock:
+                self._under_way[:] = [each for each in self._under_way if each is not operation]
 
     def _chance(self) -> float:
         """Between 0 and 1, different in every process, so that those that failed together do not return together."""

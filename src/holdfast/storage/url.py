@@ -15,11 +15,15 @@ OBJECT_SCHEMES = ("s3", "gs", "gcs", "az", "abfs")
 _SCHEMES = ("file", "memory", *OBJECT_SCHEMES)
 
 
-def open_store(url: str | os.PathLike[str], *, options: Mapping[str, str] | None = None) -> Store:
+def open_store(
+    url: str | os.PathLike[str], *, options: Mapping[str, str] | None = None, patience_s: float | None = None
+) -> Store:
     """The store at a local path or a ``file://``, ``memory://``, ``s3://``, ``gs://``, ``az://`` or ``abfs://`` URL.
 
     ``options`` go to the object store's client (endpoint, region, credentials, ``allow_http``, ``timeout``, ...) and
-    win over the environment variables it reads. Nothing is contacted or created yet.
+    win over the environment variables it reads. ``patience_s`` is how long whoever uses the store will try it when it
+    does not answer: a single request waits no longer than that (and five seconds at least, a minute at most; longer
+    only while it moves megabytes). Nothing is contacted or created yet.
     """
     text = os.fspath(url)
     scheme, separator, rest = text.partition("://")
@@ -30,8 +34,9 @@ def open_store(url: str | os.PathLike[str], *, options: Mapping[str, str] | None
         rest = _path_of(text, rest)
     if scheme in OBJECT_SCHEMES:
         from holdfast.storage.object import ObjectStore
+        from holdfast.storage.object_client import answer_time_s
 
-        return ObjectStore(text, options)
+        return ObjectStore(text, options, answer_s=answer_time_s(patience_s))
     if scheme not in _SCHEMES:
         raise ConfigurationError(f"{text}: unknown scheme {scheme!r}; use a local path or one of {_known()}")
     if options:
