@@ -33,34 +33,44 @@ from holdfast.format.catalog import (
 from holdfast.format.document import seal, unseal
 from holdfast.types import CheckpointInfo, Kind
 
-counts = st.integers(0, 2**63)
+counts = st.integers(0, 2**63 - 1)
+positive = st.integers(1, 2**63 - 1)
 times = st.floats(0, 1e12)
 names = st.text(max_size=8)
 maybe = st.none() | names
+several = st.lists(names, max_size=2, unique=True).map(tuple)
 metrics = st.dictionaries(names, st.floats(allow_nan=False), max_size=3)
 kinds = st.sampled_from(Kind)
+
+
+def on_a_base(made: Any) -> Any:
+    """The same; what is full stands on nothing, all else on something."""
+    return replace(made, base=None if made.kind is Kind.FULL else made.base or "base")
+
+
 refs = st.builds(Ref, name=names, size_bytes=counts, digest=names)
 infos = st.builds(
     CheckpointInfo,
     id=names, step=counts, term=counts, kind=kinds, parent=maybe, base=maybe, created_s=times, size_bytes=counts,
     rows_written=counts, full_bytes=counts, tag=maybe, metrics=metrics, abandoned=st.booleans(),
     stall_s=st.none() | times, duration_s=st.none() | times,
-)  # fmt: skip
+).map(on_a_base)  # fmt: skip
 entries = st.lists(st.builds(Entry, info=infos, record=refs), max_size=3).map(tuple)
 intents = st.builds(
     Intent,
-    checkpoint=names, step=counts, term=counts, kind=kinds, parent=maybe, base=maybe, world=counts, created_s=times,
+    checkpoint=names, step=counts, term=counts, kind=kinds, parent=maybe, base=maybe, world=positive, created_s=times,
     overlap=names, tag=maybe, metrics=metrics,
-)  # fmt: skip
+).map(on_a_base)  # fmt: skip
 catalogs = st.builds(
     Catalog,
-    run=names, number=counts, parent=st.none() | refs, term=counts, writer=names, commit=names, reason=names,
-    created_s=times, head=maybe, entries=entries,
-    pages=st.lists(st.builds(Page, ref=refs, entries=counts), max_size=3).map(tuple),
+    run=names, number=st.integers(2**32, 2**63 - 1), parent=st.none() | refs, term=positive,
+    writer=names, commit=names, reason=names, created_s=times, head=maybe, entries=entries,
+    pages=st.lists(st.builds(Page, ref=refs, entries=positive), max_size=3).map(tuple),
     garbage=st.lists(
-        st.builds(Garbage, folder=names, dropped_s=times, names=st.lists(names, max_size=2).map(tuple)), max_size=3
+        st.builds(Garbage, folder=names, dropped_s=times, names=several), max_size=3
     ).map(tuple),
-    lineage=st.lists(st.tuples(counts, names), max_size=3).map(tuple),
+    lineage=st.lists(st.tuples(st.integers(1, 2**32 - 1), names), max_size=3, unique_by=lambda each: each[0])
+    .map(lambda found: tuple(sorted(found, reverse=True))),
     options=st.dictionaries(names, counts, max_size=2), priority=entries,
 )  # fmt: skip
 
@@ -161,6 +171,19 @@ def test_every_flipped_byte_and_truncation_is_damage() -> None:
         lambda body: body.update(pages=[[]]),
         lambda body: body.update(garbage=3),
         lambda body: body.update(lineage=[[1]]),
+        lambda body: body.update(lineage=[[6, "c6"], [6, "c6"]]),
+        lambda body: body.update(number=0),
+        lambda body: body.update(term=True),
+        lambda body: body.update(created_s="1.5"),
+        lambda body: body["pages"][0].__setitem__(3, -1),
+        lambda body: body["entries"][0].update(step=2**63),
+        lambda body: body["entries"][0].update(rows_written=1.0),
+        lambda body: body["entries"][0].update(size_bytes=-1),
+        lambda body: body["entries"][0].update(abandoned=0),
+        lambda body: body["entries"][0].update(base="s"),
+        lambda body: body["entries"][0].update(id="s000000000002-t00001-00000001"),
+        lambda body: body["entries"][0]["record"].__setitem__(1, None),
+        lambda body: body["garbage"][0].__setitem__(1, 10**400),
     ],
 )
 def test_a_sealed_catalog_with_malformed_fields_is_damage(breakage: Callable[[dict[str, Any]], object]) -> None:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from holdfast.errors import DamagedData, ObjectNotFound, StorageError
-from holdfast.format.document import parse, seal, unseal
+from holdfast.format import fields
+from holdfast.format.document import Json, parse, seal, unseal
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store
 
@@ -41,7 +42,16 @@ class Lease:
     def decode(cls, data: bytes | bytearray | memoryview, *, name: str) -> Lease:
         """Parse and check the object ``name``."""
         body = unseal("lease", 1, data, name=name)
-        return parse(name, lambda: cls(**{**body, "checkpoints": tuple(body["checkpoints"])}))
+        return parse(name, lambda: cls._from_json(body))
+
+    @classmethod
+    def _from_json(cls, body: Json) -> Lease:
+        return cls(
+            kind=fields.text(body["kind"], "kind"),
+            holder=fields.text(body["holder"], "holder"),
+            checkpoints=fields.texts(body["checkpoints"], "checkpoints"),
+            ttl_s=fields.real(body["ttl_s"], "ttl_s", least=0.0),
+        )
 
 
 def live_leases(store: Store, kind: str) -> list[Lease]:

@@ -13,13 +13,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.format.document import parse, seal, unseal
+from holdfast.format import fields
+from holdfast.format.document import Json, parse, seal, unseal
 from holdfast.types import EXACTLY, CheckpointInfo, Kind, Stored
 
 CATALOG_PREFIX = "catalog/"
 DATA_PREFIX = "data/"
 LINEAGE_LENGTH = 32  # ancestors a catalog names, so that a writer can tell whether its commit counted
 HISTORY_PREFIX = "history/"
+_NO_NUMBERS = ("nan", "inf", "-inf")  # metrics that JSON has no number for
 _TIMES = ("stall_s", "duration_s")  # of an entry; left out where they are not known
 _ID = re.compile(r"s(\d{12,})-t(\d{5,})-[0-9a-f]+")
 
@@ -70,15 +72,21 @@ def _metrics_to_json(metrics: Mapping[str, float]) -> dict[str, float | str]:
     return {name: value if math.isfinite(value) else repr(value) for name, value in values.items()}
 
 
-def _metrics_from_json(body: dict[str, float | str]) -> dict[str, float]:
-    return {name: float(value) for name, value in body.items()}
+def _metrics_from_json(body: Json) -> dict[str, float]:
+    return {name: _metric(value) for name, value in fields.fields(body, "metrics").items()}
+
+
+def _metric(value: Json) -> float:
+    return float(value) if value in _NO_NUMBERS else fields.real(value, "a metric")
 
 
 def _stored_from_json(body: list[Any]) -> Stored:
-    bits, method, difference = body
-    if not (isinstance(bits, int) and isinstance(method, str) and isinstance(difference, bool)):
-        raise ValueError(f"{body!r} does not say how a table is stored")
-    return Stored(bits=bits, method=method, difference=difference)
+    bits, method, difference = fields.items(body, "stored", 3)
+    return Stored(
+        bits=fields.integer(bits, "the bits of a table", least=1, most=8),
+        method=fields.text(method, "the method of a table"),
+        difference=fields.flag(difference, "the difference of a table"),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +104,12 @@ class Ref:
     @classmethod
     def from_json(cls, body: list[Any]) -> Ref:
         """The inverse of to_json."""
-        name, size_bytes, digest = body
-        return cls(name=name, size_bytes=size_bytes, digest=digest)
+        name, size_bytes, digest = fields.items(body, "a reference", 3)
+        return cls(
+            name=fields.text(name, "the name of a reference"),
+            size_bytes=fields.integer(size_bytes, "the size of a reference"),
+            digest=fields.text(digest, "the digest of a reference"),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,9 +153,17 @@ class Intent:
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Intent:
         """The inverse of to_json."""
-        kind, metrics = Kind(body["kind"]), _metrics_from_json(body["metrics"])
-        stored = {table: _stored_from_json(each) for table, each in body["stored"].items()}
-        return cls(**{**body, "kind": kind, "metrics": metrics, "stored": stored})
+        named = _named(body, body["checkpoint"])
+        _require_only(body, {*named, "checkpoint", "world", "overlap", "restores", "stored"})
+        stored = fields.fields(body["stored"], "stored")
+        return cls(
+            checkpoint=fields.text(body["checkpoint"], "checkpoint"),
+            world=fields.integer(body["world"], "world", least=1),
+            overlap=fields.text(body["overlap"], "overlap"),
+            restores=fields.integer(body["restores"], "restores"),
+            stored={table: _stored_from_json(each) for table, each in stored.items()},
+            **named,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,8 +185,15 @@ class Record:
     def decode(cls, data: bytes | bytearray | memoryview, *, name: str, verified: bool = False) -> Record:
         """Parse and check the object ``name``; ``verified``: its bytes were compared with their digest."""
         body = unseal("checkpoint", 1, data, name=name, verified=verified)
-        parts = parse(name, lambda: tuple(Ref.from_json(part) for part in body["parts"]))
-        return parse(name, lambda: cls(checkpoint=body["checkpoint"], parts=parts, manifest=body.get("manifest")))
+        return parse(name, lambda: cls._from_json(body))
+
+    @classmethod
+    def _from_json(cls, body: Json) -> Record:
+        parts = tuple(Ref.from_json(part) for part in fields.items(body["parts"], "parts"))
+        manifest = fields.maybe(fields.fields, body.get("manifest"), "manifest")
+        if manifest is not None and parts:
+            raise ValueError("there are parts beside the manifest of the only one")
+        return cls(checkpoint=fields.text(body["checkpoint"], "checkpoint"), parts=parts, manifest=manifest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,10 +224,13 @@ class Entry:
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Entry:
         """The inverse of to_json."""
-        fields = dict(body)
-        record, rounds = Ref.from_json(fields.pop("record")), tuple(fields.pop("rounds", ()))
-        fields["kind"], fields["metrics"] = Kind(fields["kind"]), _metrics_from_json(fields["metrics"])
-        return cls(info=CheckpointInfo(**fields), record=record, rounds=rounds)
+        named = _named(body, body["id"])
+        named |= {key: fields.integer(body[key], key) for key in ("size_bytes", "rows_written", "full_bytes")}
+        named |= {key: fields.real(body[key], key, least=0.0) for key in _TIMES if body.get(key) is not None}
+        named |= {"id": fields.text(body["id"], "id"), "abandoned": fields.flag(body["abandoned"], "abandoned")}
+        _require_only(body, {*named, *_TIMES, "record", "rounds"})
+        rounds = fields.texts(body.get("rounds", []), "rounds")
+        return cls(info=CheckpointInfo(**named), record=Ref.from_json(body["record"]), rounds=rounds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,8 +251,12 @@ class Garbage:
     @classmethod
     def from_json(cls, body: list[Any]) -> Garbage:
         """The inverse of to_json."""
-        folder, dropped_s, *names = body
-        return cls(folder=folder, dropped_s=dropped_s, names=tuple(names[0]) if names else ())
+        folder, dropped_s, *names = fields.items(body, "garbage")  # no names: all of the folder
+        return cls(
+            folder=fields.text(folder, "the folder of garbage"),
+            dropped_s=fields.real(dropped_s, "dropped_s"),
+            names=fields.texts(names[0], "the names of garbage") if names else (),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,8 +279,12 @@ class OutlineRef:
     @classmethod
     def from_json(cls, body: list[Any]) -> OutlineRef:
         """The inverse of to_json."""
-        baseline, rank, *ref = body
-        return cls(baseline=baseline, rank=rank, ref=Ref.from_json(ref))
+        baseline, rank, *ref = fields.items(body, "outlines", 5)
+        return cls(
+            baseline=fields.text(baseline, "the baseline of an outline"),
+            rank=fields.integer(rank, "the rank of an outline"),
+            ref=Ref.from_json(ref),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,6 +293,16 @@ class Page:
 
     ref: Ref
     entries: int
+
+    def to_json(self) -> list[Any]:
+        """As JSON."""
+        return [*self.ref.to_json(), self.entries]
+
+    @classmethod
+    def from_json(cls, body: Json) -> Page:
+        """The inverse of to_json."""
+        *ref, entries = fields.items(body, "pages", 4)
+        return cls(ref=Ref.from_json(ref), entries=fields.integer(entries, "the length of a page", least=1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,7 +331,7 @@ class Catalog:
         body = {key: getattr(self, key) for key in self.__slots__}
         body["parent"] = self.parent.to_json() if self.parent else None
         body["entries"] = [entry.to_json() for entry in self.entries]
-        body["pages"] = [[*page.ref.to_json(), page.entries] for page in self.pages]
+        body["pages"] = [page.to_json() for page in self.pages]
         body["garbage"] = [item.to_json() for item in self.garbage]
         body["lineage"] = [list(item) for item in self.lineage]
         body["outlines"] = [outline.to_json() for outline in self.outlines]
@@ -301,15 +349,26 @@ class Catalog:
 
     @classmethod
     def _from_json(cls, body: dict[str, Any]) -> Catalog:
-        fields = dict(body)
-        fields["parent"] = Ref.from_json(body["parent"]) if body["parent"] else None
-        fields["entries"] = tuple(Entry.from_json(entry) for entry in body["entries"])
-        fields["pages"] = tuple(Page(ref=Ref.from_json(page[:3]), entries=page[3]) for page in body["pages"])
-        fields["garbage"] = tuple(Garbage.from_json(item) for item in body["garbage"])
-        fields["lineage"] = tuple((number, commit) for number, commit in body["lineage"])
-        fields["outlines"] = tuple(OutlineRef.from_json(outline) for outline in body.get("outlines", ()))
-        fields["priority"] = tuple(Entry.from_json(entry) for entry in body.get("priority", ()))
-        return cls(**fields)
+        number = fields.integer(body["number"], "number", least=1)
+        _require_only(body, set(cls.__slots__))
+        return cls(
+            run=fields.text(body["run"], "run"),
+            number=number,
+            parent=fields.maybe(lambda ref, _: Ref.from_json(ref), body["parent"], "parent"),
+            term=fields.integer(body["term"], "term", least=1),
+            writer=fields.text(body["writer"], "writer"),
+            commit=fields.text(body["commit"], "commit"),
+            reason=fields.text(body["reason"], "reason"),
+            created_s=fields.real(body["created_s"], "created_s"),
+            head=fields.maybe(fields.text, body["head"], "head"),
+            entries=tuple(map(Entry.from_json, fields.items(body["entries"], "entries"))),
+            pages=tuple(map(Page.from_json, fields.items(body["pages"], "pages"))),
+            garbage=tuple(map(Garbage.from_json, fields.items(body["garbage"], "garbage"))),
+            lineage=_lineage(body["lineage"], number),
+            options=fields.fields(body["options"], "options"),
+            outlines=tuple(map(OutlineRef.from_json, fields.items(body.get("outlines", []), "outlines"))),
+            priority=tuple(map(Entry.from_json, fields.items(body.get("priority", []), "priority"))),
+        )
 
     def descends_from(self, number: int, commit: str) -> bool:
         """Whether this catalog is, or names among its recent ancestors, the given commit."""
@@ -328,4 +387,41 @@ def encode_page(entries: tuple[Entry, ...]) -> bytes:
 def decode_page(data: bytes | bytearray | memoryview, *, name: str) -> tuple[Entry, ...]:
     """Parse and check the history page ``name``."""
     body = unseal("history", 1, data, name=name)
-    return parse(name, lambda: tuple(Entry.from_json(entry) for entry in body["entries"]))
+    return parse(name, lambda: tuple(map(Entry.from_json, fields.items(body["entries"], "entries"))))
+
+
+def _named(body: Json, identifier: str) -> dict[str, Any]:
+    """The fields that intents and entries have in common."""
+    kind, base = Kind(body["kind"]), fields.maybe(fields.text, body["base"], "base")
+    if (base is None) != (kind is Kind.FULL):
+        raise ValueError(f"base is {base!r} in a checkpoint of kind {kind.value}")
+    step, term = fields.integer(body["step"], "step"), fields.integer(body["term"], "term")
+    said = _ID.fullmatch(fields.text(identifier, "id"))
+    if said and (int(said.group(1)), int(said.group(2))) != (step, term):
+        raise ValueError(f"checkpoint {identifier} is said to be of step {step} and term {term}")
+    return {
+        "step": step,
+        "term": term,
+        "kind": kind,
+        "parent": fields.maybe(fields.text, body["parent"], "parent"),
+        "base": base,
+        "created_s": fields.real(body["created_s"], "created_s"),
+        "tag": fields.maybe(fields.text, body["tag"], "tag"),
+        "metrics": _metrics_from_json(body["metrics"]),
+    }
+
+
+def _require_only(body: Mapping[str, Json], known: set[str]) -> None:
+    """A field that this version does not have is no field of it."""
+    if unknown := body.keys() - known:
+        raise ValueError(f"unknown field {min(unknown)!r}")
+
+
+def _lineage(body: Json, number: int) -> tuple[tuple[int, str], ...]:
+    """Ancestors, the nearest first."""
+    found = []
+    for item in fields.items(body, "lineage"):
+        below, commit = fields.items(item, "lineage", 2)
+        number = fields.integer(below, "a number in lineage", least=1, most=number - 1)
+        found.append((number, fields.text(commit, "a commit in lineage")))
+    return tuple(found)

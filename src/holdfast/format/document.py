@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 from holdfast.errors import DamagedData
 
@@ -53,7 +53,7 @@ def unseal(kind: str, version: int, data: bytes | bytearray | memoryview, *, nam
         found = words[2].decode("ascii", "replace")
         raise DamagedData(name, f"is a {kind} of format version {found}; this release reads version {version}")
     try:
-        return json.loads(body)
+        return json.loads(body, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         raise DamagedData(name, f"holds no valid JSON: {error}") from error
 
@@ -62,5 +62,11 @@ def parse(name: str, build: Callable[[], T]) -> T:
     """Run ``build``; a missing or ill-typed field of the document ``name`` becomes DamagedData."""
     try:
         return build()
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except ValueError as error:
+        raise DamagedData(name, f"has a missing or malformed field: {error}") from error
+    except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
         raise DamagedData(name, f"has a missing or malformed field: {error!r}") from error
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")
