@@ -142,7 +142,7 @@ class Checkpointer:
 
     def save(self, tag: str | None = None, *, wait: bool = False) -> bool:
         """Save now; ``wait`` returns only when it is committed (and raises SaveFailed if it is not)."""
-        self._ensure_started()
+        self._ensure_started(stepping=True)
         taken = self._routine.save(tag)
         if wait:
             self._agents.drain()
@@ -236,16 +236,16 @@ class Checkpointer:
     # ---- inside --------------------------------------------------------------------------------------------------
 
     def _start(self, position: Position, *, pls: Mapping[str, Any] | None = None, stepping: bool = False) -> None:
-        self._stand_on(position, pls)
+        self._stand_on(position, pls, stepping=stepping)
         self._agents.start(position.term)
         self._started = True
         if not stepping:
             self._routine.save_baseline_if_due()
 
-    def _stand_on(self, position: Position, pls: Mapping[str, Any] | None) -> None:
+    def _stand_on(self, position: Position, pls: Mapping[str, Any] | None, *, stepping: bool = False) -> None:
         """Training begins, or goes on, from here; ``pls`` is the meter of lost samples as the checkpoint holds it."""
         self._outcomes.go_on(position)
-        self._routine.start(position.step, restored=position.checkpoint is not None)
+        self._routine.start(position.step, restored=position.checkpoint is not None, stepping=stepping)
         if self._metering is not None:
             self._metering.restore(pls, position.step)
             self.stats.pls = self._metering.meter.pls

@@ -267,7 +267,9 @@ class Trainer:
         return trace
 
     def checkpoint(self) -> Any:
-        return stored({"reader": self.reader.state(), "rng": capture_rng()})
+        state = self.reader.state()
+        self.reader.warn_gaps(state)
+        return stored({"reader": state, "rng": capture_rng()})
 
 
 def uninterrupted(make: Callable[[], Any]) -> tuple[list[Any], list[Any]]:

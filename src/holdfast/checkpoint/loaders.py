@@ -5,6 +5,7 @@ torchdata is not imported: its ``StatefulDataLoader`` is recognised as a torch `
 
 from __future__ import annotations
 
+import copy
 import inspect
 import itertools
 import warnings
@@ -65,6 +66,19 @@ def require_resumable(loader: object) -> StatefulLoader:
             stacklevel=4,
         )
     return loader
+
+
+def has_small_state(loader: StatefulLoader) -> bool:
+    """Whether the loader's state is a few numbers, so that it can be asked for at every step."""
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+        return False
+    return not hasattr(loader.dataset, "state_dict")
+
+
+def state_of(loader: StatefulLoader) -> dict[str, Any]:
+    """The loader's state, which later batches do not change."""
+    state = loader.state_dict()
+    return state if isinstance(loader, DataLoader) else copy.deepcopy(state)  # torchdata's is a copy already
 
 
 def is_replayed(loader: StatefulLoader, state: Mapping[str, Any]) -> bool:

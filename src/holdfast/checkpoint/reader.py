@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from holdfast.checkpoint.loaders import (
     ReadAheadLoader,
     begin_pass,
     continue_at,
     generator_states,
+    has_small_state,
     is_replayed,
     rebuild,
     replay,
     require_resumable,
     set_epoch,
     set_generator_states,
+    state_of,
     warn_replay,
 )
+from holdfast.checkpoint.places import Places
 from holdfast.checkpoint.rng import capture_rng, restore_rng
 from holdfast.checkpoint.workers import WorkerWatch
 from holdfast.errors import ReaderError
 
 logger = logging.getLogger("holdfast")
+
+_OVER: Final = object()  # instead of a batch
 
 
 class Reader:
@@ -39,14 +44,13 @@ class Reader:
         self._loader = require_resumable(loader)
         self._read_ahead = self._loader if isinstance(self._loader, ReadAheadLoader) else None
         self._workers = WorkerWatch(loader)
+        self.places = Places(self.state, cheap=has_small_state(self._loader))
         self._iterator: Iterator[Any] | None = None
         self._loaded: Mapping[str, Any] | None = None  # a state that no iterator has been opened from yet
         self._live = False
         self._outstanding = 0
         self._epoch = 0  # of the last batch handed out
         self._epoch_batches = 0
-        self._batches = 0
-        self._used = 0  # those of them that a step() followed
         self._told = False
         self._epoch_ended = False
         self._epoch_start: dict[str, Any] = {}  # generators before the epoch's iterator drew from them
@@ -88,40 +92,40 @@ class Reader:
         if self._live:
             raise ReaderError("batches() is already being iterated; finish or close that loop first")
         self._live = True
+        self.places.begin_loop()
         try:
-            while epochs is None or self._upcoming_epoch < epochs:
-                if self._iterator is None:
-                    self._iterator = self._open(on_iterator)
-                yield from self._rest(self._iterator)
-                self._end_pass(endless=epochs is None)
+            while not self._is_over(epochs):
+                self.places.ask()
+                if self._loaded is not None:
+                    self._continue(self._loaded, on_iterator)
+                with self.places.drawing():
+                    batch = self._next(epochs)
+                if batch is _OVER:
+                    break
+                self.places.hand_out()
+                yield batch
             self._outstanding = 0  # nothing more will be asked for
             if self._loaded is not None and on_iterator is not None:
                 on_iterator()
         finally:
             self._live = False
 
-    def used(self) -> None:
-        """The batches handed out so far were trained on."""
-        self._used = self._batches
-
-    def warn_gaps(self) -> None:
-        """Tell what a resume from here would skip: it would be too late then."""
-        if self._batches == 0 and not self._told:
+    def warn_gaps(self, saved: Mapping[str, Any] | None) -> None:
+        """Tell what a resume from ``saved`` would skip or refuse: it would be too late then."""
+        if self.places.handed_out == 0 and not self._told:
             self._told = True
-            logger.warning("loader= was given, but no batch was taken from batches(): its place is not saved")
-        if self._batches > self._used:
-            logger.warning(
-                "a batch was taken from batches() and no step() followed: after a resume it does not come again; "
-                "leave the loop after step(), not before it"
-            )
+            logger.warning("loader= was given, but no batch was taken from batches(): its position is not saved")
+        if saved is not None:
+            self._workers.warn(saved["workers"])
+        self.places.tell_skipped()
 
     def state(self) -> dict[str, Any] | None:
         """How to continue after the last batch handed out; None if there was none."""
         if self._loaded is not None:
             return dict(self._loaded)
-        if self._batches == 0:
+        if self.places.handed_out == 0:
             return None
-        state = self._loader.state_dict()
+        state = state_of(self._loader)
         replayed = is_replayed(self._loader, state)
         return {
             "loader": type(self._loader).__qualname__,
@@ -129,25 +133,29 @@ class Reader:
             "epoch": self._epoch,
             "epoch_batches": self._epoch_batches,
             "epoch_ended": self._epoch_ended,
-            "batches": self._batches,
+            "batches": self.places.handed_out,
             "epoch_start": self._epoch_start,
             "generators": generator_states(self._loader),
             "replayed": replayed,
             "workers": self._workers.capture(),
             "state": None if replayed else state,
+            "drawn": [],
         }
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from ``state`` at the next ``batches()``; raises ReaderError if this loader cannot."""
+    def load_state(self, state: Mapping[str, Any], rng: Mapping[str, Any] | None = None) -> None:
+        """Continue from ``state`` at the next ``batches()``; raises ReaderError if this loader cannot.
+
+        ``rng`` are the random numbers that were saved with it.
+        """
         if self._live:
             raise ReaderError("the batches are being iterated; leave that loop before going back")
         self._require_same("num_workers", state["num_workers"], self._num_workers)
         self._require_same("type", state["loader"], type(self._loader).__qualname__)
         self._workers.load(state["workers"])
         self._loaded, self._iterator, self._outstanding = state, None, 0
-        self._epoch, self._epoch_batches, self._batches = state["epoch"], state["epoch_batches"], state["batches"]
+        self._epoch, self._epoch_batches = state["epoch"], state["epoch_batches"]
         self._epoch_ended, self._epoch_start = state["epoch_ended"], state["epoch_start"]
-        self._used = self._batches
+        self.places.load(state, rng)
         if state["replayed"] and not self._epoch_ended:
             warn_replay(self._loader, self._epoch_batches)
 
@@ -166,16 +174,28 @@ class Reader:
                 f"exactly. Go back to {before}, or resume without the reader (every sample may then be read again)."
             )
 
-    def _open(self, on_iterator: Callable[[], None] | None) -> Iterator[Any]:
-        if self._loaded is None:
-            return self._begin_epoch()
-        iterator = self._resume(self._loaded)
+    def _is_over(self, epochs: int | None) -> bool:
+        return epochs is not None and self._upcoming_epoch >= epochs
+
+    def _continue(self, loaded: Mapping[str, Any], on_iterator: Callable[[], None] | None) -> None:
+        """Open what was loaded."""
+        self._iterator = self._resume(loaded)
         self._loaded = None
         if self._read_ahead is not None and self._outstanding:
             self._read_ahead.grant(self._outstanding)
         if on_iterator is not None:
             on_iterator()
-        return self._begin_epoch() if iterator is None else iterator
+
+    def _next(self, epochs: int | None) -> Any:
+        """The next batch of this pass or of one after it."""
+        while not self._is_over(epochs):
+            if self._iterator is None:
+                self._iterator = self._begin_epoch()
+            batch = self._fetch(self._iterator)
+            if batch is not _OVER:
+                return batch
+            self._end_pass(endless=epochs is None)
+        return _OVER
 
     def _resume(self, loaded: Mapping[str, Any]) -> Iterator[Any] | None:
         """The rest of the loaded epoch; None if it had ended."""
@@ -202,19 +222,18 @@ class Reader:
         self._workers.begin()
         return iterator
 
-    def _rest(self, iterator: Iterator[Any]) -> Iterator[Any]:
-        while True:
-            if self.reads_ahead and self._outstanding == 0:
-                raise ReaderError("a loader that reads ahead was asked for a batch that was not granted")
-            try:
-                batch = next(iterator)
-            except StopIteration:
-                return
-            self._workers.handed_out()
-            self._epoch_batches += 1
-            self._batches += 1
-            self._outstanding -= self.reads_ahead
-            yield batch
+    def _fetch(self, iterator: Iterator[Any]) -> Any:
+        """The next batch of this pass."""
+        if self.reads_ahead and self._outstanding == 0:
+            raise ReaderError("a loader that reads ahead was asked for a batch that was not granted")
+        try:
+            batch = next(iterator)
+        except StopIteration:
+            return _OVER
+        self._workers.handed_out()
+        self._epoch_batches += 1
+        self._outstanding -= self.reads_ahead
+        return batch
 
     def _end_pass(self, *, endless: bool) -> None:
         self._iterator = None
@@ -222,7 +241,7 @@ class Reader:
         if self._epoch_batches > 0:
             self._epoch_ended = True
         elif not behind:
-            if endless or self._batches > 0:
+            if endless or self.places.handed_out > 0:
                 raise ReaderError(
                     f"the {type(self._loader).__qualname__} gave no batch in epoch {self._epoch}; "
                     "it must give a whole pass at every iter(), and no empty one"

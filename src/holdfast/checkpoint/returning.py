@@ -80,7 +80,7 @@ class Returning:
     def restore_reader(self, rank: RankState) -> None:
         """Put the loader and the random state where the checkpoint left them."""
         if self._reader is not None and rank.reader is not None:
-            self._reader.load_state(rank.reader)
+            self._reader.load_state(rank.reader, rank.rng)
         elif self._reader is not None and rank.step:
             logger.warning("the checkpoint holds no reader state for this rank: the loader starts from its beginning")
         self._pending_rng = rank.rng

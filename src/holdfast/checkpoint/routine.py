@@ -10,6 +10,7 @@ from holdfast.checkpoint.agents import Agents
 from holdfast.checkpoint.agreement import Agreement
 from holdfast.checkpoint.intending import SaveRequest
 from holdfast.checkpoint.outcomes import Outcomes
+from holdfast.checkpoint.places import Places
 from holdfast.checkpoint.reader import Reader
 from holdfast.checkpoint.saver import Saver
 from holdfast.checkpoint.schedule import Schedule
@@ -49,10 +50,12 @@ class Routine:
         self._between = between
         self._termination = termination
         self._reader = reader
+        self._places = reader.places if reader is not None else Places()
         self._tracker = tracker
         self._counts_optimizers = counts_optimizers
-        self._optimizer_steps = 0  # with the last batch
-        self._accumulating = False  # gradients: no optimizer stepped with the last batch
+        self._optimizer_steps = 0  # when step() was called last
+        self._optimizer_rounds = 0
+        self._told_rounds = False
         self._metered = metered
         self._baseline_due = baseline_first
         self._metrics: Mapping[str, Any] = {}  # of the last batch; not looked at before a save
@@ -62,8 +65,11 @@ class Routine:
         """Where training stands."""
         return self._checkpoints.step
 
-    def start(self, step: int, *, restored: bool) -> None:
-        """Training begins, or goes on, at this step."""
+    def start(self, step: int, *, restored: bool, stepping: bool = False) -> None:
+        """Training begins, or goes on, at this step; ``stepping``: with optimizer steps that were made already."""
+        if not stepping:
+            self._missed_rounds()
+        self._places.start()
         for schedule in self._schedules():
             schedule.start(step, restored=restored)
         self._baseline_due = self._baseline_due and not restored
@@ -82,22 +88,23 @@ class Routine:
         Raises Terminated, everything saved, once some rank was told to end.
         """
         self._metrics = metrics
-        if self._reader is not None:
-            self._reader.used()
-        self._accumulating = not self._stepped()
-        if not self._accumulating:
+        stepped = self._stepped()
+        self._places.step(completed=stepped)
+        if stepped:
             self._after_step()
+        else:
+            self._checkpoints.grant()
 
     def save(self, tag: str | None) -> bool:
-        """Save now, whatever is due."""
+        """Save now, whatever is due: what the last optimizer step left, and the place of that step."""
+        self._catch_up()
         if not self._checkpoints.at_boundary:
             raise RunError("the reader has batches in flight that no step has used; save() works before it reads on")
-        if self._accumulating:
-            raise RunError("gradients are being accumulated: save() after the optimizer's step and the step() after it")
         return self._save(tag=tag, force=True)
 
     def finish(self) -> None:
         """Save what is new, unless the reader's state is ahead of the training's, and wait for it."""
+        self._catch_up()
         if self._checkpoints.has_news and self._checkpoints.at_boundary:
             self._save(force=True)
         elif self._checkpoints.has_news:
@@ -108,8 +115,37 @@ class Routine:
         """Whether an optimizer stepped since the last call; without any, every batch is a step."""
         if not self._counts_optimizers:
             return True
-        before, self._optimizer_steps = self._optimizer_steps, self._tracker.optimizer_steps
+        before = self._optimizer_steps
+        rounds = self._missed_rounds()
+        if rounds > 1 and not self._told_rounds:
+            self._told_rounds = True
+            logger.warning(
+                "an optimizer stepped %d times between two calls of step(), which counts as one step; "
+                "call step() once a batch, after the optimizer",
+                rounds,
+            )
         return self._optimizer_steps > before
+
+    def _missed_rounds(self) -> int:
+        """The optimizer steps since this was asked last: of several optimizers, those of the one that made most."""
+        before, self._optimizer_rounds = self._optimizer_rounds, self._tracker.optimizer_rounds
+        self._optimizer_steps = self._tracker.optimizer_steps
+        return self._optimizer_rounds - before
+
+    def _catch_up(self) -> None:
+        """Count the optimizer steps that no step() followed: the weights hold them, so the checkpoint says so."""
+        missed = self._missed_rounds()
+        if not missed:
+            return
+        for schedule in self._schedules():
+            schedule.step += missed
+        self._places.catch_up()
+        logger.warning(
+            "optimizers made %d steps that no step() followed; they are counted now, at step %d. Call step() once a "
+            "batch, after the optimizer: saves are due only there",
+            missed,
+            self.steps,
+        )
 
     def _after_step(self) -> None:
         for schedule in self._schedules():
@@ -140,10 +176,12 @@ class Routine:
             between.saved()
 
     def _save(self, *, tag: str | None = None, force: bool = False) -> bool:
+        request = self._request(tag)
         if self._reader is not None and self.steps:
-            self._reader.warn_gaps()
-        taken = self._saver.save(self._request(tag), force=force)
+            self._reader.warn_gaps(request.place.reader)
+        taken = self._saver.save(request, force=force)
         if taken:
+            self._baseline_due = False
             for schedule in self._schedules():
                 schedule.saved()
         return taken
@@ -153,7 +191,7 @@ class Routine:
             step=self.steps,
             tag=tag,
             metrics={name: float(value) for name, value in self._metrics.items()},
-            reader=self._reader.state() if self._reader is not None else None,
+            place=self._places.here(),
             pls=self._metered(self.steps) if self._metered is not None else None,
         )
 

@@ -161,7 +161,7 @@ class Saver:
         """What is this rank's own comes from the request, what all ranks do alike from the intent."""
         if intent.kind is Kind.PRIORITY:
             return self._contents.rows(intent.step)
-        rank = RankState(step=intent.step, reader=request.reader, rng=capture_rng())
+        rank = RankState(step=intent.step, reader=request.place.reader, rng=request.place.rng or capture_rng())
         job = self._outcomes.position.job_at(intent, request.pls) if self._agreement.rank == 0 else None
         return self._contents.checkpoint(intent, rank, job)
 

@@ -34,6 +34,7 @@ class Steps:
 
     def __init__(self, watches: Sequence[Watch], optimizers: Sequence[Optimizer], notices: Notices) -> None:
         self.count = 0  # of the optimizers given
+        self.count_of = {id(optimizer): 0 for optimizer in optimizers}
         self.ignored = False  # while set, nobody looks
         self._watches = tuple(watches)
         self._optimizers = tuple(optimizers)
@@ -132,7 +133,9 @@ class Steps:
         for watch in self._by_optimizer.get(id(optimizer), ()):
             if not watch.stepped():
                 self._notices.add(watch.table.name, _HOOKED)
-        self.count += id(optimizer) in self._by_optimizer
+        if id(optimizer) in self.count_of:
+            self.count += 1
+            self.count_of[id(optimizer)] += 1
         self._notices.publish()
 
     def _after_load(self, optimizer: Optimizer) -> None:

@@ -57,6 +57,11 @@ class Tracker:
         """How often ``step`` of any of the optimizers was called."""
         return self._steps.count
 
+    @property
+    def optimizer_rounds(self) -> int:
+        """The most steps that one of the optimizers made: that of each batch is one."""
+        return max(self._steps.count_of.values(), default=0)
+
     def observe(self, name: str, observer: Callable[[Tensor], None] | None) -> None:
         """Show somebody every gradient that moves a table."""
         self._watch(name).observer = observer

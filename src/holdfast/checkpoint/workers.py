@@ -44,22 +44,23 @@ class WorkerWatch:
         self._gave.add(worker)
 
     def capture(self) -> dict[str, Any] | None:
-        """What ``load`` needs, to go with the loader's state. Warns if the pass cannot be continued from here."""
+        """What ``load`` needs, to go with the loader's state."""
         if not self._active:
             return None
         state = self._loader.state_dict()
-        positions = self._positions(state)
-        restarted = [worker for worker in self._gave & positions.keys() if self._is_back(worker, positions)]
-        if restarted and not state["_iterator_finished"]:
-            warnings.warn(self._begins_anew(), HoldfastWarning, stacklevel=5)
         return {
             "first": self._first,
             "gave": set(self._gave),
             "exhausted": [
                 worker["worker_id"] for worker in _snapshots(state) if worker["fetcher_state"]["fetcher_ended"]
             ],
-            "cannot_continue": bool(restarted) and not state["_iterator_finished"],
+            "cannot_continue": self._has_begun_anew(state),
         }
+
+    def warn(self, captured: Mapping[str, Any] | None) -> None:
+        """Say at a save that the pass cannot be continued from there."""
+        if captured is not None and captured["cannot_continue"]:
+            warnings.warn(self._begins_anew(), HoldfastWarning, stacklevel=6)
 
     def load(self, captured: Mapping[str, Any] | None) -> None:
         """Go on in the pass that ``captured`` was taken in; raises ReaderError if batches would come twice."""
@@ -69,6 +70,11 @@ class WorkerWatch:
             raise ReaderError(f"{self._begins_anew()}; resume from another checkpoint, or without the reader.")
         self._first, self._gave = captured["first"], set(captured["gave"])
         self._exhausted = frozenset(captured["exhausted"])
+
+    def _has_begun_anew(self, state: Mapping[str, Any]) -> bool:
+        positions = self._positions(state)
+        restarted = any(self._is_back(worker, positions) for worker in self._gave & positions.keys())
+        return restarted and not state["_iterator_finished"]
 
     def _positions(self, state: Mapping[str, Any]) -> dict[int, Any]:
         if state["_steps_since_snapshot"]:
