@@ -133,7 +133,8 @@ class Checkpointer:
     def step(self, loss: Tensor | float | None = None, **metrics: Tensor | float) -> None:
         """Call once a batch, after the optimizer. Saves when a save is due; never forces a device sync otherwise.
 
-        While gradients are accumulated (no optimizer stepped since the last call) nothing is counted or saved.
+        While gradients are accumulated (no optimizer stepped since the last call) nothing is counted or saved. Each
+        call is for the oldest batch of ``batches()`` that had none: batches may be taken ahead.
         """
         self._ensure_started(stepping=True)
         if loss is not None:
@@ -141,7 +142,10 @@ class Checkpointer:
         self._routine.after_batch({name: as_metric(name, value) for name, value in metrics.items()})
 
     def save(self, tag: str | None = None, *, wait: bool = False) -> bool:
-        """Save now; ``wait`` returns only when it is committed (and raises SaveFailed if it is not)."""
+        """Save now, as of the last optimizer step; batches handed out or accumulated since come again after a resume.
+
+        ``wait`` returns only when it is committed (and raises SaveFailed if it is not).
+        """
         self._ensure_started(stepping=True)
         taken = self._routine.save(tag)
         if wait:

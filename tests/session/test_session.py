@@ -435,16 +435,6 @@ def test_a_metric_belongs_to_the_step_it_was_given_in(store: MemoryStore) -> Non
     assert ["auc" in info.metrics for info in hf.open_run(store).checkpoints()] == [True, False]
 
 
-def test_a_batch_without_a_step_is_told(store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
-    model, optimizers = build()
-    with checkpointer(store, model, optimizers, loader=StatefulDataLoader(list(range(30)), batch_size=None)) as guard:
-        for batch in guard.batches():
-            if guard.steps == 7:
-                break
-            guard.step(loss=train_step(model, optimizers, int(batch)))
-    assert "no step() followed" in caplog.text
-
-
 def test_a_loader_that_is_not_asked_through_batches_is_told(
     store: MemoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -454,16 +444,6 @@ def test_a_loader_that_is_not_asked_through_batches_is_told(
         for batch in loader:
             guard.step(loss=train_step(model, optimizers, int(batch)))
     assert "no batch was taken from batches()" in caplog.text
-
-
-def test_nothing_is_saved_on_demand_in_the_middle_of_an_accumulation(store: MemoryStore) -> None:
-    model, optimizers = build()
-    with checkpointer(store, model, optimizers) as guard:
-        guard.step(loss=train_step(model, optimizers, 0))
-        model(torch.zeros(1, 2, 1, dtype=torch.int64)).sum().backward()
-        guard.step()
-        with pytest.raises(RunError, match="accumulated"):
-            guard.save()
 
 
 def test_a_mistyped_step_fences_nobody(store: MemoryStore) -> None:

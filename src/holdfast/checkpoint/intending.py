@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.checkpoint.changed import ChangedShares
-from holdfast.checkpoint.places import Place
+from holdfast.checkpoint.places import NOWHERE, Place
 from holdfast.checkpoint.position import Position, fineness_of
 from holdfast.format.catalog import Intent, checkpoint_id
 from holdfast.policy import Grid, Overlap, Precision, Strategy, StrategyContext
@@ -24,7 +24,7 @@ class SaveRequest:
     step: int
     tag: str | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
-    place: Place = Place(reader=None, rng=None)
+    place: Place = NOWHERE
     priority: bool = False  # of the rows that come first, between two checkpoints
     pls: Mapping[str, Any] | None = None  # the meter of lost samples, as of this checkpoint
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-_MOST_AHEAD = 64  # batches; what takes more before its first step() does not take them ahead, it calls step() too rarely
+_MOST_AHEAD = (
+    64  # batches; what takes more before its first step() does not take them ahead, it calls step() too rarely
+)
 
 
 class Ledger:

@@ -25,6 +25,9 @@ class Place:
     rng: Mapping[str, Any] | None  # None: those of the moment
 
 
+NOWHERE = Place(reader=None, rng=None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Mark:
     batches: int  # in the weights
@@ -42,10 +45,11 @@ class _Ask:
 class Places:
     """Keeps the place of the last completed step for as long as batches are handed out or accumulated beyond it.
 
-    ``state`` tells how the reader goes on after the batch handed out last; later ones do not change it. Where that is not known to be ``cheap``,
-    places are kept from the first batch on that no optimizer step followed. A save is then what it would have been
-    right after the last optimizer step: batches that are in no weight come again. Batches that had been taken ahead of
-    that step are fetched again with the random numbers of then.
+    A save is what it would have been right after the last optimizer step: batches that are in no weight come again.
+    Those that had been taken ahead of that step are fetched again with the random numbers of then.
+
+    ``state`` tells how the reader goes on after the batch handed out last; later batches do not change it. Where it is
+    not known to be ``cheap``, places are kept from the first batch on that no optimizer step followed.
     """
 
     def __init__(self, state: Callable[[], ReaderState | None] | None = None, *, cheap: bool = False) -> None:
@@ -133,14 +137,7 @@ class Places:
             return Place(reader=self._after(ledger.completed), rng=None)
         if self._mark is not None and self._mark.batches == ledger.completed:
             return self._mark.place
-        self._keeps = True
-        logger.warning(
-            "%d batches since the last optimizer step are in no weight, and the %s of that step were not kept, because "
-            "until now a step followed every batch: %s",
-            ledger.handed_out - ledger.completed,
-            "random numbers" if self._state is None else "position and random numbers",
-            "those of the moment are saved" if self._state is None else "after a resume these batches do not come again",
-        )
+        self._tell_lost(ledger.handed_out - ledger.completed)
         return Place(reader=self._reader_state(), rng=None)
 
     def tell_skipped(self) -> None:
@@ -170,6 +167,18 @@ class Places:
         if not self._is_known(completed):
             return None
         return _Mark(batches=completed, place=Place(reader=self._after(completed), rng=capture_rng()))
+
+    def _tell_lost(self, batches: int) -> None:
+        self._keeps = True
+        consequence = (
+            "the random numbers of now are saved" if self._state is None else "after a resume they do not come again"
+        )
+        logger.warning(
+            "%d batches since the last optimizer step are in no weight, and where the training stood before them was "
+            "not kept, because until now an optimizer stepped after every batch: %s",
+            batches,
+            consequence,
+        )
 
     def _is_known(self, batches: int) -> bool:
         return all(number in self._asks for number in range(batches, self._ledger.handed_out))
