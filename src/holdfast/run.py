@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from holdfast.checkpoint import importing
 from holdfast.checkpoint.chain import Chain, Head
 from holdfast.checkpoint.changes import Clocks, annotate, prune
-from holdfast.checkpoint.collect import Collected, collect_dropped, collect_orphans
+from holdfast.checkpoint.collect import Collected, collect_catalogs, collect_dropped, collect_orphans
 from holdfast.checkpoint.crew import Progress
 from holdfast.checkpoint.export import TableDifference, difference, export_file
 from holdfast.checkpoint.grid.picture import GridPicture, draw_grid
@@ -131,8 +131,8 @@ class Run:
             return draw_grid([each.info for each in entries], parts, [len(each.rounds) for each in entries])
 
     def history(self) -> tuple[HistoryEvent, ...]:
-        """When trainers began the run, took it over and went back, as far as its catalogs tell."""
-        return read_history(self._store, self.head())
+        """When trainers began the run, took it over and went back, as far as it still tells."""
+        return read_history(self.head())
 
     def stored(self, step: int | str | None = None) -> tuple[StoredRows, ...]:
         """How precisely the rows are stored that a checkpoint, the newest by default, stands on."""
@@ -246,13 +246,9 @@ class Run:
         after = self._chain.commit(prune(retention, term=None, clocks=clocks))
         term = after.catalog.term
         dropped = [entry.info for entry in before.entries if entry.info.id not in after.by_id]
-        first = collect_dropped(self._store, self._chain, term=term, grace_s=grace_s)
-        second = collect_orphans(self._store, self._chain, term=term, grace_s=grace_s)
-        collected = Collected(
-            checkpoints=first.checkpoints,
-            objects=first.objects + second.objects,
-            size_bytes=first.size_bytes + second.size_bytes,
-        )
+        collected = collect_dropped(self._store, self._chain, term=term, grace_s=grace_s)
+        collected += collect_orphans(self._store, self._chain, term=term, grace_s=grace_s)
+        collected += collect_catalogs(self._store, self._chain, term=term)
         return dropped, collected
 
     def _plans(self, reader: VerifiedReader, head: Head, entry: Entry) -> dict[str, TablePlan]:

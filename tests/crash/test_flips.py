@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import holdfast as hf
-from holdfast.checkpoint import chain
+from holdfast.checkpoint import pages
 from holdfast.errors import CheckpointNotFound, DamagedData
 from holdfast.format.bundle import BLOCK_BYTES
 from holdfast.run import Run
@@ -42,8 +42,7 @@ STRATEGIES = {"differential": hf.OneShot(), "consecutive": hf.Consecutive()}
 @pytest.fixture(scope="module", params=STRATEGIES)
 def sample(request: pytest.FixtureRequest) -> Iterator[Sample]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chain, "_INLINE_ENTRIES", 2)  # so that a short run has history pages
-        patch.setattr(chain, "_PAGE_ENTRIES", 1)
+        patch.setattr(pages, "_INLINE_ITEMS", 2)  # so that a short run has history pages
         yield make_sample(STRATEGIES[request.param])
 
 

@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 import holdfast as hf
-from holdfast.checkpoint import chain
+from holdfast.checkpoint import pages
 from holdfast.errors import CheckpointNotFound, DamagedData
 from holdfast.format.bundle import BLOCK_BYTES
 from holdfast.format.catalog import Record, intent_name
@@ -150,8 +150,7 @@ def _places(manifest: Manifest) -> Iterator[tuple[Place, bool]]:
 def test_a_flipped_byte_anywhere_in_a_grid_is_found_by_all_who_read_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(chain, "_INLINE_ENTRIES", 2)  # so that a short run has history pages
-    monkeypatch.setattr(chain, "_PAGE_ENTRIES", 1)
+    monkeypatch.setattr(pages, "_INLINE_ITEMS", 2)  # so that a short run has history pages
     grid = Arranged(tmp_path)
     kinds = {name.rpartition("/")[2].split("-")[0] for name in (*grid.objects(), *bundles_named(grid.store))}
     assert {"rows", "replaced", "00000", "part", "checkpoint", "intent", "outline"} <= kinds

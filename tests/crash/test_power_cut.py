@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from holdfast.checkpoint import chain, collect
+from holdfast.checkpoint import collect, pages
 from holdfast.checkpoint.chain import Chain, Head
 from holdfast.checkpoint.resume import ModelRestorer
 from holdfast.checkpoint.state import TrainingState
@@ -71,8 +71,7 @@ class Recording:
 @pytest.fixture(autouse=True)
 def few_catalogs_of_few_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a short run, too, writes history pages and deletes old catalogs."""
-    monkeypatch.setattr(chain, "_INLINE_ENTRIES", 1)
-    monkeypatch.setattr(chain, "_PAGE_ENTRIES", 1)
+    monkeypatch.setattr(pages, "_INLINE_ITEMS", 1)
     monkeypatch.setattr(collect, "LINEAGE_LENGTH", 4)
 
 

@@ -15,6 +15,7 @@ from holdfast.format.catalog import (
     LINEAGE_LENGTH,
     Catalog,
     Entry,
+    Event,
     Garbage,
     Intent,
     Page,
@@ -22,8 +23,6 @@ from holdfast.format.catalog import (
     Ref,
     catalog_name,
     checkpoint_id,
-    decode_page,
-    encode_page,
     intent_name,
     object_name,
     part_name,
@@ -31,6 +30,7 @@ from holdfast.format.catalog import (
     term_of,
 )
 from holdfast.format.document import seal, unseal
+from holdfast.format.history import Delta, decode_page, encode_page
 from holdfast.types import CheckpointInfo, Kind
 
 counts = st.integers(0, 2**63 - 1)
@@ -56,6 +56,8 @@ infos = st.builds(
     stall_s=st.none() | times, duration_s=st.none() | times,
 ).map(on_a_base)  # fmt: skip
 entries = st.lists(st.builds(Entry, info=infos, record=refs), max_size=3).map(tuple)
+garbage = st.lists(st.builds(Garbage, folder=names, dropped_s=times, names=several), max_size=3).map(tuple)
+deltas = st.builds(Delta, entries=entries, changed=entries, dropped=several, garbage=garbage, collected=garbage)
 intents = st.builds(
     Intent,
     checkpoint=names, step=counts, term=counts, kind=kinds, parent=maybe, base=maybe, world=positive, created_s=times,
@@ -64,10 +66,14 @@ intents = st.builds(
 catalogs = st.builds(
     Catalog,
     run=names, number=st.integers(2**32, 2**63 - 1), parent=st.none() | refs, term=positive,
-    writer=names, commit=names, reason=names, created_s=times, head=maybe, entries=entries,
-    pages=st.lists(st.builds(Page, ref=refs, entries=positive), max_size=3).map(tuple),
-    garbage=st.lists(
-        st.builds(Garbage, folder=names, dropped_s=times, names=several), max_size=3
+    writer=names, commit=names, reason=names, created_s=times, head=maybe, entries=entries, changed=entries,
+    dropped=several, garbage=garbage, collected=garbage,
+    pages=st.lists(st.builds(Page, ref=refs, items=positive), max_size=3).map(tuple),
+    events=st.lists(
+        st.builds(
+            Event, reason=names, at_s=times, term=positive, writer=names, step=st.none() | counts, abandoned=counts
+        ),
+        max_size=2,
     ).map(tuple),
     lineage=st.lists(st.tuples(st.integers(1, 2**32 - 1), names), max_size=3, unique_by=lambda each: each[0])
     .map(lambda found: tuple(sorted(found, reverse=True))),
@@ -107,8 +113,8 @@ def test_every_record_comes_back(record: Record) -> None:
 
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(entries)
-def test_every_history_page_comes_back(page: tuple[Entry, ...]) -> None:
+@given(deltas)
+def test_every_history_page_comes_back(page: Delta) -> None:
     assert decode_page(encode_page(page), name="x") == page
 
 
@@ -126,7 +132,7 @@ REF = Ref(name="n", size_bytes=1, digest="d")
 @pytest.mark.parametrize("value", [math.nan, np.float64("nan"), np.float32("inf"), -math.inf, np.float32(0.5), 3, True])
 def test_metrics_of_any_number_type_come_back_as_floats(value: float) -> None:
     entry = Entry(info=info(metrics={"auc": value}), record=REF)
-    (found,) = decode_page(encode_page((entry,)), name="x")
+    (found,) = decode_page(encode_page(Delta(entries=(entry,))), name="x").entries
     assert type(found.info.metrics["auc"]) is float
     assert repr(found.info.metrics["auc"]) == repr(float(value))
 
@@ -142,7 +148,7 @@ EXAMPLE = Catalog(
     created_s=1.5,
     head="s",
     entries=(Entry(info=info(metrics={"auc": math.inf}), record=REF),),
-    pages=(Page(ref=REF, entries=64),),
+    pages=(Page(ref=REF, items=64),),
     garbage=(Garbage(folder="old", dropped_s=2.5),),
     lineage=((6, "c6"), (4, "c4")),
 )

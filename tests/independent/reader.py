@@ -32,8 +32,8 @@ class IndependentRun:
         self._name = f"catalog/{newest:012d}"
         self.catalog = self._objects.document("catalog", self._name)
         require(self.catalog["number"] == newest, self._name, "holds another number")
-        pages = [entry for page in self.catalog["pages"] for entry in self._page(page)]
-        self._entries: list[Json] = pages + self.catalog["entries"]
+        self._garbage: list[Any] = []
+        self._entries: list[Json] = self._listed()
         self._priority: list[Json] = self.catalog.get("priority", [])
         listed = self._entries + self._priority
         self._by_id: dict[str, Json] = {entry["id"]: entry for entry in listed}
@@ -46,6 +46,10 @@ class IndependentRun:
     def checkpoints(self) -> list[Json]:
         """Every checkpoint as its catalog or history page lists it, oldest first."""
         return self._entries
+
+    def garbage(self) -> list[Any]:
+        """What waits for deletion."""
+        return self._garbage
 
     def tables(self, checkpoint: str) -> dict[str, dict[str, Array]]:
         """All rows of all tables, by table name and column name."""
@@ -95,14 +99,32 @@ class IndependentRun:
             if not name.endswith(".safetensors"):
                 self._objects.document(None, name)
 
-    def _page(self, page: list[Any]) -> list[Json]:
-        entries: list[Json] = self._objects.referred("history", page[:3])["entries"]
-        require(len(entries) == page[3], page[0], "has another number of entries")
-        return entries
+    def _listed(self) -> list[Json]:
+        """What the pages and then the catalog do to the list, one after another; the garbage beside it."""
+        listed: dict[str, Json] = {}
+        for delta in [*map(self._page, self.catalog["pages"]), self.catalog]:
+            for gone in delta.get("dropped", []):
+                require(listed.pop(gone, None) is not None, self._name, "drops what was not listed")
+            for entry in delta.get("changed", []):
+                require(entry["id"] in listed, self._name, "changes what was not listed")
+                listed[entry["id"]] = entry
+            for entry in delta["entries"]:
+                require(entry["id"] not in listed, self._name, "lists a checkpoint twice")
+                listed[entry["id"]] = entry
+            for item in delta.get("collected", []):
+                require(item in self._garbage, self._name, "has collected what was not garbage")
+                self._garbage.remove(item)
+            self._garbage += delta.get("garbage", [])
+        return list(listed.values())
+
+    def _page(self, page: list[Any]) -> Json:
+        delta: Json = self._objects.referred("history", page[:3])
+        require(sum(map(len, delta.values())) == page[3], page[0], "has another number of items")
+        return delta
 
     def _check_catalog(self) -> None:
         name, catalog = self._name, self.catalog
-        dropped = [item[0] for item in catalog["garbage"] if len(item) == 2]  # others name single objects
+        dropped = [item[0] for item in self._garbage if len(item) == 2]  # others name single objects
         require(not any(gone in self._by_id for gone in dropped), name, "keeps what it dropped")
         require(catalog["head"] is None or catalog["head"] in self._by_id, name, "stands on what it does not list")
         if catalog["parent"] is None:

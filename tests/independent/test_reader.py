@@ -21,7 +21,7 @@ from holdfast.checkpoint.buffer import PAGE
 from holdfast.checkpoint.chain import Chain, Draft
 from holdfast.checkpoint.changes import go_back, take_over
 from holdfast.format.bundle import BLOCK_BYTES
-from holdfast.format.catalog import Entry, Intent, Ref, checkpoint_id
+from holdfast.format.catalog import Entry, Garbage, Intent, Ref, checkpoint_id
 from holdfast.format.state import JobState, RankState, SavedState, SharedState
 from holdfast.format.tree import encode_tree
 from holdfast.storage import LocalStore
@@ -242,11 +242,26 @@ def test_checkpoints_on_history_pages_are_listed_in_order(tmp_path: Path) -> Non
         full_bytes=0,
     )  # fmt: skip
     record = Ref(name="data/x/checkpoint", size_bytes=0, digest="")
-    entries = tuple(Entry(info=replace(info, id=f"c{number}", step=number), record=record) for number in range(300))
-    chain.commit(lambda head: Draft(reason="test", term=1, head=None, entries=entries))
-    run = IndependentRun(tmp_path)
-    assert len(run.catalog["pages"]) == 3
-    assert [entry["id"] for entry in run.checkpoints()] == [entry.info.id for entry in entries]
+    chance, entries, garbage = random.Random(5), list[Entry](), list[Garbage]()
+    for number in range(300):
+        entries.append(Entry(info=replace(info, id=f"c{number}", step=number), record=record))
+        if chance.random() < 0.5:
+            gone = entries.pop(chance.randrange(len(entries)))
+            garbage.append(Garbage(folder=gone.info.id, dropped_s=float(number)))
+        if entries and chance.random() < 0.3:
+            place = chance.randrange(len(entries))
+            entries[place] = replace(
+                entries[place], info=replace(entries[place].info, metrics={"auc": chance.random()})
+            )
+        if chance.random() < 0.2:
+            del garbage[: chance.randrange(1 + len(garbage))]
+        draft = Draft(reason="test", term=1, head=None, entries=tuple(entries), garbage=tuple(garbage))
+        head = chain.commit(lambda _, draft=draft: draft)
+        run = IndependentRun(tmp_path)
+        assert run.checkpoints() == [entry.to_json() for entry in entries]
+        assert run.garbage() == [item.to_json() for item in garbage]
+        assert (head.entries, head.garbage) == (draft.entries, draft.garbage)
+    assert 1 < len(run.catalog["pages"]) < 8
 
 
 def test_any_flipped_byte_of_any_object_is_found(tmp_path: Path) -> None:

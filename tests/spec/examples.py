@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast.checkpoint import chain, lease
+from holdfast.checkpoint import chain, lease, pages
 from holdfast.format import bundle, catalog, layout, tree
 from tests.codec.page_examples import record
 from tests.spec.grid_life import grid_life
@@ -103,8 +103,9 @@ def _numbers(_run: SampleRun, _: str) -> str:
         "bytes that a head is a multiple of": bundle.PAGE,
         "bytes that a column or piece is aligned to": layout.ALIGNMENT,
         "ancestors that a catalog names": catalog.LINEAGE_LENGTH,
-        "entries that a catalog holds itself, at most": chain._INLINE_ENTRIES,
-        "entries that move to a history page at once": chain._PAGE_ENTRIES,
+        "items that a catalog says itself, at most": pages._INLINE_ITEMS,
+        "times its own size, of a page that a new page takes in, at most": pages._MERGE_RATIO,
+        "events that a catalog tells of, at most": chain._EVENTS,
         "levels of nesting in a state tree, at most": tree.MAX_DEPTH,
         "seconds that a lease lives after its last renewal": lease.TTL_S,
     }

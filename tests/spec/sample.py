@@ -11,7 +11,8 @@ from holdfast.checkpoint.buffer import PAGE
 from holdfast.checkpoint.chain import Chain
 from holdfast.checkpoint.changes import go_back, take_over
 from holdfast.checkpoint.lease import PREFIX, Lease
-from holdfast.format.catalog import Entry, Intent, checkpoint_id, encode_page, history_name
+from holdfast.format.catalog import Entry, Intent, checkpoint_id, history_name
+from holdfast.format.history import Delta, encode_page
 from holdfast.format.state import JobState, RankState, SavedState, SharedState
 from holdfast.policy import KeepLast
 from holdfast.runtime import Runtime
@@ -102,7 +103,7 @@ class SampleRun:
         """A reader's lease, and a history page such as a writer leaves that lost the race for its catalog."""
         lease = Lease(kind="reader", holder="host:42", checkpoints=(self.last,), ttl_s=15.0)
         self._store.put(f"{PREFIX}reader-{self._world.token()}{self._world.token()}", lease.encode())
-        self._store.put(history_name(2, self._world.token()), encode_page((entry,)))
+        self._store.put(history_name(2, self._world.token()), encode_page(Delta(entries=(entry,))))
 
 
 @cache

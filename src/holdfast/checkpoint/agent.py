@@ -15,7 +15,7 @@ from contextlib import suppress
 from holdfast.checkpoint.agent_save import AgentSave
 from holdfast.checkpoint.arranging import Arranging
 from holdfast.checkpoint.buffer import FrameBuffer
-from holdfast.checkpoint.chain import Chain, Head
+from holdfast.checkpoint.chain import Chain
 from holdfast.checkpoint.changes import annotate
 from holdfast.checkpoint.channel import (
     Annotate,
@@ -194,20 +194,20 @@ class Agent:
             complete = True  # from here on, an error of the store leaves it unknown whether the save gets committed
             manifest, part = save.writer.finish(seal.full_bytes)
             times = SaveTimes(started_s=save.started_s, stall_s=seal.stall_s)
-            entry, head = self._committer.commit(save.intent, manifest, part, save.cancelled.is_set, times)
+            entry, _ = self._committer.commit(save.intent, manifest, part, save.cancelled.is_set, times)
         except Exception as error:
             self._tell(_failure(save.identifier, error, unknown=complete and isinstance(error, StorageError)))
             self._clean_up(save)
         else:
-            self._committed(save, manifest, entry, head)
+            self._committed(save, manifest, entry)
         finally:
             self._end(save)
 
-    def _committed(self, save: AgentSave, manifest: Manifest, entry: Entry, head: Head) -> None:
+    def _committed(self, save: AgentSave, manifest: Manifest, entry: Entry) -> None:
         is_checkpoint = entry.info.kind is not Kind.PRIORITY  # nothing stands on the others, nor differs from them
         if is_checkpoint:
             self._key_frames.committed(entry, manifest, save.encoder.held)
-        self._tell(_commitment(entry, head))
+        self._tell(Committed(entry=entry.to_json()))
         if is_checkpoint and self._arranging is not None:
             self._arranging.committed(entry, manifest, save.writer.ids)
         self._tidy()
@@ -243,7 +243,7 @@ class Agent:
             self._tell(_failure(checkpoint, error, unknown=True))
             return
         if found:
-            self._tell(_commitment(*found))
+            self._tell(Committed(entry=found[0].to_json()))
         else:
             self._tell(_failure(checkpoint, SaveFailed(f"checkpoint {checkpoint} was not committed")))
 
@@ -264,7 +264,3 @@ class Agent:
 
 def _failure(checkpoint: str, error: Exception, *, unknown: bool = False) -> Failed:
     return Failed(checkpoint=checkpoint, error=type(error).__name__, message=str(error) or repr(error), unknown=unknown)
-
-
-def _commitment(entry: Entry, head: Head) -> Committed:
-    return Committed(entry=entry.to_json(), kept=[each.info.id for each in head.entries])

@@ -6,33 +6,32 @@ ancestor of the head: a number may be free because old catalogs were collected, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from holdfast.checkpoint.inventory import Inventory
+from holdfast.checkpoint.pages import HistoryPage, Pages, listed
 from holdfast.errors import DamagedData, ObjectExists, ObjectNotFound, RunError
 from holdfast.format.catalog import (
     CATALOG_PREFIX,
     DATA_PREFIX,
     Catalog,
     Entry,
+    Event,
     Garbage,
     OutlineRef,
-    Page,
     Ref,
     catalog_name,
-    decode_page,
-    encode_page,
-    history_name,
     term_of,
 )
 from holdfast.format.document import digest
+from holdfast.format.history import Delta
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Buffer, Store
 from holdfast.storage.listing import list_names
 
-_INLINE_ENTRIES = 128  # entries a catalog holds itself; the oldest half moves to a page when it overflows
-_PAGE_ENTRIES = 64
+_EVENTS = 64  # that a catalog tells of; the latest
 _ATTEMPTS = 100  # lost races before a commit gives up
 _CATALOGS_LOST = (
     "holds no catalog, but there is data in {url}/{folder}: the catalogs of this run were lost or deleted, and only "
@@ -43,23 +42,34 @@ _CATALOGS_LOST = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """The newest readable catalog with all its entries, oldest first."""
+    """The newest readable catalog, and all that the run lists by it."""
 
     catalog: Catalog
     ref: Ref
-    entries: tuple[Entry, ...]
-    pages: tuple[tuple[Page, tuple[Entry, ...]], ...] = ()
+    inventory: Inventory
+    pages: tuple[HistoryPage, ...] = ()
     damaged: tuple[str, ...] = ()  # newer catalogs that could not be read
     newest_number: int = 0  # the highest number seen, readable or not
 
     @property
-    def by_id(self) -> dict[str, Entry]:
-        """Entries by checkpoint id."""
-        return {entry.info.id: entry for entry in self.entries}
+    def entries(self) -> tuple[Entry, ...]:
+        """All checkpoints, oldest first."""
+        return self.inventory.entries
+
+    @property
+    def by_id(self) -> Mapping[str, Entry]:
+        """Entries by checkpoint id, oldest first."""
+        return self.inventory.by_id
+
+    @property
+    def garbage(self) -> tuple[Garbage, ...]:
+        """What waits for deletion."""
+        return self.inventory.garbage
 
     def find(self, identifier: str) -> Entry | None:
         """The entry of a checkpoint or a priority save."""
-        return next((each for each in (*self.catalog.priority, *self.entries) if each.info.id == identifier), None)
+        saved = (each for each in self.catalog.priority if each.info.id == identifier)
+        return self.by_id.get(identifier) or next(saved, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +84,15 @@ class Draft:
     options: dict[str, Any] = field(default_factory=dict)
     outlines: tuple[OutlineRef, ...] = ()
     priority: tuple[Entry, ...] = ()
+    is_event: bool = False  # the run's history tells of it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Planned:
+    """The next head, if the commit succeeds, and its catalog's bytes."""
+
+    head: Head
+    data: bytes
 
 
 Change = Callable[[Head | None], Draft | None]  # None: the head is already as it should be
@@ -86,6 +105,7 @@ class Chain:
         self._store = store
         self._writer = writer
         self._runtime = runtime
+        self._pages = Pages(store, runtime=runtime)
         self._known: Head | None = None
 
     def store_s(self) -> float:
@@ -140,15 +160,13 @@ class Chain:
             if draft is None:
                 assert head is not None  # no change leaves an empty run as it is
                 return head
-            catalog, pages = self._build(head, draft)
-            name, data = catalog_name(catalog.number), catalog.encode()
+            planned = self._plan(head, draft)
             try:
-                self._store.put(name, data, create=True)
+                self._store.put(planned.head.ref.name, planned.data, create=True)
             except ObjectExists:
-                if not self._is_ours(catalog):
+                if not self._is_ours(planned.head.catalog):
                     continue
-            ref = Ref(name=name, size_bytes=len(data), digest=digest(data))
-            return self._confirm(catalog, ref, draft, pages)
+            return self._confirm(planned.head, change)
         raise RunError(f"{self._store.url}: lost {_ATTEMPTS} races for the next catalog; too many writers at work")
 
     def _data_folder(self) -> str | None:
@@ -189,20 +207,19 @@ class Chain:
         catalog = Catalog.decode(data, name=name)
         if catalog.number != number:
             raise DamagedData(name, f"says it is catalog {catalog.number}")
-        pages = tuple((page, self._read_page(page)) for page in catalog.pages)
-        entries = tuple(entry for _, items in pages for entry in items) + catalog.entries
+        pages = self._pages.read(catalog.pages, self._known.pages if self._known else ())
+        inventory = listed(pages, Delta.of(catalog), name=name)
         ref = Ref(name=name, size_bytes=len(data), digest=digest(data))
-        return Head(catalog=catalog, ref=ref, entries=entries, pages=pages, damaged=damaged, newest_number=newest)
+        return Head(catalog=catalog, ref=ref, inventory=inventory, pages=pages, damaged=damaged, newest_number=newest)
 
-    def _read_page(self, page: Page) -> tuple[Entry, ...]:
-        data = self._get(page.ref.name)
-        if digest(data) != page.ref.digest:
-            raise DamagedData(page.ref.name, "does not match the digest in its catalog")
-        return decode_page(data, name=page.ref.name)
-
-    def _build(self, head: Head | None, draft: Draft) -> tuple[Catalog, tuple[tuple[Page, tuple[Entry, ...]], ...]]:
+    def _plan(self, head: Head | None, draft: Draft) -> _Planned:
+        """What the draft makes of the head. Its pages are written; that they are used depends on the commit."""
         number = head.newest_number + 1 if head else 1
-        pages, inline = self._paginate(head.pages if head else (), draft.entries, number)
+        before = head.inventory if head else Inventory()
+        delta = before.until(draft.entries, draft.garbage)
+        inventory = before.after(delta)
+        inline = Delta.of(head.catalog).then(delta) if head else delta
+        placed = self._pages.place(head.pages if head else (), inline, inventory, number)
         catalog = Catalog(
             run=head.catalog.run if head else self._runtime.token() + self._runtime.token(),
             number=number,
@@ -213,39 +230,22 @@ class Chain:
             reason=draft.reason,
             created_s=self._runtime.wall_s(),
             head=draft.head,
-            entries=inline,
-            pages=tuple(page for page, _ in pages),
-            garbage=draft.garbage,
+            entries=placed.inline.entries,
+            changed=placed.inline.changed,
+            dropped=placed.inline.dropped,
+            pages=tuple(each.page for each in placed.pages),
+            garbage=placed.inline.garbage,
+            collected=placed.inline.collected,
             lineage=head.catalog.ancestors() if head else (),
             options=draft.options,
             outlines=draft.outlines,
             priority=draft.priority,
         )
-        return catalog, pages
-
-    def _paginate(
-        self, old: tuple[tuple[Page, tuple[Entry, ...]], ...], entries: tuple[Entry, ...], number: int
-    ) -> tuple[tuple[tuple[Page, tuple[Entry, ...]], ...], tuple[Entry, ...]]:
-        """Keep unchanged pages, rewrite changed ones, and move the oldest entries out when the catalog overflows."""
-        current = {entry.info.id: entry for entry in entries}
-        pages = []
-        for page, items in old:
-            kept = tuple(current.pop(item.info.id) for item in items if item.info.id in current)
-            if kept:
-                pages.append((page, items) if kept == items else self._write_page(kept, number))
-        inline = tuple(current.values())
-        while len(inline) > _INLINE_ENTRIES:
-            pages.append(self._write_page(inline[:_PAGE_ENTRIES], number))
-            inline = inline[_PAGE_ENTRIES:]
-        return tuple(pages), inline
-
-    def _write_page(self, entries: tuple[Entry, ...], number: int) -> tuple[Page, tuple[Entry, ...]]:
-        """A page for catalog ``number``; its name tells collection when nobody can come to refer to it."""
-        data = encode_page(entries)
-        name = history_name(number, self._runtime.token())
-        self._store.put(name, data)
-        ref = Ref(name=name, size_bytes=len(data), digest=digest(data))
-        return Page(ref=ref, entries=len(entries)), entries
+        catalog = replace(catalog, events=_events(head, catalog, delta, inventory) if draft.is_event else _told(head))
+        data = catalog.encode()
+        ref = Ref(name=catalog_name(number), size_bytes=len(data), digest=digest(data))
+        planned = Head(catalog=catalog, ref=ref, inventory=inventory, pages=placed.pages, newest_number=number)
+        return _Planned(head=planned, data=data)
 
     def _is_ours(self, catalog: Catalog) -> bool:
         """Whether the object that is in the way is our own put, acknowledged late."""
@@ -255,16 +255,35 @@ class Chain:
         except (DamagedData, ObjectNotFound):
             return False
 
-    def _confirm(
-        self, catalog: Catalog, ref: Ref, draft: Draft, pages: tuple[tuple[Page, tuple[Entry, ...]], ...]
-    ) -> Head:
-        ours = Head(catalog=catalog, ref=ref, entries=draft.entries, pages=pages, newest_number=catalog.number)
+    def _confirm(self, ours: Head, change: Change) -> Head:
+        """Our catalog is written: whether it counts."""
         self._known = ours
         newest = self.head()
-        if newest is None or not newest.catalog.descends_from(catalog.number, catalog.commit):
-            self._known = None
-            raise RunError(f"{ref.name}: written, but the run had moved on without it; the commit does not count")
-        return ours
+        if newest is not None and newest.catalog.descends_from(ours.catalog.number, ours.catalog.commit):
+            return ours
+        if newest is not None and change(newest) is None:  # it did, so long ago that no lineage tells
+            return newest
+        self._known = None
+        raise RunError(f"{ours.ref.name}: written, but the run had moved on without it; the commit does not count")
+
+
+def _told(head: Head | None) -> tuple[Event, ...]:
+    """The events that a run's next catalog goes on to tell of."""
+    return head.catalog.events if head else ()
+
+
+def _events(head: Head | None, catalog: Catalog, delta: Delta, inventory: Inventory) -> tuple[Event, ...]:
+    """Those, and that of this catalog."""
+    standing = inventory.by_id.get(catalog.head or "")
+    event = Event(
+        reason=catalog.reason,
+        at_s=catalog.created_s,
+        term=catalog.term,
+        writer=catalog.writer,
+        step=standing.info.step if standing else None,
+        abandoned=sum(entry.info.abandoned for entry in delta.changed),
+    )
+    return (*_told(head), event)[-_EVENTS:]
 
 
 def _numbers(names: Iterable[str]) -> Iterator[int]:

@@ -24,8 +24,8 @@ def take_over() -> Change:
 
     def change(head: Head | None) -> Draft:
         if head is None:
-            return Draft(reason="create", term=1, head=None, entries=())
-        return replace(_same(head, "take over"), term=head.catalog.term + 1)
+            return Draft(reason="create", term=1, head=None, entries=(), is_event=True)
+        return replace(_same(head, "take over"), term=head.catalog.term + 1, is_event=True)
 
     return change
 
@@ -74,8 +74,9 @@ def go_back(checkpoint: str | None, *, term: int, store_s: Callable[[], float]) 
             raise CheckpointNotFound(f"checkpoint {checkpoint} was dropped while it was restored: resume again")
         ahead = order.index(checkpoint) + 1 if checkpoint is not None else 0
         entries = head.entries[:ahead] + tuple(_abandon(entry) for entry in head.entries[ahead:])
-        reason = "drop rows" if checkpoint == head.catalog.head else "go back"
-        return _without_priority(replace(_same(head, reason), head=checkpoint, entries=entries), store_s)
+        stays = checkpoint == head.catalog.head
+        draft = replace(_same(head, "drop rows" if stays else "go back"), head=checkpoint, entries=entries)
+        return _without_priority(replace(draft, is_event=not stays), store_s)
 
     return change
 
@@ -105,7 +106,7 @@ def forget_garbage(gone: frozenset[Garbage], *, term: int) -> Change:
 
     def change(head: Head | None) -> Draft:
         head = own(head, term)
-        garbage = tuple(item for item in head.catalog.garbage if item not in gone)
+        garbage = tuple(item for item in head.garbage if item not in gone)
         return replace(_same(head, "collect"), garbage=garbage)
 
     return change
@@ -130,7 +131,7 @@ def rearrange(rearranged: Mapping[str, Rearranged], *, term: int, clocks: Clocks
 
     def change(head: Head | None) -> Draft:
         head = own(head, term)
-        entries = head.by_id
+        entries = dict(head.by_id)
         for checkpoint, update in rearranged.items():
             if checkpoint not in entries or entries[checkpoint].record != update.before:
                 raise RecordMoved(checkpoint)
@@ -176,6 +177,8 @@ def own(head: Head | None, term: int | None) -> Head:
 
 def retain(draft: Draft, retention: Retention, clocks: Clocks) -> Draft:
     """Drop what neither the policy nor a kept checkpoint needs."""
+    if retention.keeps_all:
+        return draft
     infos = [entry.info for entry in draft.entries]
     keep = closure(infos, retention.kept(infos, clocks.wall_s()))
     if len(keep) == len(infos):
@@ -212,7 +215,7 @@ def _without_priority(draft: Draft, store_s: Callable[[], float]) -> Draft:
 
 
 def _refuse_dropped(entry: Entry, head: Head) -> None:
-    if any(item.folder == entry.info.id and not item.names for item in head.catalog.garbage):
+    if entry.info.id in head.inventory.condemned:
         raise SaveFailed(f"checkpoint {entry.info.id} was committed and dropped again")
 
 
@@ -223,7 +226,7 @@ def _same(head: Head, reason: str) -> Draft:
         term=catalog.term,
         head=catalog.head,
         entries=head.entries,
-        garbage=catalog.garbage,
+        garbage=head.garbage,
         options=catalog.options,
         outlines=catalog.outlines,
         priority=catalog.priority,

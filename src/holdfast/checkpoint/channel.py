@@ -153,7 +153,6 @@ class Committed:
     """The checkpoint is the head of the run."""
 
     entry: dict[str, Any]
-    kept: list[str]  # what the run holds now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

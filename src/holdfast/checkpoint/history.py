@@ -1,23 +1,18 @@
-"""What happened to a run: when trainers began it, took it over, and went back, as far as its catalogs tell.
+"""What happened to a run: when trainers began it, took it over, and went back.
 
-Old catalogs are deleted. Of what they told, the terms in the checkpoints remain: a checkpoint of another term than the
-one before it was written by another trainer.
+The catalog tells of the latest such events. Of older ones the terms in the checkpoints remain: a checkpoint of another
+term than the one before it was written by another trainer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import pairwise
 
 from holdfast.checkpoint.chain import Head
-from holdfast.errors import DamagedData, ObjectNotFound
-from holdfast.format.catalog import CATALOG_PREFIX, Catalog, catalog_name
-from holdfast.storage import Store
+from holdfast.format.catalog import Event
 from holdfast.types import CheckpointInfo
-
-_MOST_CATALOGS = 256  # that are read; the newest
 
 
 class Happening(Enum):
@@ -45,48 +40,30 @@ class HistoryEvent:
     abandoned: int = 0  # checkpoints that were left
 
 
-def read_history(store: Store, head: Head) -> tuple[HistoryEvent, ...]:
-    """Everything that is known, oldest first; catalogs that cannot be read are passed over."""
+def read_history(head: Head) -> tuple[HistoryEvent, ...]:
+    """Everything that is known, oldest first."""
     infos = [entry.info for entry in head.entries]
-    told = [event for before, after in pairwise([None, *_catalogs(store, head)]) if (event := _event(before, after))]
+    told = [_told(event) for event in head.catalog.events]
     terms = {event.term for event in told if event.what is not Happening.WENT_BACK}
     inferred = [_inferred(infos, term) for term in sorted({info.term for info in infos} - terms)]
     return tuple(_with_idle_time(event, infos) for event in sorted([*told, *inferred], key=lambda event: event.at_s))
 
 
-def _catalogs(store: Store, head: Head) -> Iterator[Catalog]:
-    names = sorted(info.name for info in store.list(CATALOG_PREFIX) if info.name <= catalog_name(head.catalog.number))
-    for name in names[-_MOST_CATALOGS:]:
-        try:
-            yield Catalog.decode(store.get(name), name=name)
-        except (DamagedData, ObjectNotFound):
-            continue
-
-
-def _event(before: Catalog | None, after: Catalog | None) -> HistoryEvent | None:
-    assert after is not None
-    what = _REASONS.get(after.reason)
-    if what is None:
-        return None
-    steps = {entry.info.id: entry.info.step for entry in after.entries}
+def _told(event: Event) -> HistoryEvent:
     return HistoryEvent(
-        what=what,
-        at_s=after.created_s,
+        what=_REASONS[event.reason],
+        at_s=event.at_s,
         exact=True,
-        term=after.term,
-        writer=after.writer,
-        from_step=steps.get(after.head or ""),
+        term=event.term,
+        writer=event.writer,
+        from_step=event.step,
         idle_s=None,
-        abandoned=len(_abandoned(after) - _abandoned(before)) if before else 0,
+        abandoned=event.abandoned,
     )
 
 
-def _abandoned(catalog: Catalog) -> set[str]:
-    return {entry.info.id for entry in catalog.entries if entry.info.abandoned}
-
-
 def _inferred(infos: Sequence[CheckpointInfo], term: int) -> HistoryEvent:
-    """That of a term whose catalog is gone."""
+    """That of a term that the catalog does not tell of any more."""
     first = next(info for info in infos if info.term == term)
     what = Happening.BEGAN if term == 1 else Happening.TOOK_OVER
     steps = {info.id: info.step for info in infos}

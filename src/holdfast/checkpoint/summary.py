@@ -97,7 +97,7 @@ def summarize(
         kept_bytes=_size_bytes(infos),
         priority_saves=len(catalog.priority),
         priority_bytes=_size_bytes([each.info for each in catalog.priority]),
-        garbage=catalog.garbage,
+        garbage=head.garbage,
         leases=leases,
         checkpoint=entry.info,
         lineage=chain,

@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 from holdfast.checkpoint.chain import Chain
 from holdfast.checkpoint.channel import Message, Notice
-from holdfast.checkpoint.collect import collect_dropped, collect_orphans
+from holdfast.checkpoint.collect import collect_catalogs, collect_dropped, collect_orphans
 from holdfast.errors import HoldfastError
+from holdfast.format.catalog import LINEAGE_LENGTH
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store
 
 _ORPHANS_EVERY_S = 600.0
-_ORPHANS_EVERY_COMMITS = 64  # old catalogs make looking for the newest one slow
+_CATALOGS_EVERY_COMMITS = LINEAGE_LENGTH  # old ones make looking for the newest one slow
 
 
 class Tidying:
@@ -41,6 +42,8 @@ class Tidying:
         """Delete what is due."""
         try:
             collect_dropped(self._store, self._chain, term=self._term, grace_s=self._grace_s)
+            if self._commits % _CATALOGS_EVERY_COMMITS == 0:
+                collect_catalogs(self._store, self._chain, term=self._term)
             self._commits += 1
             if self._are_orphans_due():
                 collect_orphans(self._store, self._chain, term=self._term, grace_s=self._grace_s)
@@ -50,7 +53,7 @@ class Tidying:
     def _are_orphans_due(self) -> bool:
         """Whether to look for them now; if so, not again for a while."""
         now_s = self._runtime.monotonic_s()
-        if now_s < self._orphans_due_s and self._commits % _ORPHANS_EVERY_COMMITS:
+        if now_s < self._orphans_due_s:
             return False
         self._orphans_due_s = now_s + max(self._grace_s, _ORPHANS_EVERY_S)
         return True

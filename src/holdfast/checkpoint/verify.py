@@ -18,9 +18,9 @@ from holdfast.format.catalog import (
     Catalog,
     Entry,
     Intent,
-    decode_page,
     intent_name,
 )
+from holdfast.format.history import decode_page
 from holdfast.format.manifest import Manifest
 from holdfast.storage import Store
 

@@ -289,25 +289,58 @@ class OutlineRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A history page: an immutable list of older entries."""
+    """A history page: what earlier commits changed, and how many items it says that in."""
 
     ref: Ref
-    entries: int
+    items: int
 
     def to_json(self) -> list[Any]:
         """As JSON."""
-        return [*self.ref.to_json(), self.entries]
+        return [*self.ref.to_json(), self.items]
 
     @classmethod
     def from_json(cls, body: Json) -> Page:
         """The inverse of to_json."""
-        *ref, entries = fields.items(body, "pages", 4)
-        return cls(ref=Ref.from_json(ref), entries=fields.integer(entries, "the length of a page", least=1))
+        *ref, items = fields.items(body, "pages", 4)
+        return cls(ref=Ref.from_json(ref), items=fields.integer(items, "the length of a page", least=1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A commit that is told of long after its catalog is gone: a trainer began, took over, or went back."""
+
+    reason: str
+    at_s: float  # by the writer's clock
+    term: int
+    writer: str
+    step: int | None  # that training went on from; None: the beginning
+    abandoned: int  # checkpoints that were left
+
+    def to_json(self) -> list[Any]:
+        """As JSON."""
+        return [getattr(self, key) for key in self.__slots__]
+
+    @classmethod
+    def from_json(cls, body: list[Any]) -> Event:
+        """The inverse of to_json."""
+        reason, at_s, term, writer, step, abandoned = fields.items(body, "events", 6)
+        return cls(
+            reason=fields.text(reason, "the reason of an event"),
+            at_s=fields.real(at_s, "the time of an event"),
+            term=fields.integer(term, "the term of an event", least=1),
+            writer=fields.text(writer, "the writer of an event"),
+            step=fields.maybe(fields.integer, step, "the step of an event"),
+            abandoned=fields.integer(abandoned, "the checkpoints that an event abandoned"),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalog:
-    """One committed state of a run. ``entries`` are the newer checkpoints; ``pages`` hold the older ones."""
+    """One committed state of a run.
+
+    What earlier commits did to checkpoints and garbage stands in ``pages``; ``entries`` (added), ``changed``,
+    ``dropped``, ``garbage`` (added) and ``collected`` say what the latest did on top of that: see format/history.py.
+    """
 
     run: str
     number: int
@@ -319,9 +352,13 @@ class Catalog:
     created_s: float
     head: str | None  # the checkpoint that training stands on
     entries: tuple[Entry, ...] = ()
+    changed: tuple[Entry, ...] = ()
+    dropped: tuple[str, ...] = ()
     pages: tuple[Page, ...] = ()
     garbage: tuple[Garbage, ...] = ()
+    collected: tuple[Garbage, ...] = ()
     lineage: tuple[tuple[int, str], ...] = ()
+    events: tuple[Event, ...] = ()  # the latest, oldest first
     options: dict[str, Any] = field(default_factory=dict)
     outlines: tuple[OutlineRef, ...] = ()
     priority: tuple[Entry, ...] = ()  # rows saved since ``head``, oldest first: no checkpoints
@@ -330,13 +367,11 @@ class Catalog:
         """The catalog's object."""
         body = {key: getattr(self, key) for key in self.__slots__}
         body["parent"] = self.parent.to_json() if self.parent else None
-        body["entries"] = [entry.to_json() for entry in self.entries]
         body["pages"] = [page.to_json() for page in self.pages]
-        body["garbage"] = [item.to_json() for item in self.garbage]
         body["lineage"] = [list(item) for item in self.lineage]
-        body["outlines"] = [outline.to_json() for outline in self.outlines]
-        body["priority"] = [entry.to_json() for entry in self.priority]
-        for optional in ("outlines", "priority"):
+        for several in ("entries", "changed", "garbage", "collected", "events", "outlines", "priority"):
+            body[several] = [item.to_json() for item in body[several]]
+        for optional in ("changed", "dropped", "collected", "outlines", "priority"):
             if not body[optional]:
                 del body[optional]
         return seal("catalog", 1, body)
@@ -362,9 +397,13 @@ class Catalog:
             created_s=fields.real(body["created_s"], "created_s"),
             head=fields.maybe(fields.text, body["head"], "head"),
             entries=tuple(map(Entry.from_json, fields.items(body["entries"], "entries"))),
+            changed=tuple(map(Entry.from_json, fields.items(body.get("changed", []), "changed"))),
+            dropped=fields.texts(body.get("dropped", []), "dropped"),
             pages=tuple(map(Page.from_json, fields.items(body["pages"], "pages"))),
             garbage=tuple(map(Garbage.from_json, fields.items(body["garbage"], "garbage"))),
+            collected=tuple(map(Garbage.from_json, fields.items(body.get("collected", []), "collected"))),
             lineage=_lineage(body["lineage"], number),
+            events=tuple(map(Event.from_json, fields.items(body["events"], "events"))),
             options=fields.fields(body["options"], "options"),
             outlines=tuple(map(OutlineRef.from_json, fields.items(body.get("outlines", []), "outlines"))),
             priority=tuple(map(Entry.from_json, fields.items(body.get("priority", []), "priority"))),
@@ -377,17 +416,6 @@ class Catalog:
     def ancestors(self) -> tuple[tuple[int, str], ...]:
         """The lineage a child of this catalog states."""
         return ((self.number, self.commit), *self.lineage)[:LINEAGE_LENGTH]
-
-
-def encode_page(entries: tuple[Entry, ...]) -> bytes:
-    """A history page's object."""
-    return seal("history", 1, {"entries": [entry.to_json() for entry in entries]})
-
-
-def decode_page(data: bytes | bytearray | memoryview, *, name: str) -> tuple[Entry, ...]:
-    """Parse and check the history page ``name``."""
-    body = unseal("history", 1, data, name=name)
-    return parse(name, lambda: tuple(map(Entry.from_json, fields.items(body["entries"], "entries"))))
 
 
 def _named(body: Json, identifier: str) -> dict[str, Any]:

@@ -35,6 +35,11 @@ class Retention(Policy, ABC):
 
     __slots__ = ()
 
+    @property
+    def keeps_all(self) -> bool:
+        """Whether it lets no checkpoint go, whatever there is: then nothing need be looked at."""
+        return False
+
     def kept(self, checkpoints: Sequence[CheckpointInfo], now_s: float) -> frozenset[str]:
         """Ids of the checkpoints to keep. Their rows may stand on others: see ``closure``."""
         return self.chosen(checkpoints, now_s) | _newest(checkpoints)
@@ -54,6 +59,10 @@ class Retention(Policy, ABC):
 @dataclass(frozen=True, slots=True)
 class KeepAll(Retention):
     """Everything, abandoned timelines too."""
+
+    @property
+    def keeps_all(self) -> bool:
+        return True
 
     def chosen(self, checkpoints: Sequence[CheckpointInfo], now_s: float) -> frozenset[str]:
         return _ids(checkpoints)
@@ -150,6 +159,10 @@ class KeptByAny(Composite[Retention], Retention):
     FAMILY = Retention
     SYMBOL = "|"
 
+    @property
+    def keeps_all(self) -> bool:
+        return any(part.keeps_all for part in self.parts)
+
     def chosen(self, checkpoints: Sequence[CheckpointInfo], now_s: float) -> frozenset[str]:
         return frozenset[str]().union(*(part.chosen(checkpoints, now_s) for part in self.parts))
 
@@ -161,6 +174,10 @@ class KeptByAll(Composite[Retention], Retention):
 
     FAMILY = Retention
     SYMBOL = "&"
+
+    @property
+    def keeps_all(self) -> bool:
+        return all(part.keeps_all for part in self.parts)
 
     def chosen(self, checkpoints: Sequence[CheckpointInfo], now_s: float) -> frozenset[str]:
         return _ids(checkpoints).intersection(*(part.chosen(checkpoints, now_s) for part in self.parts))

@@ -78,7 +78,7 @@ def gather(run: Run) -> RunFacts:
         run=head.catalog.run,
         term=head.catalog.term,
         checkpoints=tuple(entry.info for entry in head.entries),
-        garbage=len(head.catalog.garbage),
+        garbage=len(head.garbage),
         history=run.history(),
         grid=readable.read(run.grid, None) if readable else None,
         stored=readable.read(run.stored, ()) if readable else (),

@@ -1,0 +1,88 @@
+"""History pages, and the deltas that pages and catalogs are made of (docs/spec/catalog.md).
+
+What a run lists is what its pages, oldest first, and then its catalog say one after another. Each of them is a delta:
+what some commits in a row changed. Two neighbours join into one that says the same; what came and went in between
+leaves no trace.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.format import fields
+from holdfast.format.catalog import Catalog, Entry, Garbage
+from holdfast.format.document import parse, seal, unseal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """What commits did to the list of checkpoints, and to that of the objects that wait for deletion."""
+
+    entries: tuple[Entry, ...] = ()  # added, oldest first
+    changed: tuple[Entry, ...] = ()  # take the place of what an earlier delta says of the same checkpoints
+    dropped: tuple[str, ...] = ()  # checkpoints of earlier deltas
+    garbage: tuple[Garbage, ...] = ()  # added
+    collected: tuple[Garbage, ...] = ()  # of earlier deltas: deleted since
+
+    @classmethod
+    def of(cls, catalog: Catalog) -> Delta:
+        """What a catalog says beside its pages."""
+        return cls(**{key: getattr(catalog, key) for key in cls.__slots__})
+
+    @property
+    def items(self) -> int:
+        """How much it says."""
+        return sum(len(getattr(self, key)) for key in self.__slots__)
+
+    def then(self, later: Delta) -> Delta:
+        """One delta in the place of this and the next one."""
+        dropped = frozenset(later.dropped)
+        changed = {entry.info.id: entry for entry in later.changed}
+        added = frozenset(entry.info.id for entry in self.entries)
+        collected = frozenset(later.collected)
+        fresh = frozenset(self.garbage)
+        kept = {entry.info.id: entry for entry in self.changed if entry.info.id not in dropped}
+        return Delta(
+            entries=tuple(changed.get(entry.info.id, entry) for entry in self.entries if entry.info.id not in dropped)
+            + later.entries,
+            changed=tuple((kept | {key: entry for key, entry in changed.items() if key not in added}).values()),
+            dropped=self.dropped + tuple(each for each in later.dropped if each not in added),
+            garbage=tuple(item for item in self.garbage if item not in collected) + later.garbage,
+            collected=self.collected + tuple(item for item in later.collected if item not in fresh),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON; what is empty is left out, but for the first list."""
+        body: dict[str, Any] = {
+            "changed": [entry.to_json() for entry in self.changed],
+            "dropped": list(self.dropped),
+            "garbage": [item.to_json() for item in self.garbage],
+            "collected": [item.to_json() for item in self.collected],
+        }
+        present = {key: value for key, value in body.items() if value}
+        return {"entries": [entry.to_json() for entry in self.entries], **present}
+
+    @classmethod
+    def from_json(cls, body: dict[str, Any]) -> Delta:
+        """The inverse of to_json."""
+        if unknown := body.keys() - set(cls.__slots__):
+            raise ValueError(f"unknown field {min(unknown)!r}")
+        return cls(
+            entries=tuple(map(Entry.from_json, fields.items(body["entries"], "entries"))),
+            changed=tuple(map(Entry.from_json, fields.items(body.get("changed", []), "changed"))),
+            dropped=fields.texts(body.get("dropped", []), "dropped"),
+            garbage=tuple(map(Garbage.from_json, fields.items(body.get("garbage", []), "garbage"))),
+            collected=tuple(map(Garbage.from_json, fields.items(body.get("collected", []), "collected"))),
+        )
+
+
+def encode_page(delta: Delta) -> bytes:
+    """A history page's object."""
+    return seal("history", 1, delta.to_json())
+
+
+def decode_page(data: bytes | bytearray | memoryview, *, name: str) -> Delta:
+    """Parse and check the history page ``name``."""
+    body = unseal("history", 1, data, name=name)
+    return parse(name, lambda: Delta.from_json(body))
