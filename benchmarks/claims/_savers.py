@@ -47,7 +47,7 @@ class Alternate(Strategy):
     """A baseline, a delta, a baseline, a delta ..."""
 
     def _on_baseline(self, context: StrategyContext) -> Kind:
-        return Kind.FULL if context.delta_fractions else Kind.INCREMENTAL
+        return Kind.FULL if context.deltas.count else Kind.INCREMENTAL
 
 
 class Holdfast:

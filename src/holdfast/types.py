@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import reduce
 
 BASELINE_BITS = 8  # of a baseline that differences refer to
 _EXACT_RANK = 64
@@ -34,6 +35,25 @@ class TableSpec:
     def slots(self) -> tuple[ColumnSpec, ...]:
         """The optimizer's columns."""
         return self.columns[1:]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaSizes:
+    """How large the deltas since a baseline are, each as a share of it; of all but the last two, their sum alone."""
+
+    count: int = 0
+    total: float = 0.0
+    previous: float = 0.0  # the last but one
+    last: float = 0.0
+
+    @classmethod
+    def of(cls, *shares: float) -> DeltaSizes:
+        """Those of deltas one after another."""
+        return reduce(cls.with_next, shares, cls())
+
+    def with_next(self, share: float) -> DeltaSizes:
+        """With one more."""
+        return DeltaSizes(count=self.count + 1, total=self.total + share, previous=self.last, last=share)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

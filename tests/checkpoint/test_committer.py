@@ -20,6 +20,7 @@ from holdfast.checkpoint.read import VerifiedReader
 from holdfast.errors import SaveFailed, TakenOver
 from holdfast.format.catalog import Entry, Intent, Ref, checkpoint_id, part_name
 from holdfast.format.manifest import Manifest
+from holdfast.format.state import JobState, RankState, SavedState, SharedState
 from holdfast.policy import KeepAll
 from holdfast.storage import MemoryStore, Store
 from holdfast.testing.faults import Fault, FaultyStore, Operation
@@ -56,7 +57,11 @@ class Writer:
 
     def write(self) -> tuple[Manifest, Ref]:
         self.committer.publish(self._intent)
-        return write_part(self._store, self._intent, self._rank, TABLES, {"rank": self._rank}, {}, PAGE)
+        return write_part(self._store, self._intent, self._rank, TABLES, self._state(), {}, PAGE)
+
+    def _state(self) -> object:
+        shared = SharedState(job=JobState(), training={"model": {}, "modules": {}, "optimizers": [], "extra": {}})
+        return SavedState(rank=RankState(step=self._intent.step), shared=None if self._rank else shared).to_tree()
 
     def save(self, cancelled: Callable[[], bool] = lambda: False) -> tuple[Entry, Head]:
         return self.committer.commit(self._intent, *self.write(), cancelled)

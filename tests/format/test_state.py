@@ -10,8 +10,9 @@ from holdfast.checkpoint.rng import capture_rng
 from holdfast.errors import DamagedData
 from holdfast.format.state import JobState, RankState, SavedState, SharedState, rows_tree, weights_only_tree
 from holdfast.format.tree import decode_tree, encode_tree
+from holdfast.types import DeltaSizes
 
-JOB = JobState(fractions=(0.1, 0.25), restores=3, coarsest={"emb": 4}, pls={"pls": 0.1})
+JOB = JobState(deltas=DeltaSizes.of(0.1, 0.25), restores=3, coarsest={"emb": 4}, pls={"pls": 0.1})
 STATES = {
     "first": SavedState(
         rank=RankState(step=7, reader={"epoch": 1}, rng=capture_rng()),
@@ -68,9 +69,10 @@ def drop(*path: Any) -> Callable[[Any], None]:
         put("rng", "cuda", value={"0": torch.zeros(2, dtype=torch.uint8)}),
         put("job", value=None),
         put("job", "restores", value=1.5),
-        put("job", "fractions", value=0.5),
-        put("job", "fractions", value=[float("nan")]),
-        put("job", "fractions", value=[-1.0]),
+        put("job", "deltas", value=0.5),
+        put("job", "deltas", "total", value=float("nan")),
+        put("job", "deltas", "last", value=-1.0),
+        put("job", "deltas", "count", value=1.5),
         put("job", "coarsest", value={"emb": None}),
         put("job", "coarsest", value={3: 4}),
         put("job", "pls", value={"pls": "0.1"}),

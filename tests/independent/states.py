@@ -10,7 +10,8 @@ import numpy as np
 from tests.independent.objects import Json, require
 
 _OWN = {"step", "reader", "rng"}
-_JOB = {"fractions", "restores", "coarsest", "pls"}
+_DELTAS = {"count", "total", "previous", "last"}
+_JOB = {"deltas", "restores", "coarsest", "pls"}
 _TRAINING = {"model": dict, "modules": dict, "optimizers": list, "extra": dict}
 
 
@@ -43,7 +44,14 @@ def _is_rng(value: Any) -> bool:
 def _is_job(value: Any) -> bool:
     if type(value) is not dict or value.keys() != _JOB:
         return False
-    amounts = [*value["fractions"], *(item for item in (value["pls"] or {}).values() if item is not None)]
+    deltas = value["deltas"]
+    if (
+        type(deltas) is not dict
+        or list(deltas) != ["count", "total", "previous", "last"]
+        or type(deltas["count"]) is not int
+    ):
+        return False
+    amounts = [*deltas.values(), *(item for item in (value["pls"] or {}).values() if item is not None)]
     return (
         all(type(amount) in (int, float) and 0 <= amount < math.inf for amount in amounts)
         and all(type(count) is int and count >= 0 for count in (value["restores"], *value["coarsest"].values()))

@@ -29,7 +29,7 @@ from holdfast.policy import (
     default_strategy,
 )
 from holdfast.policy.grid import READ_OVER_WRITE
-from holdfast.types import Kind
+from holdfast.types import DeltaSizes, Kind
 
 shares = st.floats(0, 1) | st.sampled_from([0, 1])
 sizes = st.integers(0, 2**50)  # exact as floats
@@ -134,7 +134,7 @@ portions = st.floats(0, 3)
 
 
 def after(*deltas: float, **counted: float | None) -> StrategyContext:
-    return StrategyContext(baseline_exists=True, delta_fractions=deltas, **counted)
+    return StrategyContext(baseline_exists=True, deltas=DeltaSizes.of(*deltas), **counted)
 
 
 @given(portions, portions)

@@ -85,7 +85,7 @@ class Intending:
         changed = count(self.stored(position)) if self._strategy.counts_changes else None
         context = StrategyContext(
             baseline_exists=position.baseline is not None,
-            delta_fractions=position.fractions,
+            deltas=position.deltas,
             increment_share=changed.increment if changed else None,
             changed_share=changed.above_baseline if changed else None,
         )

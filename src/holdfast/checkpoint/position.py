@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from holdfast.checkpoint.grid.stats import GridStats
 from holdfast.format.catalog import Intent
 from holdfast.format.state import JobState
-from holdfast.types import CheckpointInfo, Kind, Stored
+from holdfast.types import CheckpointInfo, DeltaSizes, Kind, Stored
 
 
 def fineness_of(stored: Mapping[str, Stored]) -> dict[str, int]:
@@ -25,7 +25,7 @@ class Position:
     step: int = 0  # of it
     baseline: str | None = None
     baseline_bytes: int = 0
-    fractions: tuple[float, ...] = ()  # sizes of the deltas since the baseline, as shares of it
+    deltas: DeltaSizes = field(default_factory=DeltaSizes)  # since the baseline
     restores: int = 0  # of the model, ever
     coarsest: Mapping[str, int] = field(default_factory=dict)  # fineness since the baseline, of tables not exact
 
@@ -46,7 +46,7 @@ class Position:
             self,
             checkpoint=info.id,
             step=info.step,
-            fractions=(*self.fractions, fraction),
+            deltas=self.deltas.with_next(fraction),
             coarsest=self.coarsest_with(fineness),
         )
 
@@ -54,7 +54,7 @@ class Position:
         """What a checkpoint from here says of the job; ``restored`` reads it back."""
         fineness = fineness_of(intent.stored)
         return JobState(
-            fractions=self.fractions,
+            deltas=self.deltas,
             restores=intent.restores,
             coarsest=fineness if intent.kind is Kind.FULL else self.coarsest_with(fineness),
             pls=pls,
@@ -70,7 +70,7 @@ class Position:
             step=info.step,
             baseline=baseline.id,
             baseline_bytes=baseline.size_bytes,
-            fractions=() if info.kind is Kind.FULL else (*job.fractions, own),
+            deltas=DeltaSizes() if info.kind is Kind.FULL else job.deltas.with_next(own),
             restores=job.restores + 1,
             coarsest=job.coarsest,
         )

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from holdfast.errors import DamagedData
+from holdfast.types import DeltaSizes
 
 _ROWS = {"step"}  # of a priority save
 _OWN = {"step", "reader", "rng"}
@@ -48,7 +49,7 @@ class RankState:
 class JobState:
     """What is the same for all ranks of a job: the history that the next saves are decided from."""
 
-    fractions: tuple[float, ...] = ()  # sizes of the deltas between the baseline and this one, as shares of it
+    deltas: DeltaSizes = field(default_factory=DeltaSizes)  # between the baseline and this checkpoint
     restores: int = 0  # of the model, ever
     coarsest: Mapping[str, int] = field(default_factory=dict)  # precision since the baseline, of tables not exact
     pls: Mapping[str, float | None] | None = None  # the meter of lost samples, where there is one
@@ -56,7 +57,7 @@ class JobState:
     def to_tree(self) -> dict[str, Any]:
         """As a state tree."""
         return {
-            "fractions": list(self.fractions),
+            "deltas": asdict(self.deltas),
             "restores": self.restores,
             "coarsest": dict(self.coarsest),
             "pls": None if self.pls is None else dict(self.pls),
@@ -67,7 +68,7 @@ class JobState:
         """The inverse of to_tree."""
         tree = _exactly(tree, set(cls.__slots__), "job")
         return cls(
-            fractions=tuple(_field(tree, "fractions", _list_of(_is_amount))),
+            deltas=_deltas(tree["deltas"]),
             restores=_field(tree, "restores", _is_count),
             coarsest=_field(tree, "coarsest", _mapping_of(_is_count)),
             pls=_optional(tree, "pls", _mapping_of(lambda value: value is None or _is_amount(value))),
@@ -132,6 +133,12 @@ def is_weights_only(training: Mapping[str, Any]) -> bool:
     return _WEIGHTS_ONLY in training
 
 
+def _deltas(tree: object) -> DeltaSizes:
+    tree = _exactly(tree, set(DeltaSizes.__slots__), "deltas")
+    sizes = {name: _field(tree, name, _is_amount) for name in ("total", "previous", "last")}
+    return DeltaSizes(count=_field(tree, "count", _is_count), **sizes)
+
+
 def _training(tree: object) -> Mapping[str, Any]:
     optional = {_WEIGHTS_ONLY} if isinstance(tree, Mapping) and _WEIGHTS_ONLY in tree else set()
     tree = _exactly(tree, {*_TRAINING, *optional}, "training")
@@ -186,10 +193,6 @@ def _is_mapping(value: object) -> bool:
 
 def _is_random_state(value: object) -> bool:
     return isinstance(value, Tensor) and str(value.dtype) == "torch.uint8" and value.dim() == 1
-
-
-def _list_of(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, list) and all(map(fits, value))
 
 
 def _mapping_of(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:

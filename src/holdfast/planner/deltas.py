@@ -12,7 +12,7 @@ from typing import Final, Self
 from holdfast.errors import ConfigurationError
 from holdfast.policy import Auto, DeadShare, Grid, Stored, Strategy, StrategyContext
 from holdfast.policy.arguments import is_finite_number, require, require_count, require_duration
-from holdfast.types import Kind
+from holdfast.types import DeltaSizes, Kind
 
 _MOST_SAVES: Final = 128  # enough of them for every strategy's sizes to repeat or to settle
 
@@ -116,22 +116,22 @@ def sizes_of(
     """Play a job's saves; ``delta_share`` is what a row takes in a delta beside that in a baseline."""
     saves = max(1, min(_MOST_SAVES, int(total_s / interval_s)))
     rows, written, read = list[float](), list[float](), list[float]()
-    deltas: tuple[float, ...] = ()
+    deltas = DeltaSizes()
     for _ in range(saves):
-        since_baseline = changed.within((len(deltas) + 1) * interval_s)
+        since_baseline = changed.within((deltas.count + 1) * interval_s)
         context = StrategyContext(
             baseline_exists=True,  # there is always one at step 0
-            delta_fractions=deltas,
+            deltas=deltas,
             increment_share=changed.within(interval_s) * delta_share,
             changed_share=since_baseline * delta_share,
         )
         kind = strategy.decide(context)
         if kind is Kind.FULL:
-            share, size, above, deltas = 1.0, 1.0, 0.0, ()
+            share, size, above, deltas = 1.0, 1.0, 0.0, DeltaSizes()
         else:
             share = since_baseline if kind is Kind.DIFFERENTIAL else changed.within(interval_s)
             size = above = share * delta_share
-            deltas = (*deltas, size)
+            deltas = deltas.with_next(size)
         if kind is Kind.INCREMENTAL:
             above = _read_of_increments(strategy, deltas, since_baseline * delta_share)
         rows.append(share)
@@ -140,10 +140,10 @@ def sizes_of(
     return Sizes(rows=math.fsum(rows) / saves, written=math.fsum(written) / saves, read=math.fsum(read) / saves)
 
 
-def _read_of_increments(strategy: Strategy, deltas: tuple[float, ...], since_baseline: float) -> float:
+def _read_of_increments(strategy: Strategy, deltas: DeltaSizes, since_baseline: float) -> float:
     """All of them; of a grid, what lives, and of what was replaced no more than its rule leaves in place."""
     if not isinstance(strategy, Grid):
-        return math.fsum(deltas)
+        return deltas.total
     if isinstance(strategy.rule, DeadShare) and strategy.rule.share < 1:
         return min(since_baseline, strategy.rule.share / (1 - strategy.rule.share))
     return since_baseline

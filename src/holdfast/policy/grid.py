@@ -115,6 +115,6 @@ def _reset_pays(context: StrategyContext) -> bool:
     every run, and what a byte costs is a constant.
     """
     increment, changed = context.increment_share, context.changed_share
-    if not context.delta_fractions or increment is None or changed is None:
+    if not context.deltas.count or increment is None or changed is None:
         return False  # nothing has gathered above the newest baseline
     return increment + READ_OVER_WRITE * changed > 1

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from holdfast.policy.arguments import is_finite_number, require
 from holdfast.policy.base import Policy, registered
-from holdfast.types import Kind
+from holdfast.types import DeltaSizes, Kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class StrategyContext:
     """
 
     baseline_exists: bool
-    delta_fractions: tuple[float, ...] = ()  # sizes of the deltas after the baseline, each as a fraction of it
+    deltas: DeltaSizes = field(default_factory=DeltaSizes)  # after the baseline
     increment_share: float | None = None  # rows changed since the last checkpoint; None: they were not counted
     changed_share: float | None = None  # rows changed since the baseline: what a restore would read on top of it
 
@@ -33,9 +33,9 @@ class StrategyContext:
             share = getattr(self, name)
             fits = share is None or (is_finite_number(share) and share >= 0)
             require(fits, self, name, "None or a finite number of at least 0", share)
-        for fraction in self.delta_fractions:
-            fits = is_finite_number(fraction) and fraction >= 0
-            require(fits, self, "delta_fractions", "finite numbers of at least 0", self.delta_fractions)
+        sizes = (self.deltas.total, self.deltas.previous, self.deltas.last)
+        fits = all(is_finite_number(size) and size >= 0 for size in sizes)
+        require(fits, self, "deltas", "finite numbers of at least 0", self.deltas)
 
 
 class Strategy(Policy, ABC):
@@ -101,39 +101,34 @@ class Intermittent(Strategy):
         require(fits, self, "least_gain", "None or at least 0 and below 1", self.least_gain)
 
     def _on_baseline(self, context: StrategyContext) -> Kind:
-        fractions = context.delta_fractions
-        if self.least_gain is None or len(fractions) < 2:  # one delta says nothing of growth
-            return Kind.FULL if _baseline_pays(fractions) else Kind.DIFFERENTIAL
-        return Kind.FULL if _gains_less(fractions, self.least_gain) else Kind.DIFFERENTIAL
+        deltas = context.deltas
+        if self.least_gain is None or deltas.count < 2:  # one delta says nothing of growth
+            return Kind.FULL if _baseline_pays(deltas) else Kind.DIFFERENTIAL
+        return Kind.FULL if _gains_less(deltas, self.least_gain) else Kind.DIFFERENTIAL
 
 
-def _baseline_pays(delta_fractions: tuple[float, ...]) -> bool:
+def _baseline_pays(deltas: DeltaSizes) -> bool:
     """F_c ≤ I_c: a baseline and a repeat of the past deltas cost no more than going on at the last delta's size.
 
     The paper leaves out the interval right after a baseline; its formula read literally (S_0 = 1) would take baselines
     only. With no delta to learn from, a delta is taken.
     """
-    if not delta_fractions:
-        return False
-    cost_with_baseline = math.fsum((1.0, *delta_fractions))
-    cost_without = (len(delta_fractions) + 1) * delta_fractions[-1]
-    return cost_with_baseline <= cost_without
+    return deltas.count > 0 and 1 + deltas.total <= (deltas.count + 1) * deltas.last
 
 
-def _gains_less(delta_fractions: tuple[float, ...], least_gain: float) -> bool:
+def _gains_less(deltas: DeltaSizes, least_gain: float) -> bool:
     """Whether the average up to now is within ``least_gain`` of the best that going on could make of it."""
-    average = math.fsum((1.0, *delta_fractions)) / (len(delta_fractions) + 1)
-    return _best_average(delta_fractions) >= (1 - least_gain) * average
+    average = (1 + deltas.total) / (deltas.count + 1)
+    return _best_average(deltas) >= (1 - least_gain) * average
 
 
-def _best_average(delta_fractions: tuple[float, ...]) -> float:
+def _best_average(deltas: DeltaSizes) -> float:
     """The least average size up to any checkpoint to come, if deltas go on to grow as the last one did.
 
     With x checkpoints it is growth·x/2 + surplus/x and a constant. Deltas grow ever more slowly, so it is too high.
     """
-    before, last = delta_fractions[-2:]
-    growth = max(0.0, last - before)
-    total, count = math.fsum((1.0, *delta_fractions)), len(delta_fractions) + 1
+    last, growth = deltas.last, max(0.0, deltas.last - deltas.previous)
+    total, count = 1 + deltas.total, deltas.count + 1
     surplus = total - count * last + growth * count * (count - 1) / 2
     if 2 * surplus <= growth * count**2:
         return total / count  # it only rises from here
