@@ -12,6 +12,7 @@ HoldfastError
 │   ├── StorageFull
 │   └── StorageUnavailable            worth another try
 ├── DamagedData                       bytes that do not match their checksum: names the object
+│   └── UnreadableData                the disk reports an error instead of the bytes
 ├── RunError                          the run is not in the state the call needs
 │   ├── CheckpointNotFound
 │   ├── NotResumed                    a non-empty run was not resumed first
@@ -78,6 +79,10 @@ class DamagedData(HoldfastError):
         super().__init__(f"{object_name}: {what}")
         self.object_name = object_name
         self.what = what
+
+
+class UnreadableData(DamagedData):
+    """The store holds the object, but its disk reports an error instead of the bytes."""
 
 
 class RunError(HoldfastError):

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from holdfast.checkpoint import importing
 from holdfast.checkpoint.chain import Chain, Head
-from holdfast.checkpoint.changes import Clocks, annotate, prune
+from holdfast.checkpoint.changes import Clocks, annotate, prune, settle_doubts
 from holdfast.checkpoint.collect import Collected, collect_catalogs, collect_dropped, collect_orphans
 from holdfast.checkpoint.crew import Progress
 from holdfast.checkpoint.export import TableDifference, difference, export_file
@@ -38,8 +38,8 @@ from holdfast.checkpoint.state import TrainingState, dense_weights
 from holdfast.checkpoint.stored import StoredRows, stored_rows
 from holdfast.checkpoint.summary import RunSummary, all_leases, summarize
 from holdfast.checkpoint.tables import find_tables
-from holdfast.checkpoint.verify import Problem, verify_run
-from holdfast.errors import AccessDenied, CheckpointNotFound, RunError
+from holdfast.checkpoint.verify import Problem, Verification, verify_run
+from holdfast.errors import AccessDenied, CheckpointNotFound, HoldfastError, RunError
 from holdfast.format.catalog import Entry
 from holdfast.policy import Retention
 from holdfast.runtime import SYSTEM, Runtime
@@ -163,7 +163,7 @@ class Run:
         found = find_tables(models, optimizers, tables or {})
         state = TrainingState(models, optimizers, extra or {}, found)
         with self._reading(step) as (_, head, entry):
-            restorer = ModelRestorer(self._store, found, state, None)
+            restorer = ModelRestorer(self._store, found, state, None, runtime=self._runtime)
             return restorer.restore(head, entry, strict=strict, progress=progress).info
 
     def read_rows(self, table: str, ids: Tensor | Sequence[int], *, step: int | str | None = None) -> dict[str, Tensor]:
@@ -182,7 +182,7 @@ class Run:
         """
         wanted = torch.as_tensor(ids, dtype=torch.int64).reshape(-1)
         with leased(self._store, self.head, newest_entries, runtime=self._runtime) as head:
-            reader = VerifiedReader(self._store)
+            reader = VerifiedReader(self._store, runtime=self._runtime)
             plans = plan_newest(reader, head, newest_entries(head))
             if table not in plans:
                 raise RunError(f"{self.url} holds no table {table!r}; it holds {', '.join(plans)}")
@@ -225,8 +225,23 @@ class Run:
                 return list(difference(reader, *plans, Path(scratch)))
 
     def verify(self, *, progress: Progress | None = None) -> list[Problem]:
-        """Read every byte of every kept checkpoint and compare it with its checksum; the problems found."""
-        return verify_run(self._store, self._chain, progress=progress)
+        """Read every byte of every kept checkpoint and compare it with its checksum; the problems found.
+
+        A suspect checkpoint, one that a ``resume()`` could not restore, is cleared or condemned by it, in the run.
+        """
+        found = verify_run(self._store, self._chain, progress=progress, runtime=self._runtime)
+        self._settle(found)
+        return list(found.problems)
+
+    def _settle(self, found: Verification) -> None:
+        """Clear or condemn the checkpoints that a resume could not restore."""
+        if not found.whole:
+            return
+        try:
+            if verdicts := found.verdicts(self.head()):
+                self._chain.commit(settle_doubts(verdicts))
+        except HoldfastError as error:
+            logger.warning("%s: suspect checkpoints stay suspect, the run could not be written: %s", self.url, error)
 
     def annotate(self, step: int | str, **metrics: float) -> None:
         """Attach metrics to a kept checkpoint."""
@@ -265,7 +280,7 @@ class Run:
             except AccessDenied:
                 logger.warning("%s cannot be written: reading without a lease, so a prune may interfere", self.url)
                 head = self.head()
-            yield VerifiedReader(self._store), head, head.by_id[entry.info.id]
+            yield VerifiedReader(self._store, runtime=self._runtime), head, head.by_id[entry.info.id]
 
     def _needed(self, head: Head, info: CheckpointInfo) -> tuple[Entry, ...]:
         if info.id not in head.by_id:

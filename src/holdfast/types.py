@@ -99,6 +99,13 @@ class Kind(Enum):
     PRIORITY = "priority"  # rows saved first, between two checkpoints; no checkpoint, and nothing stands on it
 
 
+class Doubt(Enum):
+    """Why a checkpoint may not be what it was."""
+
+    SUSPECT = "suspect"  # it could not be restored while an older one could: kept until it is verified
+    CONDEMNED = "condemned"  # it was verified, and is damaged
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointInfo:
     """One committed checkpoint as the catalog lists it."""
@@ -118,3 +125,10 @@ class CheckpointInfo:
     abandoned: bool = False  # on a timeline that was left by going back
     stall_s: float | None = None  # how long training waited for its snapshot; None: not known
     duration_s: float | None = None  # from the beginning of its snapshot until it was committed; None: not known
+    doubt: Doubt | None = None  # None: there is none
+
+    @property
+    def standing(self) -> str:
+        """What sets it apart, in brackets; empty for a checkpoint of the live timeline that nobody doubts."""
+        words = [*(["abandoned"] if self.abandoned else []), *([self.doubt.value] if self.doubt else [])]
+        return f"({', '.join(words)})" if words else ""

@@ -123,6 +123,20 @@ def test_verify_names_the_damaged_object_and_ends_with_1(run: Path) -> None:
     assert str(victim.relative_to(run)) in text
 
 
+def test_a_checkpoint_that_resume_passed_over_is_shown_as_suspect_and_stays_until_verify_condemns_it(run: Path) -> None:
+    newest = next(info.id for info in hf.open_run(run).checkpoints() if info.step == 9)
+    flip(sorted(run.glob(f"data/{newest}/*.safetensors"))[-1], -1)
+    model, optimizers = build()
+    with hf.Checkpointer(run, model=model, optimizer=optimizers, retention=hf.KeepAll()) as guard:
+        assert guard.resume() == 8
+    assert "(abandoned, suspect)" in lines(holdfast("ls", run), "end-9")[0]
+    assert "stays: suspect" in holdfast("prune", run, "--keep-last", 1, "--yes", "--grace-minutes", 0)
+    assert "step 9 was suspect and is damaged: it is condemned" in holdfast("verify", run, expect=1)
+    assert "(abandoned, condemned)" in lines(holdfast("ls", run), "end-9")[0]
+    holdfast("prune", run, "--keep-last", 1, "--yes", "--grace-minutes", 0)
+    assert steps(run) == [2, 8]
+
+
 def test_diff_counts_changed_rows(trained: tuple[Path, Tiny]) -> None:
     text = holdfast("diff", trained[0], 2, 9)
     (expected,) = [each for each in hf.open_run(trained[0]).diff(2, 9) if each.table == "emb.0"]

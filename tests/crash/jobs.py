@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import holdfast as hf
-from holdfast.policy import Strategy
+from holdfast.policy import Retention, Strategy
 from holdfast.run import Run
 from holdfast.runtime import Runtime
 from holdfast.storage import Store
@@ -40,7 +40,13 @@ class Clock:
 class Job:
     """A training and its guard."""
 
-    def __init__(self, store: Store, strategy: Strategy = hf.Consecutive(), **settings: Any) -> None:  # noqa: B008
+    def __init__(
+        self,
+        store: Store,
+        strategy: Strategy = hf.Consecutive(),  # noqa: B008 - frozen
+        retention: Retention = hf.KeepAll(),  # noqa: B008
+        **settings: Any,
+    ) -> None:
         self.training = Training()
         self.clock = Clock()
         self.states: dict[int, State] = {}
@@ -51,7 +57,7 @@ class Job:
             extra=self.training.extra,
             save=hf.Never(),
             strategy=strategy,
-            retention=hf.KeepAll(),
+            retention=retention,
             settings=hf.Settings(**{**SETTINGS, **settings}),
             runtime=self.clock.runtime,
         )

@@ -60,6 +60,7 @@ def runtime(life: int) -> Runtime:
     trainers, agents = count(1), count(0x80_0000)
     return Runtime(
         wall_s=lambda: 1e9,
+        sleep=lambda _: None,
         monotonic_s=lambda: 0.0,
         token=lambda: f"{life:02x}{next(trainers if threading.current_thread() is main else agents):06x}",
         wait=lambda event, _: threading.Event.wait(event),

@@ -100,7 +100,7 @@ class Examination:
         abandoned = {info.step for info in self.run.checkpoints() if info.abandoned}
         assert abandoned == {step for step in self.visible if step > good[-1]}
         for step in abandoned:
-            assert f"checkpoint of step {step} is damaged ({self.name}" in log.text
+            assert f"checkpoint of step {step} cannot be restored ({self.name}" in log.text
         if self.needed_by_head and not (self.damage.gone and self.is_newest_catalog):
             assert "cannot be read; going on from catalog/" in log.text
 

@@ -85,6 +85,9 @@ class IndependentRun:
         """Check every byte that counts: what the head refers to, and each other document by itself."""
         self._check_catalog()
         for entry in self._entries:
+            doubt = entry.get("doubt")
+            require(doubt in (None, "suspect", "condemned"), self._name, f"knows no doubt {doubt!r}")
+            require(doubt is None or entry["abandoned"], self._name, f"doubts {entry['id']}, which is alive")
             for part in self._parts(entry["id"]):
                 check_state(self.value(entry["id"], part["rank"]), entry, part["rank"])
             self.tables(entry["id"])

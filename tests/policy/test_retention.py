@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import CheckpointNotFound, ConfigurationError
 from holdfast.policy import KeepAll, KeepBest, KeepEvery, KeepLast, KeepTagged, Retention, TimeToLive, closure
-from holdfast.types import CheckpointInfo, Kind
+from holdfast.types import CheckpointInfo, Doubt, Kind
 
 DAY_S = 86_400.0
 NOW_S = 100 * DAY_S
@@ -22,6 +22,7 @@ def checkpoint(
     base: str | None = None,
     tag: str | None = None,
     abandoned: bool = False,
+    doubt: Doubt | None = None,
     name: str | None = None,
     **metrics: float,
 ) -> CheckpointInfo:
@@ -39,6 +40,7 @@ def checkpoint(
         tag=tag,
         metrics=metrics,
         abandoned=abandoned,
+        doubt=doubt,
     )
 
 
@@ -249,3 +251,15 @@ def test_keeping_a_checkpoint_that_is_not_there_is_an_error() -> None:
 def test_bad_parameters_are_refused_by_name(make: object, parameter: str) -> None:
     with pytest.raises(ConfigurationError, match=parameter):
         make()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    "policy", [KeepLast(1), KeepBest("auc"), KeepTagged(), TimeToLive(1), KeepLast(1) & KeepTagged()]
+)
+def test_a_suspect_stays_whatever_the_policy_until_it_is_judged(policy: Retention) -> None:
+    suspect = checkpoint(2, age_days=9, abandoned=True, doubt=Doubt.SUSPECT)
+    history = [checkpoint(1, age_days=10), suspect, checkpoint(3, age_days=8), checkpoint(4, auc=0.5, tag="last")]
+    assert steps_kept(policy, history) == [2, 4]
+    for doubt in (Doubt.CONDEMNED, None):
+        history[1] = replace(suspect, doubt=doubt)
+        assert steps_kept(policy, history) == [4]

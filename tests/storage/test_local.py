@@ -8,9 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import AccessDenied, ConfigurationError, HoldfastError, StorageFull, StorageUnavailable
-from holdfast.storage import Buffer, LocalStore, Store
+from holdfast.errors import (
+    AccessDenied,
+    ConfigurationError,
+    HoldfastError,
+    StorageFull,
+    StorageUnavailable,
+    UnreadableData,
+)
+from holdfast.storage import Buffer, LocalStore, MemoryStore, Store
+from holdfast.storage.caches import forget
 from holdfast.storage.files import PosixFiles
+from holdfast.storage.retry import RetryingStore
 from holdfast.testing.disk import SimulatedDisk
 from holdfast.testing.store_suite import StoreSuite
 
@@ -70,6 +79,42 @@ def test_a_failing_disk_is_explained_and_leaves_nothing_behind(
         store.put("dir/object", b"content", create=True)
     assert str(tmp_path / "dir" / "object") in str(caught.value)
     assert list((tmp_path / "dir").iterdir()) == []
+
+
+class UnreadableFiles(PosixFiles):
+    """A filesystem that gives an error in place of bytes, but finds files."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self.forgotten: list[str] = []
+
+    def read(self, path: str, start: int, stop: int | None, into: memoryview | None = None) -> Buffer:
+        raise OSError(self._number, os.strerror(self._number), path)
+
+    def forget(self, path: str) -> None:
+        super().forget(path)
+        self.forgotten.append(path)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EBADMSG, errno.EUCLEAN])
+def test_what_the_disk_cannot_read_is_damage_of_that_object_and_no_outage(tmp_path: Path, number: int) -> None:
+    files = UnreadableFiles(number)
+    store = LocalStore(tmp_path, files)
+    store.put("dir/object", b"content")
+    for read in (lambda: store.get("dir/object"), lambda: store.get_range("dir/object", 1, 3)):
+        with pytest.raises(UnreadableData, match="system's log") as caught:
+            read()
+        assert caught.value.object_name == "dir/object"
+
+
+def test_what_is_cached_of_a_file_can_be_forgotten(tmp_path: Path) -> None:
+    files = UnreadableFiles(errno.EIO)
+    store = RetryingStore(LocalStore(tmp_path, files))
+    store.put("object", b"content")
+    forget(store, "object")
+    forget(store, "missing")
+    forget(MemoryStore(), "object")
+    assert files.forgotten == [str(tmp_path / "object")]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.errors import ObjectNotFound, StorageFull, StorageUnavailable
+from holdfast.errors import DamagedData, ObjectNotFound, StorageFull, StorageUnavailable, UnreadableData
 from holdfast.storage import MemoryStore, Store
 from holdfast.testing.faults import Fault, FaultyStore, Operation
 from holdfast.testing.power import PowerCut
@@ -29,6 +29,22 @@ def test_faults_happen_at_their_operation_and_leave_no_trace() -> None:
         Operation(kind="put", name="third"),
         Operation(kind="list", name=""),
     ]
+
+
+def test_a_bad_read_leaves_the_object_as_it_is() -> None:
+    plan = {2: Fault.FLIPPED, 3: Fault.SHORT, 4: Fault.MISSING, 5: Fault.UNREADABLE, 6: Fault.FLIPPED, 7: Fault.SHORT}
+    store = FaultyStore(MemoryStore(), plan)
+    store.put("object", b"contents")
+    assert bytes(store.get("object")) == b"contdnts"
+    assert bytes(store.get("object")) == b"cont"
+    with pytest.raises(ObjectNotFound):
+        store.get("object")
+    with pytest.raises(UnreadableData):
+        store.get("object")
+    assert bytes(store.get_range("object", 2, 6)) == b"ntdn"
+    with pytest.raises(DamagedData, match="cut short"):
+        store.get_range("object", 2, 6)
+    assert bytes(store.get("object")) == b"contents"
 
 
 def test_an_operation_of_unknown_outcome_was_done() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from holdfast.checkpoint.inventory import Inventory
 from holdfast.checkpoint.pages import HistoryPage, Pages, listed
+from holdfast.checkpoint.second_look import SecondLook
 from holdfast.errors import DamagedData, ObjectExists, ObjectNotFound, RunError
 from holdfast.format.catalog import (
     CATALOG_PREFIX,
@@ -28,7 +29,7 @@ from holdfast.format.catalog import (
 from holdfast.format.document import digest
 from holdfast.format.history import Delta
 from holdfast.runtime import SYSTEM, Runtime
-from holdfast.storage import Buffer, Store
+from holdfast.storage import Store
 from holdfast.storage.listing import list_names
 
 _EVENTS = 64  # that a catalog tells of; the latest
@@ -106,6 +107,7 @@ class Chain:
         self._writer = writer
         self._runtime = runtime
         self._pages = Pages(store, runtime=runtime)
+        self._look = SecondLook(store, runtime)
         self._known: Head | None = None
 
     def store_s(self) -> float:
@@ -141,6 +143,10 @@ class Chain:
             name = self._known.ref.name
             raise DamagedData(self._known.damaged[0], f"cannot be read; the newest catalog that can be is {name}")
         return self._known
+
+    def look_anew(self) -> None:
+        """Forget what is known: the next look reads everything again."""
+        self._known = None
 
     def is_gone(self) -> bool:
         """Whether the newest catalog that is known is no longer there: it goes with the whole run alone."""
@@ -195,22 +201,18 @@ class Chain:
             self._known = replace(self._known, damaged=tuple(damaged), newest_number=numbers[0])
         return problem
 
-    def _get(self, name: str) -> Buffer:
-        try:
-            return self._store.get(name)
-        except ObjectNotFound as error:
-            raise DamagedData(name, "is missing") from error
-
     def _load(self, number: int, *, damaged: tuple[str, ...], newest: int) -> Head:
         name = catalog_name(number)
-        data = self._get(name)
-        catalog = Catalog.decode(data, name=name)
+        catalog, ref = self._look(name, lambda: self._read_catalog(name))
         if catalog.number != number:
             raise DamagedData(name, f"says it is catalog {catalog.number}")
         pages = self._pages.read(catalog.pages, self._known.pages if self._known else ())
         inventory = listed(pages, Delta.of(catalog), name=name)
-        ref = Ref(name=name, size_bytes=len(data), digest=digest(data))
         return Head(catalog=catalog, ref=ref, inventory=inventory, pages=pages, damaged=damaged, newest_number=newest)
+
+    def _read_catalog(self, name: str) -> tuple[Catalog, Ref]:
+        data = self._store.get(name)
+        return Catalog.decode(data, name=name), Ref(name=name, size_bytes=len(data), digest=digest(data))
 
     def _plan(self, head: Head | None, draft: Draft) -> _Planned:
         """What the draft makes of the head. Its pages are written; that they are used depends on the commit."""

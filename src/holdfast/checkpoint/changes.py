@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from holdfast.checkpoint.chain import Change, Draft, Head
 from holdfast.errors import BaseDropped, CheckpointNotFound, SaveFailed, TakenOver
 from holdfast.format.catalog import Entry, Garbage, OutlineRef, Ref
 from holdfast.policy import Retention, closure
+from holdfast.types import Doubt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +62,12 @@ def add_priority(entry: Entry, *, term: int) -> Change:
     return change
 
 
-def go_back(checkpoint: str | None, *, term: int, store_s: Callable[[], float]) -> Change:
+def go_back(
+    checkpoint: str | None, *, term: int, store_s: Callable[[], float], suspects: Collection[str] = ()
+) -> Change:
     """Continue from an older checkpoint: what was ahead of it becomes an abandoned timeline.
 
+    ``suspects`` are those of it that could not be restored; they stay until a verification has judged them.
     Rows saved after it are dropped, those on the newest checkpoint too: the training that they come from is left.
     """
 
@@ -73,7 +77,8 @@ def go_back(checkpoint: str | None, *, term: int, store_s: Callable[[], float]) 
         if checkpoint is not None and checkpoint not in order:
             raise CheckpointNotFound(f"checkpoint {checkpoint} was dropped while it was restored: resume again")
         ahead = order.index(checkpoint) + 1 if checkpoint is not None else 0
-        entries = head.entries[:ahead] + tuple(_abandon(entry) for entry in head.entries[ahead:])
+        left = (_abandon(entry, suspect=entry.info.id in suspects) for entry in head.entries[ahead:])
+        entries = (*head.entries[:ahead], *left)
         stays = checkpoint == head.catalog.head
         draft = replace(_same(head, "drop rows" if stays else "go back"), head=checkpoint, entries=entries)
         return _without_priority(replace(draft, is_event=not stays), store_s)
@@ -92,6 +97,17 @@ def annotate(checkpoint: str, metrics: Mapping[str, float], *, term: int | None)
             _with_metrics(entry, metrics) if entry.info.id == checkpoint else entry for entry in head.entries
         )
         return replace(_same(head, "annotate"), entries=entries)
+
+    return change
+
+
+def settle_doubts(verdicts: Mapping[str, Doubt | None]) -> Change:
+    """Clear (None) or condemn suspect checkpoints, by their ids. Administration: any term's."""
+
+    def change(head: Head | None) -> Draft | None:
+        head = own(head, None)
+        entries = tuple(_settled(entry, verdicts) for entry in head.entries)
+        return replace(_same(head, "verify"), entries=entries) if entries != head.entries else None
 
     return change
 
@@ -233,8 +249,15 @@ def _same(head: Head, reason: str) -> Draft:
     )
 
 
-def _abandon(entry: Entry) -> Entry:
-    return replace(entry, info=replace(entry.info, abandoned=True))
+def _abandon(entry: Entry, *, suspect: bool) -> Entry:
+    doubt = Doubt.SUSPECT if suspect else entry.info.doubt
+    return replace(entry, info=replace(entry.info, abandoned=True, doubt=doubt))
+
+
+def _settled(entry: Entry, verdicts: Mapping[str, Doubt | None]) -> Entry:
+    if entry.info.doubt is not Doubt.SUSPECT or entry.info.id not in verdicts:
+        return entry
+    return replace(entry, info=replace(entry.info, doubt=verdicts[entry.info.id]))
 
 
 def _with_metrics(entry: Entry, metrics: Mapping[str, float]) -> Entry:

@@ -2,7 +2,8 @@
 
 Deletion follows the commit that dropped a checkpoint, never precedes it. Everything is timed by the store's clock. A
 checkpoint under a reader's lease stays, with what it stands on. Nothing is deleted while a newer catalog cannot be
-read: it might refer to what looks unused.
+read: it might refer to what looks unused. Neither is data, as an orphan, while a catalog that a take-over had to pass
+over is among the head's recent ancestors: somebody may yet bring it back.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ def _objects(store: Store, item: Garbage) -> list[ObjectInfo]:
 def _unreferenced(store: Store, head: Head, term: int) -> Iterator[ObjectInfo]:
     known = {folder for entry in (*head.entries, *head.catalog.priority) for folder in entry.folders}
     known |= {item.folder for item in head.garbage} | {each.folder for each in head.catalog.outlines}
-    for info in store.list(DATA_PREFIX):
+    for info in store.list(DATA_PREFIX) if not head.catalog.passed_over else ():
         identifier = info.name.removeprefix(DATA_PREFIX).partition("/")[0]
         written = term_of(identifier)
         if written is not None and written < term and identifier not in known:

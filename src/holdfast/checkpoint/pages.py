@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 
 from holdfast.checkpoint.inventory import Inventory
-from holdfast.errors import DamagedData, ObjectNotFound
+from holdfast.checkpoint.second_look import SecondLook
+from holdfast.errors import DamagedData
 from holdfast.format.catalog import Page, Ref, history_name
 from holdfast.format.document import digest, parse
 from holdfast.format.history import Delta, decode_page, encode_page
@@ -45,13 +47,14 @@ class Pages:
     def __init__(self, store: Store, *, runtime: Runtime = SYSTEM) -> None:
         self._store = store
         self._runtime = runtime
+        self._look = SecondLook(store, runtime)
 
     def read(self, named: Sequence[Page], known: Sequence[HistoryPage]) -> tuple[HistoryPage, ...]:
         """The pages that a catalog names; ``known`` are those of another catalog, the same up to where they part."""
         shared = takewhile(lambda pair: pair[0] == pair[1].page, zip(named, known, strict=False))
         pages = [each for _, each in shared]
         for page in named[len(pages) :]:
-            delta = self._get(page)
+            delta = self._look(page.ref.name, partial(self._get, page))
             pages.append(HistoryPage(page=page, delta=delta, inventory=listed(pages, delta, name=page.ref.name)))
         return tuple(pages)
 
@@ -68,10 +71,7 @@ class Pages:
 
     def _get(self, page: Page) -> Delta:
         name = page.ref.name
-        try:
-            data = self._store.get(name)
-        except ObjectNotFound as error:
-            raise DamagedData(name, "is missing") from error
+        data = self._store.get(name)
         if digest(data) != page.ref.digest:
             raise DamagedData(name, "does not match the digest in its catalog")
         delta = decode_page(data, name=name)

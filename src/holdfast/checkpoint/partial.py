@@ -108,9 +108,8 @@ class PartRecovery:
     def recover(self, lost: Servers, *, progress: Progress | None = None) -> Recovered:
         """Bring back what the servers held. No save may be under way."""
         with leased(self._store, self._head, newest_entries, runtime=self._runtime) as head, self._writing(lost):
-            restorer = PartialRestorer(
-                VerifiedReader(self._store), self._tables, fresh_slots=self._fresh_slots(head), progress=progress
-            )
+            reader = VerifiedReader(self._store, runtime=self._runtime)
+            restorer = PartialRestorer(reader, self._tables, fresh_slots=self._fresh_slots(head), progress=progress)
             return restorer.restore(head, lost)
 
     def lose(self, lost: Servers) -> None:

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 
 from holdfast.checkpoint.chain import Head
 from holdfast.checkpoint.lease import HeldLease
-from holdfast.errors import CheckpointNotFound, DamagedData, ObjectNotFound
+from holdfast.checkpoint.second_look import SecondLook
+from holdfast.errors import CheckpointNotFound, DamagedData
 from holdfast.format.bundle import BLOCK_BYTES, Directory, read_directory, verify_blocks
 from holdfast.format.catalog import Entry, Record, Ref
 from holdfast.format.document import digest
@@ -27,8 +28,9 @@ Memory = Callable[[int], memoryview]  # gives at least so many bytes to read int
 class VerifiedReader:
     """Reads records, manifests and chunks of one store; remembers the directories it verified."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, runtime: Runtime = SYSTEM) -> None:
         self._store = store
+        self._look = SecondLook(store, runtime)
         self._lock = threading.Lock()
         self._reading: dict[str, threading.Lock] = {}
         self._directories: dict[str, Directory] = {}
@@ -86,9 +88,13 @@ class VerifiedReader:
         low = first * BLOCK_BYTES
         high = min(-(-stop // BLOCK_BYTES) * BLOCK_BYTES, place.length)
         directory = self.directory(bundle)
-        data = self._bytes(bundle.name, place.offset + low, place.offset + high, memory)
-        verify_blocks(data, place.block + first, directory, name=bundle.name)
-        return data[start - low : stop - low]
+
+        def read() -> memoryview:
+            data = self._bytes(bundle.name, place.offset + low, place.offset + high, memory)
+            verify_blocks(data, place.block + first, directory, name=bundle.name)
+            return data
+
+        return self._look(bundle.name, read)[start - low : stop - low]
 
     def directory(self, bundle: BundleRef) -> Directory:
         """The block checksums of a bundle, from its verified head."""
@@ -98,30 +104,28 @@ class VerifiedReader:
             reading = self._reading.setdefault(bundle.name, threading.Lock())
         with reading:  # the workers that read its chunks start together; one of them reads the head for all
             known = self._directories.get(bundle.name)
-            return self.learn(bundle, self._bytes(bundle.name, 0, bundle.head_bytes)) if known is None else known
+            return self._look(bundle.name, lambda: self._learn(bundle)) if known is None else known
 
-    def learn(self, bundle: BundleRef, head: memoryview) -> Directory:
+    def _learn(self, bundle: BundleRef) -> Directory:
         """Verify a bundle's head and remember its checksums."""
+        head = self._bytes(bundle.name, 0, bundle.head_bytes)
         if digest(head) != bundle.digest:
             raise DamagedData(bundle.name, "its head does not match the digest in its manifest")
         directory = self._directories[bundle.name] = read_directory(head, name=bundle.name).copy()
         return directory
 
     def _object(self, ref: Ref) -> memoryview:
-        try:
+        def read() -> memoryview:
             data = memoryview(self._store.get(ref.name))
-        except ObjectNotFound as error:
-            raise DamagedData(ref.name, "is missing") from error
-        if digest(data) != ref.digest:
-            raise DamagedData(ref.name, "does not match the digest in what refers to it")
-        return data
+            if digest(data) != ref.digest:
+                raise DamagedData(ref.name, "does not match the digest in what refers to it")
+            return data
+
+        return self._look(ref.name, read)
 
     def _bytes(self, name: str, start: int, stop: int, memory: Memory | None = None) -> memoryview:
-        try:
-            into = memory(stop - start) if memory else None
-            return memoryview(self._store.get_range(name, start, stop, into=into))
-        except ObjectNotFound as error:
-            raise DamagedData(name, "is missing") from error
+        into = memory(stop - start) if memory else None
+        return memoryview(self._store.get_range(name, start, stop, into=into))
 
 
 def _checked(entry: Entry, manifest: Manifest, name: str) -> Manifest:

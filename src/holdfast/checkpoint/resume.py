@@ -14,6 +14,7 @@ from holdfast.checkpoint.agreement import Agreement
 from holdfast.checkpoint.chain import Chain, Head
 from holdfast.checkpoint.changes import go_back, take_over
 from holdfast.checkpoint.crew import Progress
+from holdfast.checkpoint.fallback import Fallback
 from holdfast.checkpoint.lease import live_leases
 from holdfast.checkpoint.outlines import plan_checkpoint
 from holdfast.checkpoint.plan import TablePlan
@@ -24,8 +25,9 @@ from holdfast.checkpoint.saved_state import read_saved, shared_state
 from holdfast.checkpoint.state import RestoreReport, TrainingState
 from holdfast.checkpoint.tables import Table
 from holdfast.checkpoint.tracker import Tracker
-from holdfast.errors import CheckpointNotFound, DamagedData, ModelMismatch
+from holdfast.errors import CheckpointNotFound, ModelMismatch
 from holdfast.format.catalog import Entry
+from holdfast.format.document import parse
 from holdfast.format.dtypes import code_of
 from holdfast.format.state import JobState, RankState, SharedState
 from holdfast.runtime import SYSTEM, Runtime
@@ -62,8 +64,14 @@ def await_writers(store: Store, *, timeout_s: float, runtime: Runtime = SYSTEM) 
 
 
 def claim(chain: Chain) -> Head:
-    """Raise the run's term; creates the run if it is empty. A damaged newest catalog is skipped, and said so."""
+    """Raise the run's term; creates the run if it is empty. A damaged newest catalog is skipped, and said so.
+
+    Only once an older one was read, and the newest could then still not be: the store works, and it is this catalog.
+    """
     head = chain.head(skip_damaged=True)
+    if head is not None and head.damaged:
+        chain.look_anew()
+        head = chain.head(skip_damaged=True)
     if head is not None and head.damaged:
         logger.warning(
             "%s cannot be read; going on from %s, what came after it is lost from view", head.damaged[0], head.ref.name
@@ -86,43 +94,54 @@ def restore_newest(
 ) -> Restored | None:
     """Restore the newest good live checkpoint (or that of ``step``); None where the run holds none.
 
-    A damaged one is passed over, and said so; what was ahead of the one restored becomes an abandoned timeline.
+    What was ahead of the one restored becomes an abandoned timeline, and those of it suspect that could not be read.
     """
+    candidates = _candidates(head, step)
+    if not candidates:
+        return None
+    found = Fallback(agreement, lambda entry: attempt(head, entry)).restore(candidates)
+    checkpoint = found.entry.info.id
+    if agreement.rank == 0 and (checkpoint != (head.catalog.head or checkpoint) or head.catalog.priority):
+        suspects = {entry.info.id for entry in found.failed if _is_complete(head, entry)}
+        chain.commit(go_back(checkpoint, term=head.catalog.term, store_s=chain.store_s, suspects=suspects))
+    return found.restored
+
+
+def _candidates(head: Head, step: int | None) -> list[Entry]:
+    """What may be resumed from, best first."""
     candidates = [entry for entry in reversed(head.entries) if not entry.info.abandoned]
-    if step is not None:
-        wanted = find_checkpoint(head, step, where="the run")
-        if wanted.info.abandoned:
-            raise CheckpointNotFound(
-                f"the checkpoint of step {step} is on an abandoned timeline; open_run(...).restore() reads it"
-            )
-        candidates = candidates[candidates.index(wanted) :]
-    problem: Exception | None = None
-    for entry in candidates:
-        restored, problem = None, None
-        try:
-            restored = attempt(head, entry)
-        except (DamagedData, CheckpointNotFound) as error:
-            problem = error
-            logger.warning("checkpoint of step %d is damaged (%s); trying the one before it", entry.info.step, error)
-        if agreement.any(problem is not None):
-            continue
-        assert restored is not None
-        if agreement.rank == 0 and (entry.info.id != (head.catalog.head or entry.info.id) or head.catalog.priority):
-            chain.commit(go_back(entry.info.id, term=head.catalog.term, store_s=chain.store_s))
-        return restored
-    if candidates:
-        raise DamagedData(
-            candidates[0].record.name,
-            f"no checkpoint of the run can be restored (last: {problem}); the model's values are undefined now",
+    if step is None:
+        return candidates
+    wanted = find_checkpoint(head, step, where="the run")
+    if wanted.info.abandoned:
+        raise CheckpointNotFound(
+            f"the checkpoint of step {step} is on an abandoned timeline; open_run(...).restore() reads it"
         )
-    return None
+    return candidates[candidates.index(wanted) :]
+
+
+def _is_complete(head: Head, entry: Entry) -> bool:
+    """Whether the run lists all that a checkpoint stands on; one that it does not list all of cannot be kept."""
+    try:
+        lineage(head, entry.info.id)
+    except CheckpointNotFound:
+        return False
+    return True
 
 
 class ModelRestorer:
     """Writes a checkpoint into live tables, optimizers and extras."""
 
-    def __init__(self, store: Store, tables: Sequence[Table], state: TrainingState, tracker: Tracker | None) -> None:
-        self._reader = VerifiedReader(store)
+    def __init__(
+        self,
+        store: Store,
+        tables: Sequence[Table],
+        state: TrainingState,
+        tracker: Tracker | None,
+        *,
+        runtime: Runtime = SYSTEM,
+    ) -> None:
+        self._reader = VerifiedReader(store, runtime=runtime)
         self._tables = {table.name: table for table in tables}
         self._state = state
         self._tracker = tracker
@@ -133,8 +152,9 @@ class ModelRestorer:
     ) -> Restored:
         """Restore one checkpoint. Raises DamagedData if any byte of it is off."""
         chain = lineage(head, entry.info.id)
-        plans = plan_checkpoint(self._reader, head, entry.info.id)
-        shared, own = self._states(self._reader.parts(entry), rank)
+        name = entry.record.name  # below which something is malformed, where planning trips over it
+        plans = parse(name, lambda: plan_checkpoint(self._reader, head, entry.info.id))
+        shared, own = parse(name, lambda: self._states(self._reader.parts(entry), rank))
         self._check_tables(plans, strict)
         self._tell(self._state.restore(shared.training, strict=strict), plans)
         targets = [(plan, self._targets(plan)) for name, plan in plans.items() if name in self._fitting(plans)]

@@ -64,9 +64,10 @@ class Returning:
     def restore(self, step: int | None, *, strict: bool, progress: Progress | None) -> Restored | None:
         """Read the newest good checkpoint, or that of ``step``, into everything; None where there is none."""
         head = self._chain.head(skip_damaged=True)
-        if head is None:
-            raise RunError(f"{self._store.url}: the run vanished while it was taken over")
-        restorer = ModelRestorer(self._store, self._tables, self._state, self._tracker)
+        if self._agreement.any(head is None or bool(head.damaged)):  # which the ranks must see alike
+            raise RunError(f"{self._store.url}: the newest catalog vanished or became unreadable just now; start again")
+        assert head is not None
+        restorer = ModelRestorer(self._store, self._tables, self._state, self._tracker, runtime=self._runtime)
         rank = self._agreement.rank
         with protected(self._store, self._chain, head, runtime=self._runtime) as head, self._tracker.suspended():
             return restore_newest(

@@ -76,7 +76,7 @@ def _checkpoints(listed: list[CheckpointInfo]) -> Table:
             size(info.size_bytes),
             share(info.size_bytes, info.full_bytes),
             when(info.created_s),
-            " ".join(filter(None, ["(abandoned)" if info.abandoned else "", info.tag, measured(info.metrics)])),
+            " ".join(filter(None, [info.standing, info.tag, measured(info.metrics)])),
             style="dim" if info.abandoned else None,
         )
     return drawn
@@ -115,7 +115,7 @@ def _checkpoint(summary: RunSummary) -> RenderableType:
     budget = f" of a budget of {summary.pls_budget:g}" if summary.pls_budget else ""
     lost = {} if summary.pls is None else {"lost_samples": f"{summary.pls:.3g}{budget}"}
     return _facts(
-        f"Checkpoint of step {info.step}{' (abandoned)' if info.abandoned else ''}",
+        f"Checkpoint of step {info.step} {info.standing}".rstrip(),
         id=info.id,
         kind=info.kind.value,
         size=f"{size(info.size_bytes)}, {share(info.size_bytes, info.full_bytes)} of a full one",

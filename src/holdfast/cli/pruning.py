@@ -11,6 +11,7 @@ import typer
 from holdfast.cli.common import StoreOptions, UrlArgument, opened, output
 from holdfast.cli.drawing import count, size, table
 from holdfast.policy import KeepBest, KeepEvery, KeepLast, KeepTagged, Retention, TimeToLive
+from holdfast.types import Doubt
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -82,6 +83,8 @@ def _verdicts(verdicts: list[Verdict]) -> Table:
     for verdict in verdicts:
         info = verdict.checkpoint
         reason = f"stays: step {verdict.needed_by.step} stands on it" if verdict.needed_by else "stays"
+        if info.doubt is Doubt.SUSPECT:
+            reason = "stays: suspect until `holdfast verify` has judged it"
         drawn.add_row(
             str(info.step),
             str(info.term),

@@ -11,11 +11,12 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from holdfast.format import fields
 from holdfast.format.document import Json, parse, seal, unseal
-from holdfast.types import EXACTLY, CheckpointInfo, Kind, Stored
+from holdfast.types import EXACTLY, CheckpointInfo, Doubt, Kind, Stored
 
 CATALOG_PREFIX = "catalog/"
 DATA_PREFIX = "data/"
@@ -216,7 +217,9 @@ class Entry:
         """As JSON."""
         info = self.info
         body = {key: getattr(info, key) for key in info.__slots__}
-        body = {key: value for key, value in body.items() if value is not None or key not in _TIMES}
+        body = {key: value for key, value in body.items() if value is not None or key not in (*_TIMES, "doubt")}
+        if info.doubt is not None:
+            body["doubt"] = info.doubt.value
         metrics = _metrics_to_json(info.metrics)
         rounds = {"rounds": list(self.rounds)} if self.rounds else {}
         return {**body, "kind": info.kind.value, "metrics": metrics, "record": self.record.to_json(), **rounds}
@@ -228,6 +231,9 @@ class Entry:
         named |= {key: fields.integer(body[key], key) for key in ("size_bytes", "rows_written", "full_bytes")}
         named |= {key: fields.real(body[key], key, least=0.0) for key in _TIMES if body.get(key) is not None}
         named |= {"id": fields.text(body["id"], "id"), "abandoned": fields.flag(body["abandoned"], "abandoned")}
+        named |= {"doubt": Doubt(body["doubt"])} if "doubt" in body else {}
+        if "doubt" in body and not named["abandoned"]:
+            raise ValueError("a checkpoint of the live timeline is doubted")
         _require_only(body, {*named, *_TIMES, "record", "rounds"})
         rounds = fields.texts(body.get("rounds", []), "rounds")
         return cls(info=CheckpointInfo(**named), record=Ref.from_json(body["record"]), rounds=rounds)
@@ -412,6 +418,12 @@ class Catalog:
     def descends_from(self, number: int, commit: str) -> bool:
         """Whether this catalog is, or names among its recent ancestors, the given commit."""
         return (self.number, self.commit) == (number, commit) or (number, commit) in self.lineage
+
+    @property
+    def passed_over(self) -> bool:
+        """Whether a number among its recent ancestors is missing: of a catalog that could not be read."""
+        numbers = [self.number, *(number for number, _ in self.lineage)]
+        return any(later - earlier > 1 for later, earlier in pairwise(numbers))
 
     def ancestors(self) -> tuple[tuple[int, str], ...]:
         """The lineage a child of this catalog states."""

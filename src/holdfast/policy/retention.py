@@ -4,7 +4,8 @@
 than 14 days. Mind the parentheses: ``&`` binds more tightly than ``|``.
 
 Whatever the policy says, the newest checkpoint of the live timeline is kept (where all are abandoned, the newest of
-those), so pruning never leaves a run with nothing to resume from.
+those), so pruning never leaves a run with nothing to resume from. A suspect checkpoint is kept, too, until a
+verification has cleared or condemned it: it may be intact, and the store at fault that could not read it.
 
 Abandoned checkpoints lie on a timeline that was left by going back, often because it had gone wrong. ``KeepLast``,
 ``KeepEvery`` and ``KeepBest`` do not see them. ``KeepAll`` and ``TimeToLive`` do; so does ``KeepTagged``, because a
@@ -22,7 +23,7 @@ from typing import Literal
 from holdfast.errors import CheckpointNotFound
 from holdfast.policy.arguments import require, require_count, require_duration
 from holdfast.policy.base import Composite, Policy, flattened, registered
-from holdfast.types import CheckpointInfo
+from holdfast.types import CheckpointInfo, Doubt
 
 _DAY_S = 24 * 60 * 60
 
@@ -42,11 +43,11 @@ class Retention(Policy, ABC):
 
     def kept(self, checkpoints: Sequence[CheckpointInfo], now_s: float) -> frozenset[str]:
         """Ids of the checkpoints to keep. Their rows may stand on others: see ``closure``."""
-        return self.chosen(checkpoints, now_s) | _newest(checkpoints)
+        return self.chosen(checkpoints, now_s) | _newest(checkpoints) | _suspect(checkpoints)
 
     @abstractmethod
     def chosen(self, checkpoints: Sequence[CheckpointInfo], now_s: float) -> frozenset[str]:
-        """The policy's own choice, before the newest checkpoint is added to it."""
+        """The policy's own choice, before the newest checkpoint and suspect ones are added to it."""
 
     def __or__(self, other: Retention) -> Retention:
         return KeptByAny(flattened(KeptByAny, self, other)) if isinstance(other, Retention) else NotImplemented
@@ -216,3 +217,7 @@ def _live(checkpoints: Iterable[CheckpointInfo]) -> list[CheckpointInfo]:
 
 def _newest(checkpoints: Sequence[CheckpointInfo]) -> frozenset[str]:
     return _ids((_live(checkpoints) or checkpoints)[-1:])
+
+
+def _suspect(checkpoints: Iterable[CheckpointInfo]) -> frozenset[str]:
+    return _ids(each for each in checkpoints if each.doubt is Doubt.SUSPECT)

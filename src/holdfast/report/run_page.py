@@ -133,7 +133,7 @@ def _kept(facts: RunFacts) -> Section | None:
 
 def _row(info: CheckpointInfo) -> list[str]:
     return [
-        info.kind.value + (" (abandoned)" if info.abandoned else ""),
+        f"{info.kind.value} {info.standing}".rstrip(),
         info.tag or "",
         when(info.created_s),
         count(info.step),

@@ -92,6 +92,10 @@ class FileSystem(Protocol):
         """Bytes ``[start, stop)`` of a file, fewer where it ends earlier; in ``into`` where that is given."""
         ...
 
+    def forget(self, path: str) -> None:
+        """Drop what is cached of a file, as far as that can be asked for."""
+        ...
+
     def stat(self, path: str) -> FileInfo:
         """Size and time of a file."""
         ...
@@ -156,6 +160,11 @@ class PosixFiles:
             return _read(handle, start, stop, into)
         finally:
             os.close(handle)
+
+    def forget(self, path: str) -> None:
+        with _opened(path) as handle:
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def stat(self, path: str) -> FileInfo:
         status = os.stat(path)

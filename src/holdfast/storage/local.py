@@ -57,7 +57,7 @@ class LocalStore:
         try:
             return self._files.read(path, 0, None)
         except OSError as error:
-            raise read_error(path, error) from error
+            raise read_error(name, path, error) from error
 
     def get_range(self, name: str, start: int, stop: int, *, into: memoryview | None = None) -> Buffer:
         path = self._path(name)
@@ -68,7 +68,12 @@ class LocalStore:
                 return check_complete(name, b"", min(start, size_bytes), stop)
             return check_complete(name, self._files.read(path, start, stop, into), start, stop)
         except OSError as error:
-            raise read_error(path, error) from error
+            raise read_error(name, path, error) from error
+
+    def forget(self, name: str) -> None:
+        """Drop what the machine's memory holds of an object: the next read comes from the disk."""
+        with suppress(OSError):  # the read that follows tells
+            self._files.forget(self._path(name))
 
     def path(self, name: str) -> str | None:
         """The file that an object is, for who can read files faster; None where it is none of this machine."""

@@ -14,6 +14,7 @@ from holdfast.errors import (
     StorageError,
     StorageFull,
     StorageUnavailable,
+    UnreadableData,
 )
 
 _MEANINGS: dict[int, tuple[type[HoldfastError], str]] = {
@@ -30,13 +31,16 @@ _MEANINGS: dict[int, tuple[type[HoldfastError], str]] = {
     errno.ENOTDIR: (ConfigurationError, "lies below another object; on a disk an object cannot be a directory too"),
     errno.ENAMETOOLONG: (ConfigurationError, "the path is too long for this filesystem; use a shorter directory"),
 }
+_UNREADABLE = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)  # of a read: this file's bytes, or what leads to them, are bad
 _PASSING = (errno.EAGAIN, errno.EBUSY, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
-def read_error(path: str, error: OSError) -> HoldfastError:
-    """What an error of reading a file means: it may be missing in several ways."""
+def read_error(name: str, path: str, error: OSError) -> HoldfastError:
+    """What an error of reading the object ``name`` means: it may be missing, or lost to the disk, in several ways."""
     if isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError):
         return ObjectNotFound(f"{path}: no such object")
+    if error.errno in _UNREADABLE:
+        return UnreadableData(name, f"the disk cannot read {path} ({error.strerror}); look into the system's log")
     return _meaning(path, error)
 
 

@@ -13,6 +13,7 @@ from holdfast.errors import ObjectExists, ObjectNotFound, StorageUnavailable
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage.base import Buffer, ObjectInfo, Store
 from holdfast.storage.buffers import as_views, same_bytes
+from holdfast.storage.caches import forget
 from holdfast.storage.listing import list_names
 from holdfast.storage.names import check_prefix
 
@@ -90,6 +91,10 @@ class RetryingStore:
         """The file that an object is, where the store has files."""
         path: Callable[[str], str | None] | None = getattr(self._store, "path", None)
         return path(name) if path else None
+
+    def forget(self, name: str) -> None:
+        """Let the next read of an object come from where it is kept."""
+        forget(self._store, name)
 
     def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
         check_prefix(prefix)

@@ -186,6 +186,10 @@ class SimulatedDisk:
         with self._operation("read", path):
             return self._file(path).content[start:stop]
 
+    def forget(self, path: str) -> None:
+        with self._operation("forget", path):
+            self._file(path)
+
     def stat(self, path: str) -> FileInfo:
         with self._operation("stat", path):
             file = self._file(path)

@@ -8,8 +8,10 @@ from enum import Enum
 from threading import Lock
 from typing import TypeVar
 
-from holdfast.errors import StorageFull, StorageUnavailable
+from holdfast.errors import ObjectNotFound, StorageFull, StorageUnavailable, UnreadableData
 from holdfast.storage.base import Buffer, ObjectInfo, Store
+from holdfast.storage.buffers import check_complete
+from holdfast.storage.caches import forget
 from holdfast.testing.power import PowerCut
 
 _T = TypeVar("_T")
@@ -21,6 +23,10 @@ class Fault(Enum):
     UNAVAILABLE = "StorageUnavailable instead of the operation"
     UNKNOWN = "the operation is done, then StorageUnavailable all the same"
     FULL = "StorageFull instead of the operation"
+    FLIPPED = "one bit of what is read is wrong"
+    SHORT = "what is read ends too early, as the store itself would notice for a range"
+    MISSING = "ObjectNotFound instead of what is read"
+    UNREADABLE = "UnreadableData instead of what is read, as for an error of the disk"
     POWER_CUT = "PowerCut instead of this operation and of every one until revive()"
 
 
@@ -70,10 +76,16 @@ class FaultyStore:
         self._run("put", name, lambda: self._store.put(name, data, create=create))
 
     def get(self, name: str) -> Buffer:
-        return self._run("get", name, lambda: self._store.get(name))
+        return self._run("get", name, lambda: self._store.get(name), garbled)
 
     def get_range(self, name: str, start: int, stop: int, *, into: memoryview | None = None) -> Buffer:
-        return self._run("get_range", name, lambda: self._store.get_range(name, start, stop, into=into))
+        read = lambda: self._store.get_range(name, start, stop, into=into)  # noqa: E731
+        found = self._run("get_range", name, read, garbled)
+        return check_complete(name, found, start, stop)
+
+    def forget(self, name: str) -> None:
+        """Let the next read of an object come from where it is kept; no operation."""
+        forget(self._store, name)
 
     def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
         objects = self._run("list", prefix, lambda: self._store.list(prefix, after=after))
@@ -89,7 +101,7 @@ class FaultyStore:
     def _delete_one(self, name: str) -> None:
         self._run("delete", name, lambda: self._store.delete([name]))
 
-    def _run(self, kind: str, name: str, act: Callable[[], _T]) -> _T:
+    def _run(self, kind: str, name: str, act: Callable[[], _T], garble: Callable[[_T, Fault], _T] | None = None) -> _T:
         operation = Operation(kind=kind, name=name)
         fault = self._count(operation)
         if self.before is not None:
@@ -98,7 +110,13 @@ class FaultyStore:
             raise StorageUnavailable(f"{self.url}: {kind} of {name} was made to fail")
         if fault is Fault.FULL:
             raise StorageFull(f"{self.url}: {kind} of {name} was made to find no room")
+        if fault is Fault.MISSING:
+            raise ObjectNotFound(f"{self.url}: {name} was made to be missing")
+        if fault is Fault.UNREADABLE:
+            raise UnreadableData(name, "was made unreadable")
         result = act()
+        if fault is not None and garble is not None:
+            result = garble(result, fault)
         if fault is Fault.UNKNOWN:
             raise StorageUnavailable(f"{self.url}: {kind} of {name} was done, but its answer was lost")
         return result
@@ -116,3 +134,13 @@ class FaultyStore:
         if self._is_off:
             raise PowerCut(f"the store has no power: {item}")
         return item
+
+
+def garbled(data: Buffer, fault: Fault) -> Buffer:
+    """What a read gives instead of ``data``; the object itself stays as it is."""
+    found = bytearray(data)
+    if fault is Fault.SHORT:
+        return found[: len(found) // 2]
+    if fault is Fault.FLIPPED and found:
+        found[len(found) // 2] ^= 1
+    return found if fault is Fault.FLIPPED else data

@@ -161,7 +161,7 @@ class Updater:
                 self._tell(f"{self._store.url} cannot be written: following without a lease, so a prune may interfere")
                 head = self._require_head()
                 _needed(head, entry)
-            yield VerifiedReader(self._store), head
+            yield VerifiedReader(self._store, runtime=self._runtime), head
 
     def _require_head(self) -> Head:
         head = self._chain.head(skip_damaged=True)
