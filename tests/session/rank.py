@@ -203,6 +203,12 @@ class Rank:
         """Whether the extra state refuses to be saved from now on."""
         self._training.moody.refuses = flag
 
+    def halve(self, ranks: list[int]) -> None:
+        """Change a table after the last step, on some ranks."""
+        if self._rank in ranks:
+            with torch.no_grad():
+                next(self._training.model.parameters()).div_(2)
+
     def state(self) -> dict[str, str]:
         return self._training.digests()
 

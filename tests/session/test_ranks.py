@@ -178,6 +178,22 @@ def warm_up_codecs() -> None:
         codec.decode(codec.encode(np.abs(rows)), 4)
 
 
+@pytest.mark.parametrize("ranks", [[], [0], [1], [0, 1]])
+def test_all_ranks_save_at_the_end_what_changed_on_any(job: Job, url: str, ranks: list[int]) -> None:
+    job.call("open", url=url)
+    states = train(job, 3)
+    saved(job)
+    job.call("halve", ranks=ranks)
+    live = job.call("state")[0]
+    job.call("close")
+    assert saved_steps(url) == ([3, 3] if ranks else [3])
+    assert restored(url) == (live if ranks == [0, 1] else states[3]) or len(ranks) == 1
+    assert job.call("open", url=url) == [3, 3]
+    job.call("close")
+    assert saved_steps(url) == ([3, 3] if ranks else [3])
+    assert hf.open_run(url).verify() == []
+
+
 def test_one_process_alone_can_take_the_job_over(job: Job, url: str) -> None:
     job.call("open", url=url)
     states = train(job, 3)

@@ -39,6 +39,8 @@ from holdfast.checkpoint.committer import Committer, SaveTimes
 from holdfast.checkpoint.encoding import ChunkEncoder, KeyFrames
 from holdfast.checkpoint.grid.rearrange import Rearranger
 from holdfast.checkpoint.lease import HeldLease
+from holdfast.checkpoint.read import VerifiedReader
+from holdfast.checkpoint.state_digests import PieceDigest, read_digests
 from holdfast.checkpoint.threads import AgentThreads
 from holdfast.checkpoint.tidying import Tidying
 from holdfast.checkpoint.writer import PartWriter
@@ -207,7 +209,7 @@ class Agent:
         is_checkpoint = entry.info.kind is not Kind.PRIORITY  # nothing stands on the others, nor differs from them
         if is_checkpoint:
             self._key_frames.committed(entry, manifest, save.encoder.held)
-        self._tell(Committed(entry=entry.to_json()))
+        self._tell(Committed(entry=entry.to_json(), state=save.writer.state_digests))
         if is_checkpoint and self._arranging is not None:
             self._arranging.committed(entry, manifest, save.writer.ids)
         self._tidy()
@@ -243,9 +245,18 @@ class Agent:
             self._tell(_failure(checkpoint, error, unknown=True))
             return
         if found:
-            self._tell(Committed(entry=found[0].to_json()))
+            self._tell(Committed(entry=found[0].to_json(), state=self._state_of(found[0])))
         else:
             self._tell(_failure(checkpoint, SaveFailed(f"checkpoint {checkpoint} was not committed")))
+
+    def _state_of(self, entry: Entry) -> list[PieceDigest]:
+        """What another agent stored of the state that all ranks share; nothing where that cannot be read."""
+        try:
+            reader = VerifiedReader(self._store)
+            own = [part for part in reader.parts(entry) if part.rank == self._config.rank == 0]
+            return read_digests(reader, own[0]) if own else []
+        except HoldfastError:
+            return []  # the trainer counts it as changed, and saves it once more
 
     def _annotate(self, message: Annotate) -> None:
         try:

@@ -141,7 +141,7 @@ class Agents:
         info = Entry.from_json(event.entry).info
         if self._outcomes.awaited(info.id) is not None:
             self._deaths = 0
-            self._outcomes.committed(info)
+            self._outcomes.committed(info, event.state)
 
     def _failed(self, event: Failed) -> None:
         in_flight = self._outcomes.awaited(event.checkpoint)

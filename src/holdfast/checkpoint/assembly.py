@@ -16,6 +16,7 @@ from holdfast.checkpoint.chain import Chain, Head
 from holdfast.checkpoint.contents import Contents
 from holdfast.checkpoint.intending import Intending
 from holdfast.checkpoint.launch import Launcher, configuration
+from holdfast.checkpoint.news import SharedNews
 from holdfast.checkpoint.outcomes import Outcomes
 from holdfast.checkpoint.partial import PartRecovery
 from holdfast.checkpoint.priority import RowChooser
@@ -142,7 +143,7 @@ class Assembly:
     def _contents(self) -> Contents:
         rank, world = self._agreement.rank, self._agreement.world
         capture = Capture(self._tables, self._tracker, self._state, rank=rank, world=world)
-        return Contents(capture, self._tracker, self._chooser)
+        return Contents(capture, self._tracker, self._chooser, SharedNews(self._state) if rank == 0 else None)
 
     def _agents(self, outcomes: Outcomes) -> Agents:
         config = configuration(self._store.url, self._place.options, self._agreement, self._policies, self._settings)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, get_args
 
 from holdfast.checkpoint.framing import Recorded
+from holdfast.checkpoint.state_digests import PieceDigest
 from holdfast.format.manifest import Piece
 
 _LENGTH = struct.Struct("<Q")
@@ -153,6 +154,7 @@ class Committed:
     """The checkpoint is the head of the run."""
 
     entry: dict[str, Any]
+    state: list[PieceDigest] = field(default_factory=list)  # what this writer stored of the state; empty: not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,5 +258,7 @@ def _build(name: str, values: dict[str, Any]) -> Message:
         values["tables"] = [TableSlice(**table) for table in values["tables"]]
     elif name == "FrameFilled":
         values["chunks"] = [FrameChunk(**chunk) for chunk in values["chunks"]]
+    elif name == "Committed":
+        values["state"] = [PieceDigest(*each) for each in values["state"]]
     message: Message = _TYPES[name](**values)
     return message

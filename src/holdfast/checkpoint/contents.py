@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from holdfast.checkpoint.capture import Capture, Captured
 from holdfast.checkpoint.changed import ChangedShares
+from holdfast.checkpoint.news import SharedNews
 from holdfast.checkpoint.priority import RowChooser
+from holdfast.checkpoint.state_digests import PieceDigest
 from holdfast.checkpoint.tracker import Tracker
 from holdfast.errors import SaveFailed
 from holdfast.format.catalog import Intent
@@ -20,15 +22,24 @@ class Contents:
     A save is ``begin``, then ``checkpoint`` or ``rows``, then ``committed`` or ``failed``.
     """
 
-    def __init__(self, capture: Capture, tracker: Tracker, chooser: RowChooser | None) -> None:
+    def __init__(
+        self, capture: Capture, tracker: Tracker, chooser: RowChooser | None, shared: SharedNews | None
+    ) -> None:
         self._capture = capture
         self._tracker = tracker
         self._chooser = chooser
+        self._shared = shared  # of the rank that saves what all ranks share
 
-    def start(self) -> None:
-        """The tables are those of the checkpoint that saving goes on from."""
+    def start(self, *, restored: bool) -> None:
+        """Saving goes on from here; ``restored``: from a checkpoint, whose rows and state these are."""
         if self._chooser is not None:
             self._chooser.start()
+        if self._shared is not None and restored:
+            self._shared.restored()
+
+    def has_news(self) -> bool:
+        """Whether something here differs from the last checkpoint, whatever changed it; none may be under way."""
+        return self._tracker.has_news() or (self._shared is not None and self._shared.exist())
 
     def warm_up(self, stored: Mapping[str, Stored]) -> None:
         """Be ready for checkpoints whose tables are stored like this, and exactly if they are not named."""
@@ -53,7 +64,10 @@ class Contents:
         """A checkpoint's share of this rank; ``job`` is that of the first rank alone."""
         if self._chooser is not None:
             self._chooser.begin(None)
-        return self._capture.take(intent, rank, job)
+        captured = self._capture.take(intent, rank, job)
+        if self._shared is not None:
+            self._shared.snapshot(captured)
+        return captured
 
     def rows(self, step: int) -> Captured:
         """A priority save's."""
@@ -63,12 +77,15 @@ class Contents:
         self._chooser.begin(chosen)
         return self._capture.take_rows(chosen, step)
 
-    def committed(self, kind: Kind) -> None:
-        """The snapshot is committed."""
+    def committed(self, kind: Kind, state: Sequence[PieceDigest]) -> None:
+        """The snapshot is committed, and with it a state of these digests."""
         if self._chooser is not None:
             self._chooser.committed()
-        if kind is not Kind.PRIORITY:
-            self._tracker.committed(full=kind is Kind.FULL)
+        if kind is Kind.PRIORITY:
+            return
+        self._tracker.committed(full=kind is Kind.FULL)
+        if self._shared is not None:
+            self._shared.committed(state)
 
     def failed(self, kind: Kind) -> None:
         """It is not: its rows stay marked and go into the next one."""

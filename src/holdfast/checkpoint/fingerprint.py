@@ -48,6 +48,12 @@ class Fingerprint:
         most: int = max(map(sub, self._versions, before))
         return most <= changes
 
+    def is_unchanged(self) -> bool:
+        """Whether nobody changed the weight or a slot since; accounts for nothing."""
+        if not self.weight_is_unchanged() or not self.has_same_slots():
+            return False
+        return [tensor._version for tensor in self._tensors] == self._versions
+
     def has_same_slots(self) -> bool:
         """Whether every slot is still in its place. More of them are new columns, which the table's spec shows."""
         slots = self._table.slots()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.checkpoint.contents import Contents
 from holdfast.checkpoint.position import Pause, Position, SaveStats, fineness_of
+from holdfast.checkpoint.state_digests import PieceDigest
 from holdfast.format.catalog import Intent
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.types import CheckpointInfo, Kind
@@ -61,7 +63,7 @@ class Outcomes:
     def go_on(self, position: Position) -> None:
         """Save from here: the tables are those of this position's checkpoint."""
         self.position = position
-        self._contents.start()
+        self._contents.start(restored=position.checkpoint is not None)
 
     def begin(self, intent: Intent) -> None:
         """A snapshot is being taken."""
@@ -72,12 +74,12 @@ class Outcomes:
         in_flight = self.in_flight
         return in_flight if in_flight is not None and in_flight.intent.checkpoint == checkpoint else None
 
-    def committed(self, info: CheckpointInfo) -> None:
-        """The save under way is in the run."""
+    def committed(self, info: CheckpointInfo, state: Sequence[PieceDigest] = ()) -> None:
+        """The save under way is in the run; ``state`` digests what it holds besides rows."""
         assert self.in_flight is not None
         ended, self.in_flight = self.in_flight, None
         self._pause.end()
-        self._contents.committed(info.kind)
+        self._contents.committed(info.kind, state)
         if ended.is_priority:
             self.stats.count_priority(info.size_bytes)
             return

@@ -103,13 +103,19 @@ class Routine:
         return self._save(tag=tag, force=True)
 
     def finish(self) -> None:
-        """Save what is new, unless the reader's state is ahead of the training's, and wait for it."""
+        """Save what is new, unless the reader's state is ahead of the training's, and wait for it.
+
+        New are steps, and whatever else differs from the last checkpoint: weights that were averaged or normalised
+        after the last step, a scheduler that was stepped at the end of an epoch.
+        """
         self._catch_up()
-        if self._checkpoints.has_news and self._checkpoints.at_boundary:
-            self._save(force=True)
-        elif self._checkpoints.has_news:
-            self._warn_unsaved()
+        has_steps = self._checkpoints.has_news
+        if has_steps:
+            self._save_last("the steps")
         self._drain_with_retry()
+        if not has_steps and self._saver.has_news():
+            self._save_last("the changes")
+            self._drain_with_retry()
 
     def _stepped(self) -> bool:
         """Whether an optimizer stepped since the last call; without any, every batch is a step."""
@@ -195,9 +201,13 @@ class Routine:
             pls=self._metered(self.steps) if self._metered is not None else None,
         )
 
-    def _warn_unsaved(self) -> None:
+    def _save_last(self, what: str) -> None:
+        if self._checkpoints.at_boundary:
+            self._save(force=True)
+            return
         logger.warning(
-            "the steps after step %s are not saved: the reader was left in the middle of the batches it was granted",
+            "%s after step %s are not saved: the reader was left in the middle of the batches it was granted",
+            what,
             self._checkpoints.saved_step or 0,
         )
 

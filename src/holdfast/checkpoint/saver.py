@@ -54,6 +54,14 @@ class Saver:
         """Training begins: the first save shall wait for nothing that can be done now."""
         self._contents.warm_up(self._intending.stored(self._outcomes.position))
 
+    def has_news(self) -> bool:
+        """Whether the last checkpoint lacks something, on any rank. All ranks ask this at the same point."""
+        try:
+            news = self._contents.has_news()
+        except Exception:  # a state that cannot be looked at: the save says so, to all ranks
+            news = True
+        return self._agreement.any(news)
+
     def save(self, request: SaveRequest, *, force: bool = False) -> bool:
         """Snapshot now. False if it was skipped because the last one is still being written, or an agent died.
 

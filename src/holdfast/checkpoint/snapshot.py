@@ -89,7 +89,7 @@ class FrameFiller:
 
     def add_state(self, index: int, tensor: Tensor) -> None:
         """Add a state tensor, in pieces where a frame ends inside it."""
-        raw = _bytes_of(tensor)
+        raw = bytes_of(tensor)
         done = 0
         while done < len(raw):
             room = self._room() // _PIECE_MIN * _PIECE_MIN
@@ -244,7 +244,8 @@ def _copy_ids(target: Tensor, ids: Tensor, first: int) -> None:
         target.copy_((ids - first).to(target.dtype), non_blocking=True)
 
 
-def _bytes_of(tensor: Tensor) -> Tensor:
+def bytes_of(tensor: Tensor) -> Tensor:
+    """A state tensor as it is stored, on its device."""
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
 
 

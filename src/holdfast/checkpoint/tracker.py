@@ -77,6 +77,10 @@ class Tracker:
             watch.check_same()
             watch.check_same_memory()
 
+    def has_news(self) -> bool:
+        """Whether a row of any table may have changed since the last snapshot or restore."""
+        return any(watch.has_news() for watch in self._watches.values())
+
     def begin(self, full: bool) -> None:
         """Take a snapshot now: ``touched`` answers for this moment until its outcome is known."""
         self.check()

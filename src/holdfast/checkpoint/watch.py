@@ -108,6 +108,11 @@ class Watch:
         if not live.whole and not self._fingerprint.advance(1):
             live.add_all()
 
+    def has_news(self) -> bool:
+        """Whether a row may have changed since the last snapshot or restore, in whatever way."""
+        live = self.marks.live
+        return not live.is_empty or not self._fingerprint.is_unchanged()
+
     def begin(self, spec: TableSpec) -> bool:
         """A snapshot with these columns is taken now; whether it shows an edit that was not noticed before."""
         live = self.marks.live

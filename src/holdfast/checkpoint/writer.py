@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from holdfast.checkpoint.channel import FrameChunk, TableSlice
 from holdfast.checkpoint.encoding import ChunkEncoder
+from holdfast.checkpoint.state_digests import PieceDigest, digest_pieces
 from holdfast.codec.chunk import stored_columns
 from holdfast.format.bundle import Member, build_head, checksums
 from holdfast.format.catalog import Intent, Ref, object_name, part_name
@@ -85,6 +86,7 @@ class PartWriter:
     ) -> None:
         self._keep_ids = keep_ids
         self._encoder = encoder
+        self.state_digests: list[PieceDigest] = []
         self.ids: dict[tuple[str, int], NDArray[np.int64]] = {}  # row ids, by bundle and the chunk's offset in it
         self._store = store
         self._intent = intent
@@ -107,6 +109,8 @@ class PartWriter:
             starts.append(len(directory))
             directory += checksums(each.data)
         kept = self._row_ids(body, stored) if self._keep_ids else {}
+        states = [chunk for chunk in chunks if chunk.table == STATE]
+        digests = [each for chunk in states for each in digest_pieces(body[chunk.offset :], chunk.state_pieces())]
         size = stored[-1].offset + len(stored[-1].data) if stored else 0
         head = build_head(self._members(stored), size, directory)
         name = object_name(self._intent.checkpoint, f"{self._rank:05d}-{number:06d}.safetensors")
@@ -118,6 +122,7 @@ class PartWriter:
             self._bundles[number] = BundleRef(
                 name=name, size_bytes=len(head) + size, head_bytes=len(head), digest=digest(head)
             )
+            self.state_digests += digests
             self.ids |= {(name, len(head) + offset): ids for offset, ids in kept.items()}
             for start, each in zip(starts, stored, strict=True):
                 place = Place(bundle=number, offset=len(head) + each.offset, length=len(each.data), block=start)

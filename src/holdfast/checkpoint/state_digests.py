@@ -1,0 +1,46 @@
+"""Digests of the state in a checkpoint: what a trainer compares with to learn whether anything changed since.
+
+The agent takes them from a frame while it has it at hand, or reads the state back where another agent wrote it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from holdfast.checkpoint.read import VerifiedReader
+from holdfast.format.layout import padded
+from holdfast.format.manifest import Manifest, Piece
+
+
+class PieceDigest(NamedTuple):
+    """Which bytes of which state tensor were stored."""
+
+    tensor: int
+    start: int
+    length: int
+    digest: str  # as digest_of gives it
+
+
+def digest_of(data: memoryview | bytes) -> str:
+    """Tells one state's bytes from another's, on either side."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def digest_pieces(data: memoryview, pieces: Iterable[Piece]) -> Iterator[PieceDigest]:
+    """Those of a chunk's pieces, which lie in ``data`` one after another."""
+    offset = 0
+    for piece in pieces:
+        digest = digest_of(data[offset : offset + piece.length])
+        yield PieceDigest(tensor=piece.tensor, start=piece.start, length=piece.length, digest=digest)
+        offset += padded(piece.length)
+
+
+def read_digests(reader: VerifiedReader, manifest: Manifest) -> list[PieceDigest]:
+    """Those of the state that one writer stored."""
+    digests: list[PieceDigest] = []
+    for chunk in manifest.state:
+        data = reader.chunk(manifest.bundles[chunk.place.bundle], chunk.place)
+        digests += digest_pieces(memoryview(data), chunk.pieces)
+    return digests
