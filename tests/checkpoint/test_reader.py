@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
+from accelerate.utils import DataLoaderConfiguration
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -236,6 +238,38 @@ WITH_WORKERS: dict[str, Callable[[], Any]] = {
 }
 
 
+def asked_early(make: Callable[[], Any]) -> Callable[[], Any]:
+    """A loader whose state somebody has asked for, so that its iterator exists before it is read."""
+
+    def make_and_ask() -> Any:
+        made = make()
+        made.state_dict()
+        return made
+
+    return make_and_ask
+
+
+def accelerated(make: Callable[[], Any], **options: Any) -> Callable[[], Any]:
+    """The loader as Accelerate prepares it."""
+
+    def prepare() -> Any:
+        config = DataLoaderConfiguration(**{"use_stateful_dataloader": True, **options})
+        return Accelerator(cpu=True, dataloader_config=config).prepare(make())
+
+    return prepare
+
+
+for name in ("shuffled", "torch's batch sampler", "torch's random sampler", "weighted sampler", "stateful stream"):
+    IN_PROCESS[f"{name}, asked early"] = asked_early(IN_PROCESS[name])
+for name in ("in order", "shuffled", "shuffled by a generator", "torch's random sampler", "torch's batch sampler"):
+    IN_PROCESS[f"{name}, by Accelerate"] = accelerated(IN_PROCESS[name])
+IN_PROCESS["seedable, by Accelerate"] = accelerated(IN_PROCESS["torch's random sampler"], use_seedable_sampler=True)
+for name in ("stateful stream", "stream without state"):
+    IN_PROCESS[f"{name}, by Accelerate"] = accelerated(IN_PROCESS[name], dispatch_batches=False)
+WITH_WORKERS["torch's batch sampler, asked early"] = asked_early(WITH_WORKERS["torch's batch sampler"])
+WITH_WORKERS["shuffled, by Accelerate"] = accelerated(WITH_WORKERS["shuffled"])
+
+
 def plain(batch: object) -> object:
     if isinstance(batch, torch.Tensor):
         return batch.tolist()
@@ -408,6 +442,26 @@ def test_two_loops_at_once_are_an_error() -> None:
 def test_a_loader_without_state_is_refused_with_the_remedy(stateless: object) -> None:
     with pytest.raises(ReaderError, match=rf"a {type(stateless).__qualname__} has no state.*StatefulDataLoader"):
         Reader(stateless)
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "message"),
+    [
+        (
+            lambda: DataLoader(Samples()),
+            {"use_stateful_dataloader": False},
+            "has no state.*use_stateful_dataloader=True",
+        ),
+        (lambda: loader(StatefulStream()), {}, "DataLoaderDispatcher.*dispatch_batches=False"),
+        (lambda: loader(StatefulStream(), num_workers=2), {"dispatch_batches": False}, "keeps no exact state"),
+    ],
+    ids=["without state", "dispatched", "stream with workers"],
+)
+def test_prepared_loaders_whose_state_is_not_what_it_seems_are_refused(
+    make: Callable[[], Any], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ReaderError, match=message):
+        Reader(accelerated(make, **options)())
 
 
 def test_batches_out_of_order_are_refused() -> None:

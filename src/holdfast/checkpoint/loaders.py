@@ -15,6 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from holdfast.checkpoint.wrapped import base_of, require_known_wrapper
 from holdfast.errors import HoldfastWarning, ReaderError
 
 _USE_STATEFUL = (
@@ -55,6 +56,7 @@ def require_resumable(loader: object) -> StatefulLoader:
     kind = type(loader).__qualname__
     if not isinstance(loader, StatefulLoader):
         raise ReaderError(f"a {kind} has no state: a resumed run could not tell what was read. {_USE_STATEFUL}.")
+    require_known_wrapper(loader)
     if isinstance(loader, DataLoader) and loader.num_workers > 0 and not loader.in_order:
         raise ReaderError(f"a {kind} with in_order=False keeps no exact state; set in_order=True.")
     dataset = getattr(loader, "dataset", None)
@@ -118,10 +120,11 @@ def continue_at(loader: StatefulLoader, state: dict[str, Any]) -> Iterator[Any]:
 
 def rebuild(loader: StatefulLoader, state: dict[str, Any]) -> None:
     """Load ``state``; a DataLoader builds its iterator (and its workers) now, so that nothing draws later."""
-    loader.load_state_dict(state)
+    base = base_of(loader)
+    base.load_state_dict(state)
     if isinstance(loader, DataLoader):
-        loader.state_dict()  # torchdata's: builds what the next iter() returns
-        _draw_order(loader._iterator)
+        base.state_dict()  # torchdata's: builds what the next iter() returns
+        _draw_order(base._iterator)
 
 
 def replay(loader: StatefulLoader, batches: int) -> Iterator[Any]:
@@ -133,7 +136,11 @@ def replay(loader: StatefulLoader, batches: int) -> Iterator[Any]:
 
 
 def begin_pass(loader: StatefulLoader) -> Iterator[Any]:
-    """A new pass from the start."""
+    """A new pass from the start, or from where the user has put the loader."""
+    base = base_of(loader)
+    if getattr(base, "_initial_iter_for_state_dict", False) and not base._iterator._finished:
+        # Its state was asked for before, so its iterator has drawn already, from what nobody has recorded: once more.
+        rebuild(loader, base.state_dict())
     if getattr(loader, "persistent_workers", False) and getattr(loader, "_iterator", None) is not None:
         # New workers draw a seed; kept ones do not. A resumed pass always has new ones: draw the same here.
         torch.empty((), dtype=torch.int64).random_(generator=getattr(loader, "generator", None))
@@ -164,6 +171,22 @@ def set_generator_states(loader: StatefulLoader, states: Sequence[torch.Tensor])
         generator.set_state(state)
 
 
+def order_seeds(loader: StatefulLoader) -> list[int | None]:
+    """What samplers were seeded with when they were made, which no state of theirs tells (Accelerate's, torch's)."""
+    return [value if isinstance(value := getattr(part, name, None), int) else None for part, name in _seeds(loader)]
+
+
+def set_order_seeds(loader: StatefulLoader, seeds: Sequence[int | None]) -> None:
+    """Let samplers go on with the seeds that they had."""
+    for (part, name), seed in zip(_seeds(loader), seeds, strict=False):
+        if seed is not None and hasattr(part, name):
+            setattr(part, name, seed)
+
+
+def _seeds(loader: StatefulLoader) -> list[tuple[object, str]]:
+    return [(part, name) for part in _parts(loader)[1:] for name in ("initial_seed", "seed")]
+
+
 def _surely_has_no_state(dataset: object) -> bool:
     if not isinstance(dataset, IterableDataset) or hasattr(dataset, "state_dict"):
         return False
@@ -179,12 +202,21 @@ def _draw_order(iterator: Any) -> None:
 
 
 def _parts(loader: StatefulLoader) -> list[object]:
-    batch_sampler = getattr(loader, "batch_sampler", None)
-    samplers = [getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
-    distinct = {id(part): part for part in (loader, getattr(loader, "dataset", None), *samplers) if part is not None}
+    distinct: dict[int, object] = {}
+    found = [loader, getattr(loader, "dataset", None), *_samplers(loader)]
+    while found:
+        part = found.pop(0)
+        if part is not None and id(part) not in distinct:
+            distinct[id(part)] = part
+            found += _samplers(part) if part is not loader else []
     return list(distinct.values())
 
 
+def _samplers(part: object) -> list[object]:
+    return [getattr(part, "sampler", None), getattr(part, "batch_sampler", None)]
+
+
 def _generators(loader: StatefulLoader) -> list[torch.Generator]:
-    found = (getattr(part, "generator", None) for part in _parts(loader))
+    # Accelerate's SeedableRandomSampler makes its generator late, and seeds it for every pass: see order_seeds.
+    found = (getattr(part, "generator", None) for part in _parts(loader) if not hasattr(part, "initial_seed"))
     return list({id(g): g for g in found if isinstance(g, torch.Generator)}.values())

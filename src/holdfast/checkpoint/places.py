@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast.checkpoint.ledger import Ledger
-from holdfast.checkpoint.rng import capture_rng, restore_rng
+from holdfast.checkpoint.rng import capture_rng, drawing_from
 
 logger = logging.getLogger("holdfast")
 
@@ -88,18 +88,9 @@ class Places:
             rng = self._drawn[0] if self._drawn else capture_rng(cuda=False)
             self._asks[self._ledger.handed_out] = _Ask(reader=self._reader_state(), rng=rng)
 
-    @contextmanager
-    def drawing(self) -> Iterator[None]:
+    def drawing(self) -> AbstractContextManager[None]:
         """Fetching draws from here on, unless it did so before the save: then from there, and the run loses nothing."""
-        if not self._drawn:
-            yield
-            return
-        now = capture_rng(cuda=False)
-        restore_rng(self._drawn[0])
-        try:
-            yield
-        finally:
-            restore_rng(now)
+        return drawing_from(self._drawn[0]) if self._drawn else nullcontext()
 
     def hand_out(self) -> None:
         """A batch was fetched."""

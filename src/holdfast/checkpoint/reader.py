@@ -13,17 +13,20 @@ from holdfast.checkpoint.loaders import (
     generator_states,
     has_small_state,
     is_replayed,
+    order_seeds,
     rebuild,
     replay,
     require_resumable,
     set_epoch,
     set_generator_states,
+    set_order_seeds,
     state_of,
     warn_replay,
 )
 from holdfast.checkpoint.places import Places
 from holdfast.checkpoint.rng import capture_rng, restore_rng
 from holdfast.checkpoint.workers import WorkerWatch
+from holdfast.checkpoint.wrapped import InnerFetches
 from holdfast.errors import ReaderError
 
 logger = logging.getLogger("holdfast")
@@ -44,6 +47,7 @@ class Reader:
         self._loader = require_resumable(loader)
         self._read_ahead = self._loader if isinstance(self._loader, ReadAheadLoader) else None
         self._workers = WorkerWatch(loader)
+        self._inner = InnerFetches(loader)
         self.places = Places(self.state, cheap=has_small_state(self._loader))
         self._iterator: Iterator[Any] | None = None
         self._loaded: Mapping[str, Any] | None = None  # a state that no iterator has been opened from yet
@@ -139,6 +143,8 @@ class Reader:
             "replayed": replayed,
             "workers": self._workers.capture(),
             "state": None if replayed else state,
+            "seeds": order_seeds(self._loader),
+            "inner": self._inner.capture(),
             "drawn": [],
         }
 
@@ -154,7 +160,8 @@ class Reader:
         self._workers.load(state["workers"])
         self._loaded, self._iterator, self._outstanding = state, None, 0
         self._epoch, self._epoch_batches = state["epoch"], state["epoch_batches"]
-        self._epoch_ended, self._epoch_start = state["epoch_ended"], state["epoch_start"]
+        self._epoch_start = state["epoch_start"]
+        self._epoch_ended = state["epoch_ended"] or _is_finished(state["state"])
         self.places.load(state, rng)
         if state["replayed"] and not self._epoch_ended:
             warn_replay(self._loader, self._epoch_batches)
@@ -200,6 +207,7 @@ class Reader:
     def _resume(self, loaded: Mapping[str, Any]) -> Iterator[Any] | None:
         """The rest of the loaded epoch; None if it had ended."""
         restore_rng(self._epoch_start["rng"])
+        set_order_seeds(self._loader, loaded["seeds"])
         set_generator_states(self._loader, self._epoch_start["generators"])
         set_epoch(self._loader, self._epoch)
         iterator = None
@@ -208,8 +216,10 @@ class Reader:
             if not loaded["replayed"]:
                 rebuild(self._loader, loaded["state"])
         elif loaded["replayed"]:
+            self._inner.load(loaded["inner"], dropped=self._epoch_batches)
             iterator = replay(self._loader, self._epoch_batches)
         else:
+            self._inner.load(loaded["inner"], dropped=0)
             iterator = continue_at(self._loader, loaded["state"])
         set_generator_states(self._loader, loaded["generators"])
         return iterator
@@ -247,3 +257,8 @@ class Reader:
                     "it must give a whole pass at every iter(), and no empty one"
                 )
             self._epoch_ended = True
+
+
+def _is_finished(state: Mapping[str, Any] | None) -> bool:
+    """Whether it is torchdata's of a whole pass: Accelerate says so with the last batch already."""
+    return bool(state and state.get("_iterator_finished"))

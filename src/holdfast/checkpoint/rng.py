@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -42,3 +43,14 @@ def restore_rng(state: Mapping[str, Any]) -> None:
             HoldfastWarning,
             stacklevel=2,
         )
+
+
+@contextmanager
+def drawing_from(state: Mapping[str, Any]) -> Iterator[None]:
+    """Draw from ``state`` for a while, and then from where it was before."""
+    now = capture_rng(cuda=bool(state["cuda"]))
+    restore_rng(state)
+    try:
+        yield
+    finally:
+        restore_rng(now)
