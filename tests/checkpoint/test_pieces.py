@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 import holdfast as hf
 from holdfast.checkpoint.columns import ColumnWriter
 from holdfast.checkpoint.crew import Crew
+from holdfast.checkpoint.outlines import plan_checkpoint
 from holdfast.checkpoint.pieces import Application, apply_pieces
 from holdfast.checkpoint.plan import Read, TablePlan
 from holdfast.checkpoint.planning import plan_tables
@@ -120,6 +122,51 @@ def test_a_file_cut_short_or_gone_is_told(run: tuple[Path, dict[str, Tensor]]) -
     path.unlink()
     with pytest.raises(DamagedData, match="is missing"):
         restore_rows(VerifiedReader(store), [(plan, empty(expected))])
+
+
+class CountedStore(LocalStore):
+    """Knows how often it was asked for rows: files that are read directly do not ask, but for the heads of bundles."""
+
+    ranges = 0
+
+    def get_range(self, name: str, start: int, stop: int, *, into: memoryview | None = None) -> Any:
+        self.ranges += start > 0
+        return super().get_range(name, start, stop, into=into)
+
+
+def test_of_many_small_tables_no_chunk_is_read_in_the_plain_way(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    sizes = (3, 40, 2000, 17, 500)  # the first is the smallest: what holds for it must not be asked of others
+    model = nn.ModuleList([nn.Embedding(rows, 16, sparse=True) for rows in sizes])
+    optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
+    options = {"save": hf.Never(), "strategy": hf.Grid(rule=hf.DeadShare(0.7), reset=False), "retention": hf.KeepAll()}
+    with hf.Checkpointer(tmp_path / "run", model=model, optimizer=optimizer, **options) as guard:
+        for _ in range(SAVES):
+            lookups = [
+                table(torch.randint(0, rows, (rows // 3 + 1,))) for table, rows in zip(model, sizes, strict=True)
+            ]
+            sum(looked_up.square().sum() for looked_up in lookups).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            guard.step()
+            guard.save(wait=True)
+        guard.drain(arranged=True)
+    store = CountedStore(tmp_path / "run")
+    head, reader = hf.open_run(store).head(), VerifiedReader(store)
+    plans = plan_checkpoint(reader, head, head.entries[-1].info.id)
+    assert sum(read.contested for plan in plans.values() for _, read in reads(plan)) > len(sizes)
+    targets = {
+        f"{number}": {"weight": torch.zeros(rows, 16), "sum": torch.zeros(rows, 16)}
+        for number, rows in enumerate(sizes)
+    }
+    above = [(plan.without_baseline(), targets[name]) for name, plan in plans.items()]
+    asked = store.ranges
+    restore_rows(reader, above)
+    assert store.ranges == asked
+    for found, table in zip(targets.values(), model, strict=True):
+        moved = found["sum"].any(dim=1)  # the others are as the baseline has them
+        assert torch.equal(found["weight"][moved], table.weight.detach()[moved])
+        assert torch.equal(found["sum"][moved], optimizer.state[table.weight]["sum"][moved])
 
 
 def _ids(store: LocalStore, read: Read) -> Tensor:

@@ -1,22 +1,24 @@
 """Makes the plan of a restore from what each writer saved of a checkpoint and of those that it stands on.
 
-Of many checkpoints there are many small chunks, so what is needed of them is decided for a whole outline at once, in
-columns.
+Many checkpoints of many tables have very many small chunks. So what is needed of them is decided for a whole outline at
+once, in columns; nothing here is done once for each checkpoint and table.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.checkpoint.plan import Read, TablePlan
+from holdfast.codec import Difference
+from holdfast.codec.chunk import Codecs, codecs_of
 from holdfast.errors import DamagedData
 from holdfast.format.manifest import EXACT, Manifest
-from holdfast.format.outline import Outline, Share, common
+from holdfast.format.outline import Outline, common
 from holdfast.types import TableSpec
 
 
@@ -32,27 +34,34 @@ class Source(NamedTuple):
         return self.outline.parts[self.part].checkpoint
 
 
+Numbers = NDArray[np.int64]
 Part = Manifest | Source  # what one writer saved of a checkpoint
 _History = Sequence[Sequence[Source]]  # of each checkpoint, baseline first
-
-
-class _NumberedShare(NamedTuple):
-    """A part's rows of a table, by its number in an outline."""
-
-    outline: Outline
-    number: int
-
-    @property
-    def share(self) -> Share:
-        return self.outline.shares[self.number]
 
 
 def plan_tables(history: Sequence[Sequence[Part]]) -> dict[str, TablePlan]:
     """What to read of each table of the last checkpoint in ``history`` (baseline first)."""
     sources = _outlined(history)
-    views = {outline: _View(outline, sources) for outline in {each.outline for parts in sources for each in parts}}
-    names = dict.fromkeys(name for outline, part in sources[-1] for name in views[outline].tables(part))
-    return {name: _plan_table(name, sources, views) for name in names}
+    numbered = _Tables(sources[-1])
+    views = [_View(outline, sources, numbered) for outline in dict.fromkeys(each.outline for each in _all(sources))]
+    first = _first_ages(views, sources, numbered)
+    generations: list[dict[int, list[Read]]] = [{} for _ in first]
+    for view in views:
+        view.add_reads(first, generations)
+    arranged, differs = (
+        np.logical_or.reduce([_any_above(view, first, marked(view.outline)) for view in views])
+        for marked in (_arranged_chunks, _difference_chunks)
+    )
+    return {
+        name: TablePlan(
+            spec=numbered.specs[number],
+            generations=tuple(tuple(generations[number].get(age, ())) for age in range(len(history) - first[number])),
+            baseline=not first[number],
+            arranged=bool(arranged[number] or differs[number]),
+            key=tuple(generations[number].get(0, ())) if differs[number] else (),
+        )
+        for name, number in numbered.numbers.items()
+    }
 
 
 def _outlined(history: Sequence[Sequence[Part]]) -> _History:
@@ -64,101 +73,130 @@ def _outlined(history: Sequence[Sequence[Part]]) -> _History:
     ]
 
 
+def _all(history: _History) -> Iterable[Source]:
+    return (source for parts in history for source in parts)
+
+
+class _Tables:
+    """The tables of a checkpoint, numbered, each with the shape that it has there."""
+
+    def __init__(self, parts: Sequence[Source]) -> None:
+        self.specs: list[TableSpec] = []
+        self.numbers: dict[str, int] = {}
+        for outline, part in parts:
+            for share in outline.shares.of_part(part):
+                if share.spec.name not in self.numbers:
+                    self.numbers[share.spec.name] = len(self.specs)
+                    self.specs.append(share.spec)
+
+    def number(self, spec: TableSpec) -> int:
+        """That of the table with this name; -1 if the checkpoint does not have it."""
+        return self.numbers.get(spec.name, -1)
+
+    def is_same(self, spec: TableSpec) -> bool:
+        """Whether its table has that shape in the checkpoint."""
+        number = self.number(spec)
+        return number < 0 or self.specs[number] == spec
+
+
 class _View:
-    """An outline as the last checkpoint of a history sees it."""
+    """An outline as the last checkpoint of a history sees it: columns of its shares, and of its chunks."""
 
-    def __init__(self, outline: Outline, history: _History) -> None:
-        self._outline = outline
-        self._numbers: list[dict[str, int]] = [{} for _ in outline.parts]  # of each part's shares, by table
-        for number, share in enumerate(outline.shares):
-            self._numbers[share.part][share.spec.name] = number
-        of_share = np.array([share.part for share in outline.shares], dtype=np.int64)
-        self._choose(self._replacing(history)[of_share[outline.chunks["share"]]])
+    def __init__(self, outline: Outline, history: _History, tables: _Tables) -> None:
+        self.outline = outline
+        shares = outline.shares
+        ages, replacing = self._parts(history)
+        self.table = np.array([tables.number(spec) for spec in shares.specs], dtype=np.int64)[shares.table]
+        self.same = np.array([tables.is_same(spec) for spec in shares.specs], dtype=bool)[shares.table]
+        self.whole = shares.whole
+        self.age = np.where(self.table >= 0, ages[shares.part], -1)  # of a share's checkpoint; -1: not wanted
+        self._later = len(history) - 1 - self.age
+        self._choose(replacing[shares.part])
 
-    def tables(self, part: int) -> Sequence[str]:
-        """The tables that a part has rows of."""
-        return tuple(self._numbers[part])
+    def above(self, first: Numbers, than: int) -> NDArray[np.bool_]:
+        """Of each chunk whether it belongs to a generation from number ``than`` on, and any of it is needed."""
+        wanted = (self.age >= 0) & (self.age - first[self.table] >= than)
+        found: NDArray[np.bool_] = wanted[self.outline.chunks["share"]] & self._needed
+        return found
 
-    def share(self, part: int, table: str) -> _NumberedShare | None:
-        """A part's rows of a table."""
-        number = self._numbers[part].get(table)
-        return None if number is None else _NumberedShare(self._outline, number)
+    def add_reads(self, first: Numbers, generations: Sequence[dict[int, list[Read]]]) -> None:
+        """Add what is needed to the generations of the tables, of which ``first`` are the ages of the first ones."""
+        found = np.flatnonzero(self.above(first, 0))
+        share = self.outline.chunks["share"][found]
+        table = self.table[share]
+        generation = self.age[share] - first[table]
+        columns = (found, self._rows[found], self._later[share], self._settled[found], table, generation)
+        for at, rows, later, settled, number, age in zip(*(column.tolist() for column in columns), strict=True):
+            generations[number].setdefault(age, []).append(Read(self.outline, at, rows, later, settled))
 
-    def reads(self, generations: Mapping[int, int], into: Sequence[list[Read]]) -> None:
-        """Add what is needed of some shares to the generations whose numbers are given for them."""
-        of_share = np.full(len(self._outline.shares), -1, dtype=np.int64)
-        of_share[list(generations)] = list(generations.values())
-        generation = of_share[self._outline.chunks["share"]]
-        found = np.flatnonzero((generation >= 0) & self._needed)
-        later = (len(into) - 1) - generation[found]
-        columns = (found, self._rows[found], later, self._settled[found], generation[found])
-        for at, rows, above, settled, number in zip(*(column.tolist() for column in columns), strict=True):
-            into[number].append(Read(self._outline, at, rows, above, settled))
-
-    def _replacing(self, history: _History) -> NDArray[np.int64]:
-        """By how many of the checkpoints after its own, from the first one on, each part was arranged."""
-        found = np.zeros(len(self._outline.parts), dtype=np.int64)
+    def _parts(self, history: _History) -> tuple[Numbers, Numbers]:
+        """The age of the checkpoint of each part, -1 for those that are not in the history; and by how many of the
+        checkpoints after its own, from the first one on, it was arranged.
+        """
+        ages = np.full(len(self.outline.parts), -1, dtype=np.int64)
+        found = np.zeros(len(self.outline.parts), dtype=np.int64)
         ids = tuple(parts[0].checkpoint for parts in history)
         for age, parts in enumerate(history):
             for outline, part in parts:
-                if outline is self._outline:
+                if outline is self.outline:
+                    ages[part] = age
                     timeline, start, count = outline.parts[part].replacing
-                    found[part] = common(outline.timelines[timeline][start : start + count], ids[age + 1 :])
-        return found
+                    if count:
+                        found[part] = common(outline.timelines[timeline][start : start + count], ids[age + 1 :])
+        return ages, found
 
-    def _choose(self, replacing: NDArray[np.int64]) -> None:
+    def _choose(self, replacing: Numbers) -> None:
         """Which records of each chunk are needed, and by how many later checkpoints none of them is replaced."""
-        outline = self._outline
-        whole = np.array([share.whole for share in outline.shares], dtype=bool)[outline.chunks["share"]]
+        chunks = self.outline.chunks
+        replacing, whole = replacing[chunks["share"]], self.whole[chunks["share"]]
         # The rows of a table saved whole have no segments: what replaces them is written over them.
-        self._rows = np.where(whole, outline.chunks["rows"], outline.visible(replacing))
-        self._settled = np.minimum(outline.chunks["through"], replacing)
+        self._rows = np.where(whole, chunks["rows"], self.outline.visible(replacing))
+        self._settled = np.minimum(chunks["through"], replacing)
         self._needed = (self._rows > 0) | whole
 
 
-_Views = Mapping[Outline, _View]
+def _first_ages(views: Sequence[_View], history: _History, tables: _Tables) -> Numbers:
+    """Of each table, the age of the last checkpoint that holds every row of it: its generations begin there."""
+    found = np.zeros(len(tables.specs), dtype=np.int64)
+    shape = len(tables.specs), len(history)
+    shares, whole, same = (np.zeros(shape, dtype=np.int64) for _ in range(3))
+    for view in views:
+        used = view.age >= 0
+        at = view.table[used] * len(history) + view.age[used]
+        for counted, weights in ((shares, None), (whole, view.whole[used]), (same, view.same[used])):
+            counted += np.bincount(at, weights, minlength=counted.size).astype(np.int64).reshape(shape)
+    for name, number in tables.numbers.items():
+        complete = np.flatnonzero((shares[number] > 0) & (shares[number] == whole[number]))
+        changed = np.flatnonzero(shares[number] != same[number])
+        if len(changed) and (not len(complete) or changed[-1] >= complete[-1]):
+            checkpoint = history[int(changed[-1])][0].checkpoint
+            raise DamagedData(checkpoint, f"table {name} changes its shape below a delta that stands on it")
+        if not len(complete):
+            raise DamagedData(history[0][0].checkpoint, f"no checkpoint below holds every row of table {name}")
+        found[number] = complete[-1]
+    return found
 
 
-def _plan_table(name: str, history: _History, views: _Views) -> TablePlan:
-    """What stands above the last checkpoint that holds every row of a table, and that one."""
-    shares: list[list[_NumberedShare]] = []  # newest checkpoint first
-    for age in range(len(history) - 1, -1, -1):
-        found = (views[outline].share(part, name) for outline, part in history[age])
-        here = [each for each in found if each is not None]
-        shares.append(here)
-        spec = shares[0][0].share.spec
-        if any(each.share.spec is not spec and each.share.spec != spec for each in here):
-            raise DamagedData(
-                history[age][0].checkpoint, f"table {name} changes its shape below a delta that stands on it"
-            )
-        if here and all(each.share.whole for each in here):
-            return _plan_shares(spec, shares[::-1], views, baseline=age == 0)
-    raise DamagedData(history[0][0].checkpoint, f"no checkpoint below holds every row of table {name}")
+def _any_above(view: _View, first: Numbers, marked: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Of each table, whether one of the marked chunks stands above its first generation."""
+    found = np.zeros(len(first), dtype=bool)
+    if marked.any():
+        chosen = np.flatnonzero(view.above(first, 1) & marked)
+        found[view.table[view.outline.chunks["share"][chosen]]] = True
+    return found
 
 
-def _plan_shares(
-    spec: TableSpec, shares: Sequence[Sequence[_NumberedShare]], views: _Views, *, baseline: bool
-) -> TablePlan:
-    """The plan of a table from its shares, those that hold all rows first."""
-    numbers: dict[Outline, dict[int, int]] = {}  # of the generations, by share
-    for number, generation in enumerate(shares):
-        for outline, share in generation:
-            numbers.setdefault(outline, {})[share] = number
-    generations: list[list[Read]] = [[] for _ in shares]
-    for outline, of_share in numbers.items():
-        views[outline].reads(of_share, generations)
-    above = [read for generation in generations[1:] for read in generation]
-    coded = any(form.codec != EXACT for outline in numbers for form in outline.forms)
-    differs = coded and any(read.baseline is not None for read in above)
-    return TablePlan(
-        spec=spec,
-        generations=tuple(map(tuple, generations)),
-        baseline=baseline,
-        arranged=differs or any(_is_arranged(read) for read in above),
-        key=tuple(generations[0]) if differs else (),
-    )
+def _arranged_chunks(outline: Outline) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = (outline.chunks["segments"] > 0) | (outline.chunks["through"] > 0)
+    return found
 
 
-def _is_arranged(read: Read) -> bool:
-    chunks = read.outline.chunks
-    return bool(chunks["segments"][read.at] or chunks["through"][read.at])
+def _difference_chunks(outline: Outline) -> NDArray[np.bool_]:
+    """Those whose weights are differences from a baseline's."""
+    forms = [form.codec != EXACT and _has_difference(codecs_of(form.codec)) for form in outline.forms]
+    found: NDArray[np.bool_] = np.array(forms, dtype=bool)[outline.chunks["form"]]
+    return found
+
+
+def _has_difference(codecs: Codecs | None) -> bool:
+    return any(isinstance(codec, Difference) for codec in (codecs or {}).values())

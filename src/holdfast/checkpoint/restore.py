@@ -31,7 +31,6 @@ from holdfast.format.tree import decode_tree
 _REMOTE_WORKERS = 8  # these mostly wait
 
 Targets = dict[str, Tensor]  # by column name: where a table's rows go
-_NO_WRITERS: dict[str, ColumnWriter] = {}
 RowsSeen = Callable[[str, Tensor | None], None]  # rows restored from a delta; None: all of them
 
 
@@ -64,13 +63,11 @@ def _write(reader: VerifiedReader, crew: Crew, tables: Iterable[_Table], groups:
     """
     tables = list(tables)
     reads = [[(t, read, number) for t in tables for number in group for read in t.reads(number)] for group in groups]
-    work = [table.application(read, number) for group in reads for table, read, number in group]
+    work = [[table.application(read, number) for table, read, number in group] for group in reads]
     pieces = Pieces(reader, work)
-    stop = 0
-    for group in reads:
-        start, stop = stop, stop + len(group)
-        done = pieces.apply(crew, start, stop)
-        for (table, read, number), application, is_done in zip(group, work[start:stop], done, strict=True):
+    for at, group in enumerate(reads):
+        done = pieces.apply(crew, at)
+        for (table, read, number), application, is_done in zip(group, work[at], done, strict=True):
             if is_done:
                 table.tell(read, application.ids_out, number)
                 crew.count(partial(getattr, read, "size_bytes"))
@@ -81,8 +78,8 @@ def _write(reader: VerifiedReader, crew: Crew, tables: Iterable[_Table], groups:
 def _learn_ids(reader: VerifiedReader, crew: Crew, wanted: Sequence[tuple[_Table, Read]]) -> None:
     """Read the ids of these records, without the GIL where that is possible."""
     work = [
-        Application(read=read, number=0, writers=_NO_WRITERS, ids_out=np.empty(read.rows, dtype=np.int64))
-        for _, read in wanted
+        Application(read=read, number=0, writers=table.no_writers, ids_out=np.empty(read.rows, dtype=np.int64))
+        for table, read in wanted
     ]
     rest: list[tuple[_Table, Read]] = []
     for each, application, is_done in zip(wanted, work, apply_pieces(reader, crew, work), strict=True):
@@ -102,6 +99,7 @@ class _Table:
 
     def __init__(self, reader: VerifiedReader, plan: TablePlan, targets: Targets, seen: RowsSeen | None) -> None:
         self.plan = plan
+        self.no_writers: dict[str, ColumnWriter] = {}  # for reads of ids alone
         self._reader = reader
         self._seen = seen
         self._scratch = Scratch()

@@ -63,12 +63,36 @@ class Share(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Shares:
+    """The shares of many parts, in columns: there is one for every table of every checkpoint."""
+
+    specs: tuple[TableSpec, ...]
+    part: Numbers
+    table: Numbers  # index of its spec
+    start: Numbers
+    stop: Numbers
+    whole: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.part)
+
+    def __getitem__(self, number: int) -> Share:
+        spec = self.specs[self.table[number]]
+        whole = bool(self.whole[number])
+        return Share(int(self.part[number]), spec, int(self.start[number]), int(self.stop[number]), whole)
+
+    def of_part(self, part: int) -> list[Share]:
+        """A part's shares."""
+        return [self[number] for number in np.flatnonzero(self.part == part).tolist()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Outline:
     """Parts, their shares of tables, and the chunks of these in columns. Shares and chunks come in the parts' order."""
 
     parts: tuple[OutlinedPart, ...]
     timelines: tuple[tuple[str, ...], ...]
-    shares: tuple[Share, ...]
+    shares: Shares
     bundles: tuple[BundleRef, ...]
     forms: tuple[RowsChunk, ...]  # chunks without place, rows and segments: what many of them have in common
     chunks: Mapping[str, Numbers]  # by CHUNK_COLUMNS; ``segments`` counts them
@@ -123,7 +147,9 @@ class _Making:
     def __init__(self) -> None:
         self._parts: list[OutlinedPart] = []
         self._timelines: list[tuple[str, ...]] = []
-        self._shares: list[Share] = []
+        self._specs: list[TableSpec] = []
+        self._spec_of: dict[str, int] = {}  # the last one of each table
+        self._shares: list[tuple[int, int, int, int, bool]] = []
         self._bundles: dict[BundleRef, int] = {}
         self._forms: dict[RowsChunk, int] = {}
         self._chunks: list[tuple[int, ...]] = []
@@ -133,9 +159,18 @@ class _Making:
         replacing = self._replacing(manifest.replacing)
         self._parts.append(OutlinedPart(manifest.checkpoint, manifest.rank, digest, replacing))
         for part in manifest.tables:
-            self._shares.append(Share(len(self._parts) - 1, part.spec, part.start, part.stop, part.whole))
+            spec = self._spec(part.spec)
+            self._shares.append((len(self._parts) - 1, spec, part.start, part.stop, part.whole))
             for chunk in part.chunks:
                 self._add_chunk(chunk, manifest.bundles[chunk.place.bundle])
+
+    def _spec(self, spec: TableSpec) -> int:
+        known = self._spec_of.get(spec.name)
+        if known is not None and self._specs[known] == spec:
+            return known
+        self._specs.append(spec)
+        self._spec_of[spec.name] = len(self._specs) - 1
+        return len(self._specs) - 1
 
     def _add_chunk(self, chunk: RowsChunk, bundle: BundleRef) -> None:
         place = chunk.place
@@ -169,11 +204,19 @@ class _Making:
         return Replacing(len(self._timelines) - 1, 0, len(checkpoints))
 
     def done(self, directories: Mapping[str, Directory]) -> Outline:
+        shares = np.array(self._shares, dtype=np.int64).reshape(-1, 5).T
         columns = np.array(self._chunks, dtype=np.int64).reshape(-1, len(CHUNK_COLUMNS)).T
         return Outline(
             parts=tuple(self._parts),
             timelines=tuple(self._timelines),
-            shares=tuple(self._shares),
+            shares=Shares(
+                specs=tuple(self._specs),
+                part=shares[0],
+                table=shares[1],
+                start=shares[2],
+                stop=shares[3],
+                whole=shares[4] > 0,
+            ),
             bundles=tuple(self._bundles),
             forms=tuple(self._forms),
             chunks=dict(zip(CHUNK_COLUMNS, columns, strict=True)),

@@ -10,22 +10,30 @@ from numpy.typing import NDArray
 
 from holdfast.format.document import parse, seal, unseal
 from holdfast.format.manifest import BundleRef, chunk_from_json, chunk_to_json, table_spec_from_json, table_spec_to_json
-from holdfast.format.outline import CHUNK_COLUMNS, Outline, OutlinedPart, Replacing, Share
+from holdfast.format.outline import CHUNK_COLUMNS, Outline, OutlinedPart, Replacing, Shares
 from holdfast.types import TableSpec
 
 KIND, VERSION = "outline", 1
+_SHARE_COLUMNS = ("part", "table", "start", "stop", "whole")
 _KINDS = ("u1", "u2", "u4", "i1", "i2", "i4", "i8")
 
 
 def encode_outline(outline: Outline) -> bytes:
     """The object of an outline that knows the digests of its parts and the checksums of its bundles."""
-    specs = {spec: number for number, spec in enumerate(dict.fromkeys(share.spec for share in outline.shares))}
+    specs = {spec: number for number, spec in enumerate(dict.fromkeys(outline.shares.specs))}
+    tables = np.array([specs[spec] for spec in outline.shares.specs], dtype=np.int64)
     directories = [outline.directories[bundle.name] for bundle in outline.bundles]
     body = {
         "parts": [[part.checkpoint, part.rank, part.digest, *part.replacing] for part in outline.parts],
         "timelines": [list(timeline) for timeline in outline.timelines],
         "tables": [table_spec_to_json(spec) for spec in specs],
-        "shares": [[s.part, specs[s.spec], s.start, s.stop, s.whole] for s in outline.shares],
+        "shares": {
+            "part": _text(outline.shares.part),
+            "table": _text(tables[outline.shares.table]),
+            "start": _text(outline.shares.start),
+            "stop": _text(outline.shares.stop),
+            "whole": _text(outline.shares.whole),
+        },
         "forms": [chunk_to_json(form)[_FORM:] for form in outline.forms],
         "bundles": [
             [bundle.name, bundle.size_bytes, bundle.head_bytes, bundle.digest, len(directory)]
@@ -57,7 +65,7 @@ def _from_json(body: dict[str, Any]) -> Outline:
     return Outline(
         parts=tuple(OutlinedPart(c, r, d, Replacing(*replacing)) for c, r, d, *replacing in body["parts"]),
         timelines=tuple(map(tuple, body["timelines"])),
-        shares=tuple(_share(share, specs) for share in body["shares"]),
+        shares=_shares(body["shares"], specs),
         bundles=tuple(BundleRef(name=n, size_bytes=s, head_bytes=h, digest=d) for n, s, h, d, _ in body["bundles"]),
         forms=tuple(chunk_from_json([[0, 0, 0, 0], 0, 0, 0, *form]) for form in body["forms"]),
         chunks=chunks,
@@ -69,30 +77,35 @@ def _from_json(body: dict[str, Any]) -> Outline:
     )
 
 
-def _share(body: list[Any], specs: list[TableSpec]) -> Share:
-    part, table, start, stop, whole = body
-    return Share(part, specs[table], start, stop, bool(whole))
+def _shares(body: dict[str, Any], specs: list[TableSpec]) -> Shares:
+    part, table, start, stop, whole = (_numbers(body[name]).astype(np.int64) for name in _SHARE_COLUMNS)
+    return Shares(specs=tuple(specs), part=part, table=table, start=start, stop=stop, whole=whole > 0)
 
 
 def _checked(outline: Outline) -> Outline:
     """Refuse numbers that point to nothing."""
-    ends = {"share": len(outline.shares), "bundle": len(outline.bundles), "form": len(outline.forms)}
-    for name, end in ends.items():
-        column = outline.chunks[name]
-        if len(column) and not 0 <= int(column.min()) <= int(column.max()) < end:
-            raise ValueError(f"a chunk names a {name} that is not there")
-    if len({len(column) for column in outline.chunks.values()}) != 1:
+    shares, chunks = outline.shares, outline.chunks
+    _require_within("a share", shares.part, len(outline.parts), "part")
+    _require_within("a share", shares.table, len(shares.specs), "table")
+    _require_within("a chunk", chunks["share"], len(shares), "share")
+    _require_within("a chunk", chunks["bundle"], len(outline.bundles), "bundle")
+    _require_within("a chunk", chunks["form"], len(outline.forms), "form")
+    of_shares = (shares.part, shares.table, shares.start, shares.stop, shares.whole)
+    if len(set(map(len, chunks.values()))) != 1 or len(set(map(len, of_shares))) != 1:
         raise ValueError("its columns are not of one length")
     counts = outline.chunks["segments"]
     if int(counts.sum()) != len(outline.segments) or int(counts.min(initial=0)) < 0:
         raise ValueError("its segments are not those of its chunks")
-    if any(not 0 <= share.part < len(outline.parts) for share in outline.shares):
-        raise ValueError("a share names a part that is not there")
     for part in outline.parts:
         timeline, start, count = part.replacing
         if min(timeline, start, count) < 0 or start + count > len(outline.timelines[timeline]):
             raise ValueError("a part is arranged by checkpoints that are not there")
     return outline
+
+
+def _require_within(who: str, numbers: NDArray[Any], end: int, what: str) -> None:
+    if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < end:
+        raise ValueError(f"{who} names a {what} that is not there")
 
 
 def _text(numbers: NDArray[Any]) -> list[str]:

@@ -1,8 +1,9 @@
 """Reads, verifies and applies row records of local files in one call, without the GIL.
 
-A restore of many small pieces spends its time in handing the GIL over, piece by piece. Here a thread takes pieces from
-a common list until none is left: ``open`` and ``pread`` of the C library, ``crc32`` of zlib, ids, rows. A piece that is
-not as it should be is left undone and marked so; whoever gave it finds out why.
+A restore of many small pieces spends its time in handing the GIL over, piece by piece. Here a thread takes reads from
+a common list until none is left: ``open`` and ``pread`` of the C library for all the pieces of a read, which lie beside
+each other in a file; ``crc32`` of zlib, ids and rows for each of them. A piece that is not as it should be is left
+undone and marked so; whoever gave it finds out why.
 
 The functions' addresses are arguments, so that the compiled kernel can be kept for other processes.
 """
@@ -25,7 +26,10 @@ from numpy.typing import NDArray
 DONE = 1
 _FIELDS = 17  # of a piece: those of Piece, then its outcome
 _OUTCOME = 8 * (_FIELDS - 1)
-_LENGTH = 2  # its place among them
+_PATH, _OFFSET, _LENGTH = 0, 1, 2  # their places among them
+_READ_FIELDS = 5  # of a read: path, offset, length, its first piece, how many pieces
+_GAP_BYTES = 16 * 2**10  # between two pieces: reading on takes less time than another read
+_READ_BYTES = 2**20  # of several pieces, at most: threads share the reads
 _WORD = ir.IntType(64)
 
 
@@ -194,14 +198,14 @@ def _signed(signature: str) -> Any:
 
 
 @_signed("boolean(int64, int64, int64, int64, int64)")
-def _is_read(piece: int, memory: int, open_: int, close: int, pread: int) -> bool:
-    """Whether all bytes of a piece could be read."""
-    handle = _open(open_, _load64(piece), _OPEN_FLAGS)
+def _is_read(read: int, memory: int, open_: int, close: int, pread: int) -> bool:
+    """Whether all bytes of a read could be had."""
+    handle = _open(open_, _load64(read), _OPEN_FLAGS)
     if handle < 0:
         return False
-    length, done, got = _load64(piece + 16), 0, 1
+    length, done, got = _load64(read + 16), 0, 1
     while done < length and got > 0:
-        got = _pread(pread, handle, memory + done, length - done, _load64(piece + 8) + done)
+        got = _pread(pread, handle, memory + done, length - done, _load64(read + 8) + done)
         done += got
     _close(close, handle)
     return got > 0
@@ -256,41 +260,71 @@ def _applies(piece: int, memory: int) -> bool:
     return True
 
 
-@_signed("void(int64, int64, int64, int64, int64, int64)")
-def _work(table: int, memory: int, open_: int, close: int, pread: int, crc32: int) -> None:
+@_signed("void(int64, int64, int64, int64, int64, int64, int64, int64)")
+def _work(turn: int, reads: int, pieces: int, memory: int, open_: int, close: int, pread: int, crc32: int) -> None:
     while True:
-        number = _next(table)
-        if number >= _load64(table + 8):
+        number = _next(turn)
+        if number >= _load64(turn + 8):
             return
-        piece = table + 16 + 8 * _FIELDS * number
-        if not _is_read(piece, memory, open_, close, pread) or not _is_right(piece, memory, crc32):
+        read = reads + 8 * _READ_FIELDS * number
+        if not _is_read(read, memory, open_, close, pread):
             continue
-        if _applies(piece, memory):
-            _store64(piece + _OUTCOME, DONE)
+        first, count = _load64(read + 24), _load64(read + 32)
+        for each in range(first, first + count):
+            piece = pieces + 8 * _FIELDS * each
+            data = memory + _load64(piece + 8) - _load64(read + 8)
+            if _is_right(piece, data, crc32) and _applies(piece, data):
+                _store64(piece + _OUTCOME, DONE)
 
 
 class Pieces:
-    """A list of pieces, rows of numbers in the order of Piece's fields, that several threads work on at once."""
+    """Rows of numbers in the order of Piece's fields, that several threads work on at once.
 
-    def __init__(self, pieces: NDArray[np.int64], functions: _Functions) -> None:
-        self._table = np.zeros(2 + len(pieces) * _FIELDS, dtype=np.int64)
-        self._pieces = self._table[2:].reshape(-1, _FIELDS)
+    ``groups`` are numbers that do not fall from one to the next. The pieces of a group are worked on together, in any
+    order; within each they should be in the order of their files and of their places there.
+    """
+
+    def __init__(self, pieces: NDArray[np.int64], groups: NDArray[np.int64], functions: _Functions) -> None:
+        self._pieces = np.zeros((len(pieces), _FIELDS), dtype=np.int64)
         self._pieces[:, :-1] = pieces
+        self._reads = _reads(self._pieces, groups)
+        self._groups = groups
         self._functions = functions
-        self.memory_bytes = int(pieces[:, _LENGTH].max(initial=0))
+        self._turn = np.zeros(2, dtype=np.int64)
+        self.memory_bytes = int(self._reads[:, _LENGTH].max(initial=0))
 
-    def choose(self, start: int, stop: int) -> None:
-        """The pieces ``start .. stop`` are to be worked on next."""
-        self._table[:2] = start, stop
+    def choose(self, group: int) -> int:
+        """This group's pieces are to be worked on next; in how many reads."""
+        found = np.searchsorted(self._groups[self._reads[:, _READ_FIELDS - 2]], [group, group + 1])
+        self._turn[:] = found
+        return int(found[1] - found[0])
 
     def work(self, memory: NDArray[np.uint8]) -> None:
-        """Take chosen pieces until none is left, reading them into ``memory`` (at least ``memory_bytes`` of it)."""
-        _work(self._table.ctypes.data, memory.ctypes.data, *self._functions)
+        """Take chosen reads until none is left, into ``memory`` (at least ``memory_bytes`` of it)."""
+        arrays = (self._turn, self._reads, self._pieces, memory)
+        _work(*(array.ctypes.data for array in arrays), *self._functions)
 
-    def done(self, start: int, stop: int) -> NDArray[np.bool_]:
-        """Which of these pieces were as they should be."""
-        done: NDArray[np.bool_] = self._pieces[start:stop, -1] == DONE
+    def done(self) -> NDArray[np.bool_]:
+        """Which pieces were as they should be, of those worked on so far."""
+        done: NDArray[np.bool_] = self._pieces[:, -1] == DONE
         return done
+
+
+def _reads(pieces: NDArray[np.int64], groups: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Pieces that lie beside each other in a file, or nearly so, are read at once."""
+    reads: list[list[int]] = []
+    before = None
+    stop = 0
+    places = zip(groups.tolist(), *pieces[:, [_PATH, _OFFSET, _LENGTH]].T.tolist(), strict=True)
+    for number, (group, path, offset, length) in enumerate(places):
+        near = (group, path) == before and 0 <= offset - stop <= _GAP_BYTES
+        if near and offset + length - reads[-1][_OFFSET] <= _READ_BYTES:
+            reads[-1][_LENGTH] = offset + length - reads[-1][_OFFSET]
+            reads[-1][-1] += 1
+        else:
+            reads.append([path, offset, length, number, 1])
+        before, stop = (group, path), offset + length
+    return np.array(reads, dtype=np.int64).reshape(-1, _READ_FIELDS)
 
 
 @cache

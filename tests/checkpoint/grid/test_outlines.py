@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from random import Random
@@ -182,6 +183,15 @@ def test_a_part_under_the_digest_of_another_checkpoint_is_not_believed(grid: tup
 
 
 Change = Callable[[dict[str, Any]], object]
+
+
+def beyond(columns: dict[str, list[str]], name: str) -> None:
+    """Let a column say 255 everywhere."""
+    kind, text = columns[name]
+    assert kind == "u1"
+    columns[name] = [kind, b64encode(b"\xff" * len(b64decode(text))).decode()]
+
+
 MALFORMED: dict[str, Change] = {
     "a column is missing": lambda body: body.pop("segments"),
     "too few checksums": lambda body: body.update(checksums=["u4", ""]),
@@ -193,7 +203,9 @@ MALFORMED: dict[str, Change] = {
     "no bundle": lambda body: body.update(bundles=[], checksums=["u4", ""]),
     "no shares": lambda body: body.update(shares=[]),
     "too few segments": lambda body: body.update(segments=[["u1", ""], ["u1", ""]]),
-    "a part that is not there": lambda body: body["shares"][0].__setitem__(0, 10**6),
+    "a part that is not there": lambda body: beyond(body["shares"], "part"),
+    "a table that is not there": lambda body: beyond(body["shares"], "table"),
+    "shares of several lengths": lambda body: body["shares"].update(whole=["u1", ""]),
     "a timeline that is not there": lambda body: body["parts"][0].__setitem__(3, 10**6),
     "a timeline too short": lambda body: body["parts"][0].__setitem__(5, 10**6),
     "of another version": lambda body: body,
@@ -272,7 +284,7 @@ def test_whatever_a_chunk_says_of_its_columns_is_kept() -> None:
     )
     found = decode_outline(encode_outline(Outline.of([manifest], ["1"], {"b": np.zeros(1, dtype="<u4")})), name="o")
     assert tuple(found.chunk(number) for number in range(len(chunks))) == chunks
-    assert found.shares == ((0, spec, 1, 2**41, False),)
+    assert [found.shares[number] for number in range(len(found.shares))] == [(0, spec, 1, 2**41, False)]
     assert found.parts == (("c", 3, "1", (0, 0, 2)),) and found.timelines == (("x", "y"),)
 
 
