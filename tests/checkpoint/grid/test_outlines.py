@@ -239,8 +239,9 @@ def test_many_writers_parts_are_known_by_their_own_digests(grid: tuple[MemorySto
     moved = replace(entry, record=Ref(name="data/x/record", size_bytes=len(record), digest=digest(record)))
     put_instead(store, encode_outline(Outline.of([manifest], [ref.digest], _directories(reader, manifest))))
     store.delete([ref.name])
-    entries = tuple(moved if each is entry else each for each in head.entries)
-    after = replace(Run(store).head(), entries=entries)
+    outlined = Run(store).head()
+    by_id = {**head.by_id, entry.info.id: moved}
+    after = replace(outlined, inventory=replace(outlined.inventory, by_id=by_id))
     plans = plan_checkpoint(VerifiedReader(store), after, entry.info.id)
     assert plan_facts(plans) == plan_facts(plan_checkpoint(reader, head, entry.info.id))
 
