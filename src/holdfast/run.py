@@ -7,7 +7,8 @@ import os
 import socket
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from holdfast.checkpoint.pruning import Verdict, judge
 from holdfast.checkpoint.read import VerifiedReader, find_checkpoint, leased, lineage
 from holdfast.checkpoint.restore import read_state
 from holdfast.checkpoint.resume import ModelRestorer
+from holdfast.checkpoint.room import RoomMaker
 from holdfast.checkpoint.saved_state import read_saved, shared_state
 from holdfast.checkpoint.skeleton import read_skeleton
 from holdfast.checkpoint.state import TrainingState, dense_weights
@@ -39,7 +41,7 @@ from holdfast.checkpoint.stored import StoredRows, stored_rows
 from holdfast.checkpoint.summary import RunSummary, all_leases, summarize
 from holdfast.checkpoint.tables import find_tables
 from holdfast.checkpoint.verify import Problem, Verification, verify_run
-from holdfast.errors import AccessDenied, CheckpointNotFound, HoldfastError, RunError
+from holdfast.errors import CheckpointNotFound, HoldfastError, RunError
 from holdfast.format.catalog import Entry
 from holdfast.policy import Retention
 from holdfast.runtime import SYSTEM, Runtime
@@ -85,7 +87,8 @@ class Run:
         self._store = store
         self._runtime = runtime
         self._told: set[str] = set()  # damaged catalogs, each warned of once
-        self._chain = Chain(store, writer=f"{socket.gethostname()}:{os.getpid()}", runtime=runtime)
+        self._writer = f"{socket.gethostname()}:{os.getpid()}"
+        self._chain = Chain(store, writer=self._writer, runtime=runtime)
 
     @property
     def url(self) -> str:
@@ -258,7 +261,10 @@ class Run:
         if before is None:
             raise CheckpointNotFound(f"{self._store.url} holds no run yet (no catalog): check the URL")
         clocks = Clocks(wall_s=self._runtime.wall_s, store_s=self._store.now_s)
-        after = self._chain.commit(prune(retention, term=None, clocks=clocks))
+        make_room = RoomMaker(self._store, grace_s=grace_s, runtime=self._runtime)
+        roomy = RetryingStore(self._store, total_s=0.0, make_room=make_room, runtime=self._runtime)
+        chain = Chain(roomy, writer=self._writer, runtime=self._runtime)
+        after = chain.commit(prune(retention, term=None, clocks=clocks))
         term = after.catalog.term
         dropped = [entry.info for entry in before.entries if entry.info.id not in after.by_id]
         collected = collect_dropped(self._store, self._chain, term=term, grace_s=grace_s)
@@ -273,13 +279,8 @@ class Run:
     def _reading(self, step: int | str | None) -> Iterator[tuple[VerifiedReader, Head, Entry]]:
         """A checkpoint, protected from deletion: lease first, then look again whether it is still there."""
         entry = find_checkpoint(self.head(), step, where=self.url)
-        with ExitStack() as stack:
-            needed = leased(self._store, self.head, lambda head: self._needed(head, entry.info), runtime=self._runtime)
-            try:
-                head = stack.enter_context(needed)
-            except AccessDenied:
-                logger.warning("%s cannot be written: reading without a lease, so a prune may interfere", self.url)
-                head = self.head()
+        needed = partial(self._needed, info=entry.info)
+        with leased(self._store, self.head, needed, runtime=self._runtime) as head:
             yield VerifiedReader(self._store, runtime=self._runtime), head, head.by_id[entry.info.id]
 
     def _needed(self, head: Head, info: CheckpointInfo) -> tuple[Entry, ...]:

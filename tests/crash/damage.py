@@ -18,7 +18,9 @@ from tests.crash.scripted import State, Training, runtime
 ROOT = "/run"
 STEPS = (2, 3, 5)
 ROWS = (3000, 24)  # the baseline's first table takes more than one block
-_SETTINGS = hf.Settings(buffer_bytes=2 * 2**19, frame_bytes=2**19, uploads=1, retry_s=0.0, handle_sigterm=False)
+_SETTINGS = hf.Settings(
+    buffer_bytes=2 * 2**19, frame_bytes=2**19, uploads=1, retry_s=0.0, reserve_bytes=0, handle_sigterm=False
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

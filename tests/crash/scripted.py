@@ -47,7 +47,13 @@ State = dict[str, torch.Tensor]
 Acknowledged = Callable[[str, State], None]
 
 SETTINGS = hf.Settings(
-    buffer_bytes=2 * 65536, frame_bytes=65536, grace_s=0.0, uploads=1, retry_s=0.0, handle_sigterm=False
+    buffer_bytes=2 * 65536,
+    frame_bytes=65536,
+    grace_s=0.0,
+    uploads=1,
+    retry_s=0.0,
+    reserve_bytes=0,
+    handle_sigterm=False,
 )
 
 

@@ -76,7 +76,13 @@ class Agent:
             runtime=runtime,
         )
         self._tidying = Tidying(
-            store, self._chain, term=config.term, grace_s=config.grace_s, tell=self._tell, runtime=runtime
+            store,
+            self._chain,
+            term=config.term,
+            grace_s=config.grace_s,
+            reserve_bytes=config.reserve_bytes,
+            tell=self._tell,
+            runtime=runtime,
         )
         self._key_frames = KeyFrames(store, in_memory=config.baseline_in_memory)
         self._threads = AgentThreads(uploads=config.uploads, on_fatal=channel.hang_up)

@@ -11,8 +11,8 @@ from pathlib import Path
 from holdfast.checkpoint.agent import Agent
 from holdfast.checkpoint.buffer import FrameBuffer
 from holdfast.checkpoint.channel import Channel, Configure
+from holdfast.checkpoint.room import patient_store
 from holdfast.storage import open_store
-from holdfast.storage.retry import RetryingStore
 
 
 def main(arguments: list[str]) -> None:
@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> None:
         raise SystemExit("holdfast agent: the trainer sent no configuration")
     _step_back(config.niceness)
     opened = open_store(config.url, options=config.options, patience_s=config.retry_s)
-    store = RetryingStore(opened, total_s=config.retry_s)
+    store = patient_store(opened, retry_s=config.retry_s, grace_s=config.grace_s)
     buffer = FrameBuffer(memory_fd, frames=frames, frame_bytes=frame_bytes)
     Agent(channel, store, buffer, config).run(trainer)
 

@@ -22,6 +22,7 @@ from holdfast.checkpoint.partial import PartRecovery
 from holdfast.checkpoint.priority import RowChooser
 from holdfast.checkpoint.reader import Reader
 from holdfast.checkpoint.returning import Returning
+from holdfast.checkpoint.room import patient_store
 from holdfast.checkpoint.routine import Metered, Routine
 from holdfast.checkpoint.saver import Saver
 from holdfast.checkpoint.schedule import Schedule
@@ -35,7 +36,6 @@ from holdfast.checkpoint.tracker import Tracker
 from holdfast.policy import Grid
 from holdfast.runtime import Runtime
 from holdfast.storage import Store
-from holdfast.storage.retry import RetryingStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class Assembly:
         self._metered = metered
         self._runtime = runtime
         self._opened = place.open(settings.retry_s)
-        self._store = RetryingStore(self._opened, total_s=settings.retry_s, runtime=runtime)
+        self._store = patient_store(self._opened, retry_s=settings.retry_s, grace_s=settings.grace_s, runtime=runtime)
         self._chain = Chain(self._store, writer=f"rank {agreement.rank} of pid {os.getpid()}", runtime=runtime)
         self._tables = find_tables(training.models, training.optimizers, training.tables)
         require_same_tables(self._tables, agreement)
@@ -202,6 +202,7 @@ class Assembly:
             state=self._state,
             tracker=self._tracker,
             reader=self._reader,
+            reserve_bytes=self._settings.reserve_bytes,
             runtime=self._runtime,
         )
 

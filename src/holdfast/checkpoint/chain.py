@@ -31,6 +31,7 @@ from holdfast.format.history import Delta
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store
 from holdfast.storage.listing import list_names
+from holdfast.storage.reserve import put_small
 
 _EVENTS = 64  # that a catalog tells of; the latest
 _ATTEMPTS = 100  # lost races before a commit gives up
@@ -168,7 +169,7 @@ class Chain:
                 return head
             planned = self._plan(head, draft)
             try:
-                self._store.put(planned.head.ref.name, planned.data, create=True)
+                put_small(self._store, planned.head.ref.name, planned.data, create=True)
             except ObjectExists:
                 if not self._is_ours(planned.head.catalog):
                     continue

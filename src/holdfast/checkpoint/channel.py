@@ -34,6 +34,7 @@ class Configure:
     term: int
     retention: dict[str, Any]
     grace_s: float
+    reserve_bytes: int
     uploads: int
     retry_s: float
     part_timeout_s: float

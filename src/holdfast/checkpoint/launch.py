@@ -18,11 +18,11 @@ from holdfast.checkpoint.agreement import Agreement
 from holdfast.checkpoint.arguments import Policies
 from holdfast.checkpoint.buffer import FrameBuffer
 from holdfast.checkpoint.channel import Channel, ChannelClosed, Configure
+from holdfast.checkpoint.room import patient_store
 from holdfast.checkpoint.settings import Settings
 from holdfast.policy import Exact, Grid
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store
-from holdfast.storage.retry import RetryingStore
 
 _LOG_TAIL = 2000
 
@@ -62,6 +62,7 @@ def configuration(
         term=0,
         retention=policies.retention.to_dict(),
         grace_s=settings.grace_s,
+        reserve_bytes=settings.reserve_bytes,
         uploads=settings.uploads,
         retry_s=settings.retry_s,
         part_timeout_s=settings.part_timeout_s,
@@ -146,7 +147,7 @@ class AgentThread:
         self.channel = Channel(ours)
         self._error: BaseException | None = None
         self._agent_channel = Channel(theirs)
-        retrying = RetryingStore(store, total_s=config.retry_s, runtime=runtime)
+        retrying = patient_store(store, retry_s=config.retry_s, grace_s=config.grace_s, runtime=runtime)
         agent = Agent(self._agent_channel, retrying, buffer, config, runtime=runtime)
         self._thread = threading.Thread(target=self._serve, args=(agent,), name="holdfast-agent", daemon=True)
         self._thread.start()

@@ -18,6 +18,7 @@ from holdfast.format import fields
 from holdfast.format.document import Json, parse, seal, unseal
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store
+from holdfast.storage.reserve import put_small
 
 PREFIX = "leases/"
 TTL_S = 15.0
@@ -103,7 +104,7 @@ class HeldLease:
         self._thread = threading.Thread(target=self._renew, name="holdfast-lease", daemon=True)
 
     def __enter__(self) -> HeldLease:
-        self._store.put(self._name, self._data)
+        put_small(self._store, self._name, self._data)
         self._thread.start()
         return self
 
@@ -118,6 +119,6 @@ class HeldLease:
     def _renew(self) -> None:
         while not self._runtime.wait(self._done, self._ttl_s / 3):
             try:
-                self._store.put(self._name, self._data)
+                put_small(self._store, self._name, self._data)
             except StorageError:
                 continue  # the next renewal may come through in time

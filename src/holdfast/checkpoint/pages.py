@@ -19,6 +19,7 @@ from holdfast.format.document import digest, parse
 from holdfast.format.history import Delta, decode_page, encode_page
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store
+from holdfast.storage.reserve import put_small
 
 _INLINE_ITEMS = 32  # that a catalog says itself, at most
 _MERGE_RATIO = 2  # a new page takes in those before it that are at most so many times as large
@@ -83,7 +84,7 @@ class Pages:
         """A page for catalog ``number``; its name tells collection when nobody can come to refer to it."""
         data = encode_page(delta)
         name = history_name(number, self._runtime.token())
-        self._store.put(name, data)
+        put_small(self._store, name, data)
         return Page(ref=Ref(name=name, size_bytes=len(data), digest=digest(data)), items=delta.items)
 
 

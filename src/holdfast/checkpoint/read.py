@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from holdfast.checkpoint.chain import Head
 from holdfast.checkpoint.lease import HeldLease
 from holdfast.checkpoint.second_look import SecondLook
-from holdfast.errors import CheckpointNotFound, DamagedData
+from holdfast.errors import AccessDenied, CheckpointNotFound, DamagedData, StorageFull
 from holdfast.format.bundle import BLOCK_BYTES, Directory, read_directory, verify_blocks
 from holdfast.format.catalog import Entry, Record, Ref
 from holdfast.format.document import digest
@@ -20,6 +21,8 @@ from holdfast.format.outline import Outline
 from holdfast.format.outline_document import decode_outline
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store
+
+logger = logging.getLogger("holdfast")
 
 Parts = tuple[Manifest, ...]
 Memory = Callable[[int], memoryview]  # gives at least so many bytes to read into
@@ -149,21 +152,39 @@ def lineage(head: Head, checkpoint: str) -> tuple[Entry, ...]:
 
 @contextmanager
 def leased(
-    store: Store, look: Callable[[], Head], wanted: Callable[[Head], Iterable[Entry]], *, runtime: Runtime = SYSTEM
+    store: Store,
+    look: Callable[[], Head],
+    wanted: Callable[[Head], Iterable[Entry]],
+    *,
+    warn: Callable[[str], None] = logger.warning,
+    runtime: Runtime = SYSTEM,
 ) -> Iterator[Head]:
     """Keep what these checkpoints lie in from being deleted; gives the head as of the lease.
 
+    Where no lease can be written, because that is not allowed or the store is full, they are read without one.
     Lease first, then look again: a round that rearranged them just before may have put them into another folder.
     """
     holder = f"{socket.gethostname()}:{os.getpid()}"
     head = look()
     while True:
         folders = sorted({folder for entry in wanted(head) for folder in entry.folders})
-        with HeldLease(store, "reader", holder, folders, runtime=runtime):
+        with _held(HeldLease(store, "reader", holder, folders, runtime=runtime), store.url, warn):
             head = look()
             if {folder for entry in wanted(head) for folder in entry.folders} <= set(folders):
                 yield head
                 return
+
+
+@contextmanager
+def _held(lease: HeldLease, url: str, warn: Callable[[str], None]) -> Iterator[None]:
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(lease)
+        except AccessDenied:
+            warn(f"{url} cannot be written: reading without a lease, so a prune may interfere")
+        except StorageFull:
+            warn(f"{url} is full: reading without a lease, so a prune may interfere")
+        yield
 
 
 def find_checkpoint(head: Head | None, step: int | str | None, *, where: str) -> Entry:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.checkpoint.agreement import Agreement
-from holdfast.checkpoint.chain import Chain
+from holdfast.checkpoint.chain import Chain, Head
 from holdfast.checkpoint.crew import Progress
 from holdfast.checkpoint.read import find_checkpoint
 from holdfast.checkpoint.reader import Reader
@@ -20,6 +20,7 @@ from holdfast.errors import RunError
 from holdfast.format.state import RankState
 from holdfast.runtime import Runtime
 from holdfast.storage import Store
+from holdfast.storage.reserve import keep_reserve
 
 logger = logging.getLogger("holdfast")
 
@@ -37,6 +38,7 @@ class Returning:
         state: TrainingState,
         tracker: Tracker,
         reader: Reader | None,
+        reserve_bytes: int,
         runtime: Runtime,
     ) -> None:
         self._store = store
@@ -46,6 +48,7 @@ class Returning:
         self._state = state
         self._tracker = tracker
         self._reader = reader
+        self._reserve_bytes = reserve_bytes
         self._runtime = runtime
         self._pending_rng: Mapping[str, Any] | None = None
 
@@ -58,8 +61,13 @@ class Returning:
             find_checkpoint(self._chain.head(skip_damaged=True), step, where=self._store.url)
         if self._agreement.rank == 0 and patience_s is not None:
             await_writers(self._store, timeout_s=patience_s, runtime=self._runtime)
-        claimed = claim(self._chain).catalog if self._agreement.rank == 0 else None
+        claimed = self._claim().catalog if self._agreement.rank == 0 else None
         return int(self._agreement.broadcast(claimed.term if claimed else None))
+
+    def _claim(self) -> Head:
+        head = claim(self._chain)
+        keep_reserve(self._store, self._reserve_bytes)
+        return head
 
     def restore(self, step: int | None, *, strict: bool, progress: Progress | None) -> Restored | None:
         """Read the newest good checkpoint, or that of ``step``, into everything; None where there is none."""

@@ -11,6 +11,7 @@ from holdfast.errors import HoldfastError
 from holdfast.format.catalog import LINEAGE_LENGTH
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store
+from holdfast.storage.reserve import keep_reserve
 
 _ORPHANS_EVERY_S = 600.0
 _CATALOGS_EVERY_COMMITS = LINEAGE_LENGTH  # old ones make looking for the newest one slow
@@ -26,6 +27,7 @@ class Tidying:
         *,
         term: int,
         grace_s: float,
+        reserve_bytes: int = 0,
         tell: Callable[[Message], None],
         runtime: Runtime = SYSTEM,
     ) -> None:
@@ -33,6 +35,7 @@ class Tidying:
         self._chain = chain
         self._term = term
         self._grace_s = grace_s
+        self._reserve_bytes = reserve_bytes
         self._tell = tell
         self._runtime = runtime
         self._orphans_due_s = float("-inf")
@@ -47,6 +50,7 @@ class Tidying:
             self._commits += 1
             if self._are_orphans_due():
                 collect_orphans(self._store, self._chain, term=self._term, grace_s=self._grace_s)
+            keep_reserve(self._store, self._reserve_bytes)  # it may have been needed
         except HoldfastError as error:
             self._tell(Notice(message=f"old objects could not be deleted yet: {error}"))
 

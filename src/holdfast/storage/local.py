@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from random import Random
 
 from holdfast.errors import ConfigurationError, ObjectExists, StorageUnavailable
 from holdfast.runtime import SYSTEM, Runtime
@@ -16,6 +17,7 @@ from holdfast.storage.local_errors import explained, read_error
 from holdfast.storage.names import check_name, check_prefix, is_name
 
 _MARK = "~"  # in every temporary's name and in no object's, so neither is ever taken for the other
+_RESERVE = "reserve+"  # no object's name
 _STALE_S = 3600.0  # a temporary untouched for so long has lost its writer
 _CREATE_ATTEMPTS = 10
 
@@ -78,6 +80,31 @@ class LocalStore:
     def path(self, name: str) -> str | None:
         """The file that an object is, for who can read files faster; None where it is none of this machine."""
         return self._path(name) if self._files is POSIX else None
+
+    def reserve(self, size_bytes: int) -> None:
+        """Keep so much of the disk, at least, in a file that is no object. Raises StorageFull."""
+        path = os.path.join(self._root, _RESERVE)
+        with explained(path):
+            if self._size_bytes(path) >= size_bytes:
+                return
+            temporary = self._temporary(path)
+            try:
+                self._write(temporary, [memoryview(Random(0).randbytes(size_bytes))])  # not to be compressed away
+                self._files.rename(temporary, path)
+            finally:
+                self._discard(temporary)
+
+    def release(self) -> int:
+        """Give free what was reserved; how much that was."""
+        path = os.path.join(self._root, _RESERVE)
+        with explained(path):
+            size_bytes = self._size_bytes(path)
+            self._discard(path)
+            return size_bytes
+
+    def sweep(self) -> None:
+        """Remove what dead writers left."""
+        self._sweep_before(self.now_s())
 
     def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
         return (info for name in self.names(prefix, after=after) if (info := self._info(name)))
@@ -190,11 +217,20 @@ class LocalStore:
             return
         self._swept = True
         with suppress(OSError):  # the put has succeeded whatever happens here
-            now_s = self._files.stat(path).modified_s
+            self._sweep_before(self._files.stat(path).modified_s)
+
+    def _sweep_before(self, now_s: float) -> None:
+        with suppress(OSError):  # others may sweep at the same time
             for leftover in list(self._temporaries(self._root)):
                 if now_s - self._files.stat(leftover).modified_s > _STALE_S:
                     self._discard(leftover)
                     self._prune(leftover)
+
+    def _size_bytes(self, path: str) -> int:
+        try:
+            return self._files.stat(path).size_bytes
+        except FileNotFoundError:
+            return 0
 
     def _temporaries(self, directory: str) -> Iterator[str]:
         for entry in self._files.scan(directory):

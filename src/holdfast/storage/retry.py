@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import TypeVar
 
-from holdfast.errors import ObjectExists, ObjectNotFound, StorageUnavailable
+from holdfast.errors import ObjectExists, ObjectNotFound, StorageFull, StorageUnavailable
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage.base import Buffer, ObjectInfo, Store
 from holdfast.storage.buffers import as_views, same_bytes
@@ -35,7 +35,7 @@ class RetryingStore:
     """A Store that tries again, with growing random pauses, while another one is unavailable.
 
     No attempt begins later than ``total_s`` after the first, so an operation takes that long and one attempt at most.
-    Whoever waits is told now and then.
+    Whoever waits is told now and then. A full store is tried once more if ``make_room`` says that it deleted something.
 
     An attempt that failed may still have created its object. So an exclusive create that finds the object there on a
     later attempt compares: the same bytes count as its own success. Writers that contend for a name must therefore
@@ -49,12 +49,14 @@ class RetryingStore:
         total_s: float = 300.0,
         first_pause_s: float = 0.1,
         longest_pause_s: float = 15.0,
+        make_room: Callable[[], bool] | None = None,
         runtime: Runtime = SYSTEM,
     ) -> None:
         self._store = store
         self._total_s = total_s
         self._first_pause_s = first_pause_s
         self._longest_pause_s = longest_pause_s
+        self._make_room = make_room
         self._runtime = runtime
         self._lock = Lock()
         self._under_way: list[UnderWay] = []  # oldest first
@@ -91,6 +93,21 @@ class RetryingStore:
         """The file that an object is, where the store has files."""
         path: Callable[[str], str | None] | None = getattr(self._store, "path", None)
         return path(name) if path else None
+
+    def reserve(self, size_bytes: int) -> None:
+        """Keep so much room, where the store can."""
+        if (reserve := getattr(self._store, "reserve", None)) is not None:
+            reserve(size_bytes)
+
+    def release(self) -> int:
+        """Give free what was reserved; how much that was."""
+        release: Callable[[], int] | None = getattr(self._store, "release", None)
+        return release() if release else 0
+
+    def sweep(self) -> None:
+        """Remove what dead writers left, where the store has something of the kind."""
+        if (sweep := getattr(self._store, "sweep", None)) is not None:
+            sweep()
 
     def forget(self, name: str) -> None:
         """Let the next read of an object come from where it is kept."""
@@ -134,12 +151,18 @@ class RetryingStore:
     def _retry(self, what: str, attempt: Callable[[bool], _T]) -> _T:
         pause_s = self._first_pause_s
         attempts = 0
+        may_make_room = self._make_room is not None
         with self._counted(what) as operation:
             told_s = operation.since_s
             while True:
                 attempts += 1
                 try:
                     return attempt(attempts == 1)
+                except StorageFull:
+                    if not (may_make_room and self._make_room and self._make_room()):
+                        raise
+                    may_make_room = False
+                    continue
                 except StorageUnavailable as error:
                     now_s = self._runtime.monotonic_s()
                     failed = f"{self.url}: {what} failed {attempts} times in {now_s - operation.since_s:.1f} s"

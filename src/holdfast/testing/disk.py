@@ -78,6 +78,7 @@ class SimulatedDisk:
 
     def __init__(self) -> None:
         self.now_s = 0.0  # the disk's clock; tests move it
+        self.capacity_bytes: int | None = None  # of all files together; None: any
         self.history: list[str] = []
         self._root = _Directory()
         self._open: dict[int, _File] = {}
@@ -108,9 +109,19 @@ class SimulatedDisk:
             twins = _Twins()
             other = SimulatedDisk()
             other.now_s, other._handles, other._is_off = self.now_s, self._handles, self._is_off
+            other.capacity_bytes = self.capacity_bytes
             other._root = self._root.twin(twins)
             other._open = {handle: file.twin(twins) for handle, file in self._open.items()}
             return other
+
+    @property
+    def used_bytes(self) -> int:
+        """What files that have a name take, and those that are open. Not an operation."""
+        with self._lock:
+            named = (node for node in _nodes(self._root) if isinstance(node, _File))
+            return sum(
+                len(file.content) for file in {id(file): file for file in (*named, *self._open.values())}.values()
+            )
 
     def contents(self) -> dict[str, bytes | None]:
         """What a reader finds now: every file's bytes by path, None for a directory. Not an operation."""
@@ -130,6 +141,8 @@ class SimulatedDisk:
     def write(self, handle: int, views: Sequence[memoryview]) -> None:
         with self._operation("write", str(handle)) as torn:
             file, data = self._open[handle], b"".join(views)
+            if self.capacity_bytes is not None and self.used_bytes + len(data) > self.capacity_bytes:
+                raise _error(errno.ENOSPC, str(handle))
             file.content += data[: len(data) // 2] if torn else data
             file.modified_s = self.now_s
 
@@ -254,6 +267,13 @@ def _walk(path: str, directory: _Directory) -> Iterator[tuple[str, bytes | None]
         else:
             yield f"{path}/{name}", None
             yield from _walk(f"{path}/{name}", node)
+
+
+def _nodes(directory: _Directory) -> Iterator[_Node]:
+    for node in directory.names.values():
+        yield node
+        if isinstance(node, _Directory):
+            yield from _nodes(node)
 
 
 def _error(number: int, path: str) -> OSError:

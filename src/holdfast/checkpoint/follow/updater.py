@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,6 @@ from holdfast.checkpoint.planning import Part, plan_tables
 from holdfast.checkpoint.read import VerifiedReader, leased, lineage
 from holdfast.checkpoint.restore import restore_rows
 from holdfast.errors import (
-    AccessDenied,
     CheckpointNotFound,
     ConfigurationError,
     DamagedData,
@@ -153,14 +152,13 @@ class Updater:
     @contextmanager
     def _reading(self, entry: Entry) -> Iterator[tuple[VerifiedReader, Head]]:
         """A checkpoint, kept from being deleted; where that cannot be asked for, read as it is."""
-        with ExitStack() as stack:
-            held = leased(self._store, self._require_head, lambda head: _needed(head, entry), runtime=self._runtime)
-            try:
-                head = stack.enter_context(held)
-            except AccessDenied:
-                self._tell(f"{self._store.url} cannot be written: following without a lease, so a prune may interfere")
-                head = self._require_head()
-                _needed(head, entry)
+        with leased(
+            self._store,
+            self._require_head,
+            lambda head: _needed(head, entry),
+            warn=self._tell,
+            runtime=self._runtime,
+        ) as head:
             yield VerifiedReader(self._store, runtime=self._runtime), head
 
     def _require_head(self) -> Head:

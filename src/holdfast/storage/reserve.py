@@ -1,0 +1,49 @@
+"""Room that a store keeps back, so that what is small and must get through does so when it is full.
+
+A commit that drops checkpoints and a lease need some kilobytes. Without them a full disk could not even be tidied up.
+A store that is full in another way, such as by a quota on a bucket, keeps no reserve, and nothing here has an effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from holdfast.errors import StorageError, StorageFull
+from holdfast.storage.base import Buffer, Store
+
+RESERVE_BYTES = 1 << 20
+LEAST_RESERVE_BYTES = 1 << 16  # less would not hold a catalog and its pages
+
+
+def keep_reserve(store: Store, size_bytes: int) -> None:
+    """Let a store keep so much room, or as much of it as there is; none where it cannot be written."""
+    reserve: Callable[[int], None] | None = getattr(store, "reserve", None)
+    with suppress(StorageError):
+        while reserve is not None and size_bytes >= LEAST_RESERVE_BYTES:
+            try:
+                return reserve(size_bytes)
+            except StorageFull:
+                size_bytes //= 2
+
+
+@contextmanager
+def released_reserve(store: Store) -> Iterator[bool]:
+    """Give the room free, and keep what is left of it afterwards; whether there was any."""
+    release: Callable[[], int] | None = getattr(store, "release", None)
+    size_bytes = release() if release else 0
+    try:
+        yield size_bytes > 0
+    finally:
+        keep_reserve(store, size_bytes)
+
+
+def put_small(store: Store, name: str, data: Buffer, *, create: bool = False) -> None:
+    """Put something small that must get through, on a full store in the room that it kept."""
+    try:
+        store.put(name, data, create=create)
+    except StorageFull:
+        with released_reserve(store) as there_is_room:
+            if not there_is_room:
+                raise
+            store.put(name, data, create=create)
