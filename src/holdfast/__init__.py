@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from holdfast.checkpoint.rowlocal import RowLocal as RowLocal
     from holdfast.checkpoint.settings import Settings as Settings
     from holdfast.errors import HoldfastError as HoldfastError
     from holdfast.errors import SaveFailed as SaveFailed
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "holdfast.checkpoint.rowlocal": ("RowLocal",),
     "holdfast.checkpoint.settings": ("Settings",),
     "holdfast.errors": ("HoldfastError", "SaveFailed", "TakenOver", "Terminated"),
     "holdfast.follower": ("Follower",),

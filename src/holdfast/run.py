@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from holdfast.checkpoint import importing
+from holdfast.checkpoint.arguments import Declared, as_models, as_optimizers
 from holdfast.checkpoint.chain import Chain, Head
 from holdfast.checkpoint.changes import Clocks, annotate, prune, settle_doubts
 from holdfast.checkpoint.collect import Collected, collect_catalogs, collect_dropped, collect_orphans
@@ -154,15 +154,14 @@ class Run:
         step: int | str | None = None,
         *,
         model: nn.Module | Mapping[str, nn.Module],
-        optimizer: Optimizer | Sequence[Optimizer] = (),
+        optimizer: Declared | Sequence[Declared] = (),
         extra: Mapping[str, Any] | None = None,
         tables: Mapping[str, nn.Parameter] | None = None,
         strict: bool = True,
         progress: Progress | None = None,
     ) -> CheckpointInfo:
         """Read a checkpoint into a model, and its optimizers where given; the run is not changed."""
-        models = {"": model} if isinstance(model, nn.Module) else dict(model)
-        optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+        models, optimizers = as_models(model), as_optimizers(optimizer)
         found = find_tables(models, optimizers, tables or {})
         state = TrainingState(models, optimizers, extra or {}, found)
         with self._reading(step) as (_, head, entry):

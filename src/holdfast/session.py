@@ -13,10 +13,19 @@ from types import TracebackType
 from typing import Any
 
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from holdfast.checkpoint.agreement import find_agreement
-from holdfast.checkpoint.arguments import Place, Training, as_metric, as_models, as_optimizers, as_policies, require
+from holdfast.checkpoint.arguments import (
+    Declared,
+    Place,
+    Training,
+    as_metric,
+    as_models,
+    as_optimizers,
+    as_policies,
+    as_row_local,
+    require,
+)
 from holdfast.checkpoint.assembly import Assembly
 from holdfast.checkpoint.crew import Progress
 from holdfast.checkpoint.partial import Recovered, Servers
@@ -40,7 +49,7 @@ class Checkpointer:
         url: str | os.PathLike[str] | Store,
         *,
         model: nn.Module | Mapping[str, nn.Module],
-        optimizer: Optimizer | Sequence[Optimizer] = (),
+        optimizer: Declared | Sequence[Declared] = (),
         loader: Any = None,
         extra: Mapping[str, Any] | None = None,
         tables: Mapping[str, nn.Parameter] | None = None,
@@ -56,6 +65,7 @@ class Checkpointer:
         training = Training(
             models=as_models(model),
             optimizers=as_optimizers(optimizer),
+            row_local=as_row_local(optimizer),
             loader=loader,
             extra=extra or {},
             tables=tables or {},

@@ -86,6 +86,7 @@ class Loop:
             table.parameter.data.copy_(weight)
             for name, tensor in self.state.ensure_slots(table, spec.slots).items():
                 tensor.copy_(slots[name])
+        self.state.finish(strict=strict)
         return report
 
     def everything(self) -> dict[str, Any]:

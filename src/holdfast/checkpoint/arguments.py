@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from holdfast.checkpoint.agreement import Agreement
+from holdfast.checkpoint.rowlocal import RowLocal
 from holdfast.checkpoint.tables import Table
+from holdfast.checkpoint.wrappers import unwrapped
 from holdfast.errors import ConfigurationError
 from holdfast.policy import (
     Overlap,
@@ -25,6 +27,8 @@ from holdfast.policy import (
     default_strategy,
 )
 from holdfast.storage import MemoryStore, Store, open_store
+
+Declared = Optimizer | RowLocal  # an optimizer as a user hands it over
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +55,7 @@ class Training:
 
     models: Mapping[str, nn.Module]
     optimizers: Sequence[Optimizer]
+    row_local: Sequence[Optimizer]  # those of them that were declared so
     loader: Any
     extra: Mapping[str, Any]
     tables: Mapping[str, nn.Parameter]  # beside those that are found in the models
@@ -97,13 +102,19 @@ def as_models(model: nn.Module | Mapping[str, nn.Module]) -> dict[str, nn.Module
     raise ConfigurationError(f"model= takes an nn.Module or a dict of them by name, not {type(model).__name__}")
 
 
-def as_optimizers(optimizer: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:
-    """One optimizer, or several."""
-    if isinstance(optimizer, Optimizer):
-        return [optimizer]
-    if isinstance(optimizer, Sequence) and all(isinstance(item, Optimizer) for item in optimizer):
-        return list(optimizer)
+def as_optimizers(optimizer: Declared | Sequence[Declared]) -> list[Optimizer]:
+    """One optimizer, or several, without wrappers that add no state of their own."""
+    given = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
+    found = [unwrapped(item.optimizer if isinstance(item, RowLocal) else item) for item in given]
+    if all(isinstance(item, Optimizer) for item in found):
+        return found
     raise ConfigurationError(f"optimizer= takes a torch optimizer or a list of them, not {type(optimizer).__name__}")
+
+
+def as_row_local(optimizer: Declared | Sequence[Declared]) -> list[Optimizer]:
+    """Those of them that were declared row-local."""
+    given = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
+    return as_optimizers([item for item in given if isinstance(item, RowLocal)])
 
 
 def require(name: str, value: object, kind: type) -> None:

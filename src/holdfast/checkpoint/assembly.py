@@ -96,7 +96,13 @@ class Assembly:
         self._state = TrainingState(training.models, training.optimizers, training.extra, self._tables)
         self._reader = Reader(training.loader) if training.loader is not None else None
         self._existing = self._chain.head(skip_damaged=True)
-        self._tracker = Tracker(self._tables, training.optimizers)
+        self._tracker = Tracker(
+            self._tables,
+            training.optimizers,
+            row_local=training.row_local,
+            names=self._state.parameter_names(),
+            check=self._state.check_optimizer,
+        )
         self._chooser = self._choose_rows()
         self._buffer = self._reserve()
 

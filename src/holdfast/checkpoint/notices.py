@@ -1,4 +1,4 @@
-"""Warnings about tables that must be saved whole."""
+"""Warnings about tables that must be saved whole, and about parameters that could be tables."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ class Notices:
     def __init__(self) -> None:
         self._given: set[tuple[str, str]] = set()
         self._new: dict[str, list[str]] = {}
+        self._hints: dict[str, bool] = {}  # parameters, and whether they were warned about
 
     def add(self, table: str, reason: str) -> None:
         """Remember a reason for which a table is saved whole."""
@@ -23,16 +24,33 @@ class Notices:
             self._given.add((table, reason))
             self._new.setdefault(reason, []).append(table)
 
+    def hint(self, parameter: str) -> None:
+        """Remember a parameter that gets sparse gradients and is no table."""
+        self._hints.setdefault(parameter, False)
+
     def publish(self) -> None:
         """Warn about what is new."""
+        if not all(self._hints.values()):
+            self._publish_hints()
         if not self._new:
             return
         new, self._new = self._new, {}
         for reason, tables in new.items():
-            warnings.warn(f"{_list(tables)} saved whole: {reason}", HoldfastWarning, stacklevel=_users_level())
+            warnings.warn(f"{_list(tables)} saved whole: {reason}", HoldfastWarning, stacklevel=users_level())
+
+    def _publish_hints(self) -> None:
+        new = [name for name, told in self._hints.items() if not told]
+        self._hints = dict.fromkeys(self._hints, True)
+        named = ", ".join(map(repr, new[:_NAMED])) + (f" and {len(new) - _NAMED} more" if len(new) > _NAMED else "")
+        warnings.warn(
+            f"sparse gradients come for {named}, which no nn.Embedding holds, so every checkpoint saves all of it; "
+            f"tables={{{new[0]!r}: the parameter, ...}} would give deltas",
+            HoldfastWarning,
+            stacklevel=users_level(),
+        )
 
 
-def _users_level() -> int:
+def users_level() -> int:
     """How far up the stack, seen from the caller, the user's own code is: a warning is about a line they can change."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("holdfast", "torch"):

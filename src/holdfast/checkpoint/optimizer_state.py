@@ -1,12 +1,12 @@
 """One optimizer's state by its parameters' stable names, without the slots that travel with table rows.
 
-``Optimizer.load_state_dict`` is not used: it casts fp32 state to a bf16 parameter's type and replaces tensors that a
-captured graph may hold.
+torch's own ``load_state_dict`` is not used: it casts fp32 state to a bf16 parameter's type and replaces tensors that a
+captured graph may hold. An optimizer with one of its own gets that as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,7 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from holdfast.checkpoint.own_state import capture_own, keeps_own_state, load_own
 from holdfast.checkpoint.tables import Table
+from holdfast.checkpoint.wrappers import inner_optimizers
 from holdfast.errors import ConfigurationError
 
 # How the machine at hand computes a step, not what it computes: what the running code says stays.
@@ -45,14 +47,35 @@ class NamedOptimizer:
 
     def capture(self) -> dict[str, Any]:
         """The state as a tree of live tensors."""
+        own = capture_own(self.optimizer, self._places()) if keeps_own_state(self.optimizer) else None
         parameters = {name: held.parameter for name, held in self.parameters().items()}
-        return {
+        return {  # after state_dict(): hooks of it may write into groups and state
             "kind": self.kind,
             "groups": [self._capture_group(group) for group in self.optimizer.param_groups],
             "state": {name: self._capture_state(held) for name, held in parameters.items()},
             "tables": {name: self._capture_table(held) for name, held in parameters.items() if id(held) in self.tables},
             "shared": {key: value for key, value in self.optimizer.state.items() if not isinstance(key, Tensor)},
+            "inner": {path: inner.capture() for path, inner in self.inner().items()},
+            "own": own,
         }
+
+    def inner(self) -> dict[str, NamedOptimizer]:
+        """The optimizers that it holds, without those whose state is its own or wholly in its state dict.
+
+        What they keep of a table is stored as state: the rows travel with the slots of the table's own optimizer.
+        """
+        found = {
+            path: NamedOptimizer(optimizer=each, names=self.names, tables={})
+            for path, each in inner_optimizers(self.optimizer).items()
+            if each.state is not self.optimizer.state
+        }
+        if keeps_own_state(self.optimizer):  # one over copies of the parameters can be known to its holder alone
+            return {path: each for path, each in found.items() if each.knows_all()}
+        return found
+
+    def knows_all(self) -> bool:
+        """Whether all its parameters have names."""
+        return all(id(held) in self.names for group in self.optimizer.param_groups for held in group["params"])
 
     def parameters(self) -> dict[str, HeldParameter]:
         """Its parameters by their names."""
@@ -70,6 +93,10 @@ class NamedOptimizer:
         if before != now:
             return [f"{self.kind} has {now} parameter groups, in the checkpoint {before}"]
         found = []
+        if stored["inner"].keys() != self.inner().keys():
+            found.append(f"{self.kind} holds other optimizers than in the checkpoint")
+        if stored["own"] is not None and not keeps_own_state(self.optimizer):
+            found.append(f"{self.kind} has no state_dict() of its own any more, in the checkpoint it had")
         for index, (group, live) in enumerate(zip(stored["groups"], self.optimizer.param_groups, strict=True)):
             differing = set(group["parameters"]) ^ {self._name(held) for held in live["params"]}
             if differing:
@@ -100,6 +127,28 @@ class NamedOptimizer:
         for key, value in shared.items():
             self.optimizer.state[key] = place(value, None, torch.device("cpu"))
 
+    def restore_inner(self, stored: Mapping[str, Any], names: Set[str]) -> None:
+        """Bring back what the optimizers inside keep for these parameters, and their options where groups match."""
+        for path, inner in self.inner().items():
+            saved = stored.get(path)
+            if saved is None or saved["kind"] != inner.kind:
+                continue
+            if len(saved["groups"]) == len(inner.optimizer.param_groups):
+                for number, group in enumerate(saved["groups"]):
+                    inner.restore_options(number, group["options"])
+            inner.restore_shared(saved["shared"])
+            for name, held in inner.parameters().items():
+                if name in names and name in saved["state"]:
+                    inner.restore_state(held, saved["state"][name])
+            inner.restore_inner(saved["inner"], names)
+
+    def load_own(self, stored: Any) -> None:
+        """Bring back what its state dict held besides, once all else is in its place; raises what it raises."""
+        live = [{key: group[key] for key in group.keys() & _IMPLEMENTATION} for group in self.optimizer.param_groups]
+        load_own(self.optimizer, stored, self._find)
+        for group, implementation in zip(self.optimizer.param_groups, live, strict=False):
+            group.update(implementation)
+
     def restore_state(self, held: HeldParameter, stored: Mapping[Any, Any]) -> None:
         """Bring back a parameter's state; its slots, which travel with rows, stay as they are."""
         parameter, group = held.parameter, self.optimizer.param_groups[held.group]
@@ -113,6 +162,26 @@ class NamedOptimizer:
             self.optimizer.state[parameter] = restored
         else:  # an optimizer takes an empty state for a parameter it has not seen
             self.optimizer.state.pop(parameter, None)
+
+    def _places(self, path: tuple[str, ...] = ()) -> dict[int, tuple[Any, ...]]:
+        """Where the tensors of its state are stored, and those of the optimizers inside."""
+        found: dict[int, tuple[Any, ...]] = {
+            id(value): (path, name, key)
+            for name, held in self.parameters().items()
+            for key, value in self.optimizer.state.get(held.parameter, {}).items()
+            if isinstance(value, Tensor)
+        }
+        for inside, inner in self.inner().items():
+            found |= inner._places((*path, inside))
+        return found
+
+    def _find(self, place: tuple[Any, ...]) -> Tensor:
+        path, name, key = place
+        if path:
+            return self.inner()[path[0]]._find((path[1:], name, key))
+        found = self.optimizer.state[self.parameters()[name].parameter][key]
+        assert isinstance(found, Tensor)
+        return found
 
     def _name(self, parameter: nn.Parameter) -> str:
         try:

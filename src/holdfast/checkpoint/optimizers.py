@@ -18,11 +18,28 @@ _LISTED = 8  # names in one message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnState:
+    """What an optimizer's own state dict held in a checkpoint."""
+
+    optimizer: NamedOptimizer
+    stored: Any
+
+    def load(self) -> str | None:
+        """Hand it to the optimizer; why that refuses, if it does."""
+        try:
+            self.optimizer.load_own(self.stored)
+        except Exception as error:  # whatever a user's load_state_dict raises
+            return f"{self.optimizer.kind} refused its state: {error!r}"
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredOptimizers:
     """What a restore brought back of the optimizers' state."""
 
     parameters: frozenset[int]  # identities of those whose state is the checkpoint's
     left: tuple[str, ...]  # what was not restored, and why
+    unfinished: tuple[OwnState, ...]  # to be loaded when the tables' rows are in their places
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +84,7 @@ class Optimizers:
         return RestoredOptimizers(
             parameters=frozenset(identity for match in matches for identity in match.parameters),
             left=tuple(self._left(stored, matches)),
+            unfinished=tuple(match.own for match in matches if match.own is not None),
         )
 
     def _match(self, index: int, stored: StoredOptimizers, skip: Set[str]) -> _Match:
@@ -111,6 +129,7 @@ class _Match:
         self._same_place = index if same_place else None
         self.sources = frozenset(home.optimizer for home in homes.values())
         self.left: list[str] = []
+        self.own: OwnState | None = None
 
     @property
     def kind(self) -> str:
@@ -133,10 +152,16 @@ class _Match:
         for name, home in self._homes.items():
             self._live.restore_state(self._held[name], self._stored[home.optimizer]["state"][name])
         if alone and len(self.sources) == 1:
-            (source,) = self.sources
-            self._live.restore_shared(self._stored[source]["shared"])
-        elif any(self._stored[source]["shared"] for source in self.sources):
+            self._restore_common(*(self._stored[source] for source in self.sources))
+        elif any(_has_common_state(self._stored[source]) for source in self.sources):
             self.left.append(f"what {self.kind} keeps for all its parameters (it was split or joined)")
+
+    def _restore_common(self, saved: Mapping[str, Any]) -> None:
+        """What belongs to the optimizer as a whole."""
+        self._live.restore_shared(saved["shared"])
+        self._live.restore_inner(saved["inner"], self._homes.keys())
+        if saved["own"] is not None:
+            self.own = OwnState(optimizer=self._live, stored=saved["own"])
 
     def _restore_options(self, number: int) -> None:
         """A group takes the options of the one that its parameters were in, if they were in one or in equal ones."""
@@ -148,6 +173,10 @@ class _Match:
             self._live.restore_options(number, options[0])
         elif options:
             self.left.append(f"options of {self.kind}, group {number} (its parameters were in groups that differ)")
+
+
+def _has_common_state(saved: Mapping[str, Any]) -> bool:
+    return bool(saved["shared"] or saved["inner"] or saved["own"] is not None)
 
 
 def _why_fresh(before: str | None, now: str) -> str:

@@ -161,6 +161,8 @@ class ModelRestorer:
         if self._tracker is not None:
             self._tracker.forget_all()
         restore_rows(self._reader, targets, seen=self._seen, progress=progress)
+        for refused in self._state.finish(strict=strict):
+            logger.warning("not restored: %s", refused)
         if self._tracker is not None:
             self._tracker.restored(_wholly_restored(targets))
         return Restored(info=entry.info, baseline=chain[0].info, rank=own, job=shared.job)

@@ -1,12 +1,14 @@
 """Which optimizers move only the rows that their gradient names, and how.
 
-An allow-list: what is not known to leave every other row and slot as it was, bit for bit, is not row-local.
+An allow-list: what is not known to leave every other row and slot as it was, bit for bit, is not row-local, unless the
+user says that it is.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -15,6 +17,21 @@ from torch.optim import SGD, Adagrad, Optimizer, SparseAdam
 
 _EXACT = (torch.float32, torch.float64)  # narrower types go through float32 and back, which gives NaN another pattern
 _DELTAS_COME_WITH = "SparseAdam, or Adagrad or SGD without momentum and weight decay, would give deltas"
+_DECLARE = "if it does, hf.RowLocal(optimizer) says so and gives deltas"
+
+
+ANY_CHANGES = 2**62  # a step may change a tensor in place as often as it likes
+
+
+@dataclass(frozen=True, slots=True)
+class RowLocal:
+    """Declares an optimizer row-local: a step changes weights and slots of rows with a gradient, and of no others.
+
+    For optimizers that are not torch's own. Rows have a gradient if a sparse one names them, or if a dense one is not
+    all +0.0 there. The first steps are checked: rows that moved without a gradient make the table be saved whole.
+    """
+
+    optimizer: Optimizer
 
 
 def why_not_row_local(
@@ -31,7 +48,8 @@ def why_not_row_local(
     if kind is SparseAdam:
         return "SparseAdam takes sparse gradients only; embeddings with sparse=True would give deltas"
     if kind is not SGD and kind is not Adagrad:
-        return f"{kind.__name__} is not known to leave rows without a gradient alone; {_DELTAS_COME_WITH}"
+        remedy = _DELTAS_COME_WITH if kind.__module__.startswith("torch.") else _DECLARE
+        return f"{kind.__name__} is not known to leave rows without a gradient alone; {remedy}"
     if not _is_zero(group["weight_decay"]):
         return f"{kind.__name__} with weight decay moves every row in every step; weight_decay=0 would give deltas"
     if kind is SGD and not _is_zero(group["momentum"]):

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from holdfast.checkpoint.optimizer_state import NamedOptimizer
-from holdfast.checkpoint.optimizers import Optimizers, list_names
+from holdfast.checkpoint.optimizers import Optimizers, OwnState, list_names
+from holdfast.checkpoint.slot_names import slot_key
 from holdfast.checkpoint.tables import Table, stable_buffers, stable_modules, stable_parameters
 from holdfast.errors import ConfigurationError, ModelMismatch
 from holdfast.format.dtypes import torch_dtype
@@ -54,13 +55,25 @@ class TrainingState:
         self._extra = dict(extra)
         self._tables = {id(table.parameter): table for table in tables}
         self._left_alone: set[int] = set()  # tables whose optimizer state did not fit
+        self._unfinished: tuple[OwnState, ...] = ()
 
     def check(self) -> int:
-        """Refuse, by its path, what could not be stored (what optimizers add later is checked when it is saved).
+        """Refuse, by its path, what could not be stored (what optimizers add is checked after their first steps).
 
         The bytes of its tensors, for whoever plans room for it.
         """
         return sum(tensor.numel() * tensor.element_size() for tensor in encode_tree(self.capture()).tensors)
+
+    def check_optimizer(self, optimizer: Optimizer) -> None:
+        """Refuse, by its path, what an optimizer keeps by now and could not be stored."""
+        for table in self._tables.values():
+            if table.optimizer is optimizer:
+                table.spec()
+        encode_tree(self._name(optimizer).capture(), root=type(optimizer).__name__)
+
+    def parameter_names(self) -> dict[int, str]:
+        """What each parameter is called, by its identity."""
+        return {id(parameter): name for name, parameter in self._parameters().items()}
 
     def capture(self) -> dict[str, Any]:
         """A tree of live tensors: the caller copies them before training goes on."""
@@ -75,7 +88,7 @@ class TrainingState:
         """Write ``tree`` into the live objects, in place; optimizers and extras only where some were given.
 
         Raises ModelMismatch before anything is written, unless ``strict`` is off: then whatever fits is restored, types
-        are cast, and the rest is reported.
+        are cast, and the rest is reported. ``finish`` comes when the tables' rows are restored as well.
         """
         self._say_weights_only(tree)
         report = self._compare(tree, casts=not strict)
@@ -88,6 +101,17 @@ class TrainingState:
             raise ModelMismatch("; ".join(refused))
         return replace(report, changed=(*report.changed, *left, *refused))
 
+    def finish(self, *, strict: bool = True) -> tuple[str, ...]:
+        """Load what must wait until the tables' rows are restored: state dicts of optimizers' own making.
+
+        Says which were refused; raises ModelMismatch for them if ``strict``.
+        """
+        unfinished, self._unfinished = self._unfinished, ()
+        refused = tuple(problem for own in unfinished if (problem := own.load()) is not None)
+        if strict and refused:
+            raise ModelMismatch("; ".join(refused))
+        return refused
+
     def ensure_slots(self, table: Table, columns: Sequence[ColumnSpec]) -> dict[str, Tensor]:
         """The live slots to write a checkpoint's rows into, exactly ``columns``: created, replaced, removed as needed.
 
@@ -98,15 +122,15 @@ class TrainingState:
         state = table.optimizer.state[table.parameter]
         wanted = {column.name: column for column in columns}
         for name in table.slots().keys() - wanted.keys():  # going back to before the first step
-            del state[name]
+            del state[slot_key(name)]
         for name, column in wanted.items():
-            shape, dtype = (table.rows, *column.row_shape), torch_dtype(column.dtype)
-            live = state.get(name)
+            key, shape, dtype = slot_key(name), (table.rows, *column.row_shape), torch_dtype(column.dtype)
+            live = state.get(key)
             if not isinstance(live, Tensor) or tuple(live.shape) != shape or live.dtype != dtype or live.is_sparse:
-                state[name] = torch.zeros(shape, dtype=dtype, device=table.parameter.device)
+                state[key] = torch.zeros(shape, dtype=dtype, device=table.parameter.device)
         if not state:
             del table.optimizer.state[table.parameter]
-        return {name: state[name] for name in wanted}
+        return {name: state[slot_key(name)] for name in wanted}
 
     def _say_weights_only(self, tree: Mapping[str, Any]) -> None:
         if is_weights_only(tree) and (self._optimizers or self._extra):
@@ -152,10 +176,10 @@ class TrainingState:
         }
 
     def _named(self) -> Optimizers:
-        names = {id(parameter): name for name, parameter in self._parameters().items()}
-        return Optimizers(
-            [NamedOptimizer(optimizer=each, names=names, tables=self._tables) for each in self._optimizers]
-        )
+        return Optimizers([self._name(optimizer) for optimizer in self._optimizers])
+
+    def _name(self, optimizer: Optimizer) -> NamedOptimizer:
+        return NamedOptimizer(optimizer=optimizer, names=self.parameter_names(), tables=self._tables)
 
     def _require_same(self, tree: Mapping[str, Any], report: RestoreReport) -> None:
         problems = () if is_weights_only(tree) else self._named().problems(tree["optimizers"])
@@ -203,6 +227,7 @@ class TrainingState:
         skip = {name for name in live.keys() & stored.keys() if live[name].shape != stored[name].shape}
         restored = self._named().restore(tree["optimizers"], skip=skip)
         self._left_alone = self._tables.keys() - restored.parameters
+        self._unfinished = restored.unfinished
         return restored.left
 
     def _restore_extra(self, stored: Mapping[str, Any]) -> list[str]:

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
+from holdfast.checkpoint.slot_names import WEIGHT as WEIGHT
+from holdfast.checkpoint.slot_names import named_slots
 from holdfast.errors import ConfigurationError, UnsupportedState
 from holdfast.format.dtypes import code_of
 from holdfast.types import ColumnSpec, TableSpec
 
-WEIGHT = "weight"
 Embedding = nn.Embedding | nn.EmbeddingBag
 
 
@@ -46,9 +47,10 @@ class Table:
         return next((group for group in groups if any(held is self.parameter for held in group["params"])), None)
 
     def slots(self) -> dict[str, Tensor]:
-        """The optimizer's tensors that have one entry per row, as they are now, by name."""
+        """The optimizer's tensors that have one entry per row, as they are now, by column."""
         state = self.optimizer.state.get(self.parameter, {}) if self.optimizer else {}
-        return {name: state[name] for name in sorted(state) if self.is_slot(state[name])}
+        slots = {key: value for key, value in state.items() if self.is_slot(value)}
+        return named_slots(slots, f"table {self.name!r}")
 
     def is_slot(self, value: object) -> bool:
         """Whether a value of the optimizer's state has one entry per row, which can be copied row by row."""

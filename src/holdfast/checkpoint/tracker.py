@@ -9,15 +9,17 @@ version counters of its tensors, and the table is then saved whole.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from holdfast.checkpoint.attributes import PlainAttributes
 from holdfast.checkpoint.lookups import watch_lookups
 from holdfast.checkpoint.marks import Touched
 from holdfast.checkpoint.notices import Notices
@@ -39,10 +41,30 @@ class Tracker:
     A save is ``begin``, then ``touched`` for each table, then ``committed`` or ``failed``.
     """
 
-    def __init__(self, tables: Sequence[Table], optimizers: Sequence[Optimizer]) -> None:
+    def __init__(
+        self,
+        tables: Sequence[Table],
+        optimizers: Sequence[Optimizer],
+        *,
+        row_local: Sequence[Optimizer] = (),
+        names: Mapping[int, str] | None = None,
+        check: Callable[[Optimizer], None] | None = None,
+    ) -> None:
+        """``row_local`` are optimizers declared so, ``names`` those of parameters, by their identities.
+
+        ``check`` is called once with every optimizer that has made its state, and may refuse it.
+        """
         self._watches = {table.name: Watch(table) for table in tables}
         self._notices = Notices()
-        self._steps = Steps(tuple(self._watches.values()), optimizers, self._notices)
+        self._attributes = PlainAttributes(optimizers)
+        self._steps = Steps(
+            tuple(self._watches.values()),
+            optimizers,
+            self._notices,
+            row_local=row_local,
+            names=names or {},
+            check=partial(_look_at, check, self._attributes),
+        )
         self._full = False
         for device in {table.parameter.device for table in tables}:
             sets.warm_up(device)
@@ -90,6 +112,7 @@ class Tracker:
                 self._steps.notice_edit(watch)
         self._full = full
         self._notices.publish()
+        self._attributes.warn()
 
     def touched(self, table: Table | str, since: Since) -> Touched:
         """The rows that a snapshot of this table must hold."""
@@ -163,6 +186,13 @@ class Tracker:
             near = ", ".join(get_close_matches(name, self._watches) or list(self._watches)[:5])
             raise ConfigurationError(f"there is no table {name!r}; did you mean one of: {near}?")
         return watch
+
+
+def _look_at(check: Callable[[Optimizer], None] | None, attributes: PlainAttributes, optimizer: Optimizer) -> None:
+    """An optimizer has made its state: now it is known what it keeps, and where."""
+    if check is not None:
+        check(optimizer)
+    attributes.warn()
 
 
 def _checked(ids: Tensor | Sequence[int], table: Table) -> Tensor:

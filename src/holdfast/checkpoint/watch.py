@@ -8,7 +8,9 @@ from torch import Tensor
 
 from holdfast.checkpoint.fingerprint import Fingerprint, version_of
 from holdfast.checkpoint.marks import Marks
-from holdfast.checkpoint.tables import WEIGHT, Table
+from holdfast.checkpoint.slot_names import WEIGHT
+from holdfast.checkpoint.tables import Table
+from holdfast.checkpoint.witness import Witness
 from holdfast.errors import ModelMismatch
 from holdfast.types import TableSpec
 
@@ -29,6 +31,7 @@ class Watch:
         "parameter",
         "stored",
         "table",
+        "witness",
     )
 
     def __init__(self, table: Table) -> None:
@@ -41,6 +44,7 @@ class Watch:
         self.stored: TableSpec | None = None  # its columns in the last committed or restored checkpoint
         self.never_tracked = False  # changes where no hook runs: to be saved whole, always
         self.observer: Callable[[Tensor], None] | None = None  # is shown every gradient that the optimizer uses
+        self.witness: Witness | None = None  # of a step that must leave some rows alone
         self._pending_spec: TableSpec | None = None
         self._fingerprint = Fingerprint(table)
         self._seen: tuple[Tensor, int | None, int] | None = None  # a gradient, its version, the changes it will make
@@ -83,6 +87,19 @@ class Watch:
         else:
             live.add_nonzero_rows(gradient)
         self._seen = (gradient, version_of(gradient), changes)
+
+    def call_witness(self, gradient: Tensor, number: int) -> None:
+        """The step that uses this gradient was declared row-local: remember some rows that it must leave alone."""
+        self.witness = Witness(self.table, gradient, number)
+
+    def breaks_its_word(self) -> bool:
+        """Whether the step moved one of them; if so, the table is saved whole from now on."""
+        witness, self.witness = self.witness, None
+        if witness is None or not witness.is_broken():
+            return False
+        self.never_tracked = True
+        self.marks.live.add_all()
+        return True
 
     def stepped(self) -> bool:
         """The optimizer's step is over; whether all it did to the table was to use the gradient that was seen."""

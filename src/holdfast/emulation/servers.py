@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from holdfast.checkpoint.selectors import Selector, selector
+from holdfast.checkpoint.slot_names import WEIGHT
 from holdfast.checkpoint.table_copy import row_range
-from holdfast.checkpoint.tables import WEIGHT, Table
+from holdfast.checkpoint.tables import Table
 from holdfast.errors import ConfigurationError
 from holdfast.policy.arguments import require_count
 from holdfast.policy.priority import Priority, largest

@@ -100,7 +100,7 @@ class _Encoder:
         return [self._item(item, path, index) for index, item in enumerate(value)]
 
     def _pairs(self, value: dict[object, object], path: str) -> Json:
-        return [[_encode_key(key, f"a key of {path}"), self._item(item, path, key)] for key, item in value.items()]
+        return [[encode_key(key, f"a key of {path}"), self._item(item, path, key)] for key, item in value.items()]
 
     def _item(self, value: object, path: str, key: object) -> Json:
         leaf = encode_leaf(value)  # most items are leaves (a generator's state has hundreds) and need no path
@@ -126,18 +126,24 @@ class _Encoder:
 
 
 def _encode_elements(value: Iterable[object], path: str) -> Json:
-    return sorted((_encode_key(item, f"an element of {path}") for item in value), key=canonical_json)
+    return sorted((encode_key(item, f"an element of {path}") for item in value), key=canonical_json)
 
 
-def _encode_key(value: object, path: str) -> Json:
+def encode_key(value: object, path: str) -> Json:
+    """A dictionary's key as JSON; raises UnsupportedState, naming ``path``, for one that cannot be stored."""
     if type(value) is tuple:
-        return {"tuple": [_encode_key(item, path) for item in value]}
+        return {"tuple": [encode_key(item, path) for item in value]}
     if type(value) is frozenset:
         return {"frozenset": _encode_elements(value, path)}
     leaf = encode_leaf(value)
     if leaf is NOT_A_LEAF:
         _refuse(path, value)
     return leaf
+
+
+def decode_key(node: Json) -> Any:
+    """The key that was encoded."""
+    return _Decoder(()).decode(node)
 
 
 def _storable_tensor(value: Tensor, path: str) -> Tensor:

@@ -1,0 +1,53 @@
+"""What an optimizer's slots are called as columns: their keys where these can be names, else the keys written down.
+
+A key may be anything that can be hashed: ``weight`` and ``ids`` are taken by the row record itself, ``sum.escapes`` by
+what a codec puts behind ``sum``, and a tuple is no name. The way back gives the very same key.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable
+from typing import Any
+
+from holdfast.errors import DamagedData, UnsupportedState
+from holdfast.format.document import canonical_json
+from holdfast.format.layout import IDS
+from holdfast.format.tree import decode_key, encode_key
+
+WEIGHT = "weight"
+_WRITTEN = "slot "  # in front of a key that is written down as JSON
+_ESCAPES = ".escapes"
+
+
+def column_name(key: Hashable) -> str:
+    """The column for the slot under ``key``; raises UnsupportedState for a key that cannot be stored."""
+    if type(key) is str and _is_name(key):
+        return key
+    return _WRITTEN + canonical_json(encode_key(key, "the key")).decode()
+
+
+def slot_key(column: str) -> Any:
+    """The key of a column's slot; raises DamagedData for a column that no slot is called by."""
+    if not column.startswith(_WRITTEN):
+        return column
+    try:
+        key = decode_key(json.loads(column.removeprefix(_WRITTEN)))
+        hash(key)
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise DamagedData(f"column {column}", f"is the name of no slot: {error!r}") from error
+    return key
+
+
+def _is_name(key: str) -> bool:
+    taken = key in ("", WEIGHT, IDS) or key.startswith(_WRITTEN) or key.endswith(_ESCAPES)
+    return not taken and encode_key(key, "the key") == key
+
+
+def named_slots(state: dict[Any, Any], where: str) -> dict[str, Any]:
+    """A state's values by column, in the order of their names; raises UnsupportedState with the key that has none."""
+    try:
+        named = {column_name(key): value for key, value in state.items()}
+    except UnsupportedState as error:
+        raise UnsupportedState(f"{where}: the optimizer's state has a key that cannot be stored: {error}") from None
+    return {name: named[name] for name in sorted(named)}
