@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -15,6 +16,25 @@ def bytes_written(pid: int | None) -> int:
         if line.startswith("wchar:"):
             return int(line.split()[1])
     return 0
+
+
+def memory_bytes(pid: int | None) -> int:
+    """Main memory that it holds; 0 where unknown."""
+    for line in _read(pid, "status").splitlines():
+        if line.startswith("VmRSS:"):
+            return 1024 * int(line.split()[1])
+    return 0
+
+
+def descriptors(pid: int | None) -> int:
+    """Files and sockets that it has open; 0 where unknown."""
+    folder = Path(f"/proc/{pid}/fd")
+    return sum(1 for _ in folder.iterdir()) if folder.exists() else 0
+
+
+def cpu_s(pid: int | None) -> float:
+    """User and system time so far; 0 where unknown."""
+    return sum(map(int, _cpu_time(pid).split())) / os.sysconf("SC_CLK_TCK")
 
 
 def await_quiet(pid: int | None) -> None:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from holdfast.policy import OneShot as OneShot
     from holdfast.policy import Overlap as Overlap
     from holdfast.policy import Pairs as Pairs
+    from holdfast.policy import PaperTable as PaperTable
     from holdfast.policy import Partial as Partial
     from holdfast.policy import PerTable as PerTable
     from holdfast.policy import TimeToLive as TimeToLive
@@ -77,6 +78,7 @@ _HOMES = {
         "Overlap",
         "PLS",
         "Pairs",
+        "PaperTable",
         "Partial",
         "PerTable",
         "SCAR",

@@ -196,7 +196,7 @@ def test_a_reader_written_from_the_specification_reads_the_same(
 
 
 def test_more_restores_than_expected_bring_eight_bits_and_a_new_baseline_and_both_stay() -> None:
-    auto = hf.Auto(failure_probability=0.001, nodes=10, expected_hours=100)  # one restore expected: 2 bits
+    auto = hf.PaperTable(failure_probability=0.001, nodes=10, expected_hours=100)  # one restore expected: 2 bits
     run = Run(MemoryStore(), hf.OneShot(), auto)
     assert run.life(range(0, 2)) == [Kind.FULL, Kind.DIFFERENTIAL]
     assert run.life(range(2, 4), resume=True) == [Kind.DIFFERENTIAL] * 2

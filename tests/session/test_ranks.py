@@ -212,7 +212,7 @@ def test_one_process_alone_can_take_the_job_over(job: Job, url: str) -> None:
 
 
 def test_ranks_that_are_new_to_a_job_store_rows_as_precisely_as_the_others(job: Job, url: str) -> None:
-    auto = hf.Auto(failure_probability=0.001, nodes=10, expected_hours=100)  # one restore expected: 2 bits until then
+    auto = hf.PaperTable(failure_probability=0.001, nodes=10, expected_hours=100)  # one restore expected: 2 bits
     warm_up_codecs()
     for life in range(4):
         model, optimizers = build(seed=99)

@@ -77,7 +77,7 @@ class RowFormat:
 
 
 def stored_for(restores: float, *, difference: bool = False) -> Stored:
-    """The fewest bits that so many restores leave within 0.01% of the accuracy, as ``hf.Auto`` decides."""
+    """The fewest bits that so many restores are shown to leave within 0.01% of the AUC, as ``hf.Auto`` decides."""
     hours = restores  # one an hour
     precision = Auto(failure_probability=1.0, nodes=1, expected_hours=hours, difference=difference)
     return precision.decide("", 0)

@@ -93,11 +93,12 @@ def _rungs(work: Workload, budget: Budget, parity: Parity | None) -> list[Rung]:
         full_rung("full", work, Full()),
         full_rung("deltas", work, Intermittent()),
         full_rung("grid", work, Grid()),
-        full_rung("deltas, quantized", work, Intermittent(), stored=stored),
-        full_rung("grid, quantized", work, Grid(), stored=stored),
         partial_rung("partial", work, Full(), pls),
-        partial_rung("partial, quantized", work, Full(), pls, stored=stored),
     ]
+    if stored.bits is not None:  # else there are more failures than any bits are shown to bear
+        rungs.append(full_rung("deltas, quantized", work, Intermittent(), stored=stored))
+        rungs.append(full_rung("grid, quantized", work, Grid(), stored=stored))
+        rungs.append(partial_rung("partial, quantized", work, Full(), pls, stored=stored))
     if differences.difference:  # else there are too many failures for them
         rungs.append(full_rung("deltas, of difference", work, Intermittent(), stored=differences))
         rungs.append(full_rung("grid, of difference", work, Grid(), stored=differences))

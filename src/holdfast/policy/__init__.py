@@ -4,7 +4,7 @@ from holdfast.policy.base import Policy, registered
 from holdfast.policy.grid import DeadShare, Grid, Pairs, Rule, default_strategy
 from holdfast.policy.overlap import Overlap
 from holdfast.policy.partial import PLS, Partial
-from holdfast.policy.precision import Auto, Bits, Exact, PerTable, Precision
+from holdfast.policy.precision import Auto, Bits, Exact, PaperTable, PerTable, Precision
 from holdfast.policy.priority import MFU, SCAR, SSU, Priority, largest
 from holdfast.policy.retention import (
     KeepAll,
@@ -45,6 +45,7 @@ __all__ = [
     "OneShot",
     "Overlap",
     "Pairs",
+    "PaperTable",
     "Partial",
     "PerTable",
     "Policy",

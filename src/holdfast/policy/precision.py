@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from holdfast.policy.arguments import is_finite_number, require, require_count, require_duration
 from holdfast.policy.base import Policy, registered
+from holdfast.policy.study import MEASURED_METHODS, Shown, cheapest
 from holdfast.types import BASELINE_BITS, EXACTLY, Stored
 
 BITS = (2, 3, 4, 8)
@@ -20,9 +21,6 @@ METHODS = ("default", "published", "asymmetric", "symmetric", "kmeans")
 
 # Restores that cost less than a ten-thousandth of the accuracy, by bits per value (section 5.2.1).
 _TOLERATED = {2: 1, 3: 3, 4: 20}
-# The same for bits of difference: two of them cost a third of what four bits of the row do, three bits a twentieth
-# (python -m benchmarks accuracy --scale full).
-_TOLERATED_DIFFERENCES = {2: 20, 3: 60}
 _TOLERATED_AT = 1e-4
 
 
@@ -70,36 +68,84 @@ class Bits(Precision):
         return Stored(bits=self.bits, method=self.method, difference=self.difference)
 
 
+class _FromFailures(Precision):
+    """Follows from the restores to be expected: each failure stops the job, and the job comes back by a restore."""
+
+    __slots__ = ()
+
+    failure_probability: float
+    nodes: int
+    expected_hours: float
+
+    @property
+    def expected_restores(self) -> float:
+        """Failures to be expected."""
+        return self.failure_probability * self.nodes * self.expected_hours
+
+    def _require_failures(self) -> None:
+        p = self.failure_probability
+        require(is_finite_number(p) and 0 <= p <= 1, self, "failure_probability", "between 0 and 1", p)
+        require_count(self, "nodes", self.nodes)
+        require_duration(self, "expected_hours", self.expected_hours)
+
+
 @registered("auto")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Auto(Precision):
-    """As few bits as the restores to be expected allow; 8, on a new baseline, once there were more.
+class Auto(_FromFailures):
+    """The fewest bits that our own study shows to cost no more than ``auc_drop_percent`` of the AUC.
 
-    ``failure_probability`` is that of one node failing within an hour; ``nodes`` nodes run for ``expected_hours``.
-    ``accuracy_budget`` is the share of the accuracy that all restores together may cost. At Check-N-Run's 0.0001, 2
-    bits bear 1 restore, 3 bits 3 and 4 bits 20; the loss grows with the restores, so other budgets scale these. Of
-    differences, 2 bits bear 20 restores and 3 bits 60.
+    ``failure_probability`` is that of one node failing within an hour; ``nodes`` nodes run for ``expected_hours``. Once
+    there were more restores than the chosen bits are shown to bear, the next setting that bears them takes over, on a
+    new baseline; beyond what was measured, rows are stored exactly. ``difference`` says whether changed rows are stored
+    as differences from a baseline in 8 bits; None: if that is what takes fewest bits.
+    """
+
+    failure_probability: float
+    nodes: int
+    expected_hours: float
+    auc_drop_percent: float = 0.01
+    difference: bool | None = None
+    method: str = "default"
+
+    def __post_init__(self) -> None:
+        self._require_failures()
+        require_duration(self, "auc_drop_percent", self.auc_drop_percent)
+        require(self.difference in (True, False, None), self, "difference", "True, False or None", self.difference)
+        measured = f"{' or '.join(MEASURED_METHODS)}: others were not measured"
+        require(self.method in MEASURED_METHODS, self, "method", measured, self.method)
+
+    @property
+    def tolerated_restores(self) -> float:
+        """How many restores the chosen bits are shown to bear; infinite where rows are exact."""
+        return self._shown(0).restores
+
+    def decide(self, table: str, restores: int) -> Stored:
+        return self._shown(restores).stored
+
+    def _shown(self, restores: int) -> Shown:
+        most = max(self.expected_restores, restores)
+        return cheapest(most, self.auc_drop_percent, difference=self.difference, method=self.method)
+
+
+@registered("paper_table")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaperTable(_FromFailures):
+    """Check-N-Run's own table: 2 bits for 1 restore, 3 for 3, 4 for 20; 8, on a new baseline, once there were more.
+
+    ``accuracy_budget`` is the share of the accuracy that all restores together may cost, 0.0001 in the paper; others
+    scale its numbers. The paper trains on billions of samples: on shorter trainings its bits cost more (see ``Auto``).
     """
 
     failure_probability: float
     nodes: int
     expected_hours: float
     accuracy_budget: float = _TOLERATED_AT
-    difference: bool = False
     method: str = "default"
 
     def __post_init__(self) -> None:
-        p = self.failure_probability
-        require(is_finite_number(p) and 0 <= p <= 1, self, "failure_probability", "between 0 and 1", p)
-        require_count(self, "nodes", self.nodes)
-        require_duration(self, "expected_hours", self.expected_hours)
+        self._require_failures()
         require_duration(self, "accuracy_budget", self.accuracy_budget)
-        _require_how(self, self.difference, self.method)
-
-    @property
-    def expected_restores(self) -> float:
-        """Failures to be expected: each one stops the job, and the job comes back by a restore."""
-        return self.failure_probability * self.nodes * self.expected_hours
+        _require_method(self, self.method)
 
     @property
     def tolerated_restores(self) -> float:
@@ -108,14 +154,11 @@ class Auto(Precision):
 
     def decide(self, table: str, restores: int) -> Stored:
         bits, tolerated = self._choice()
-        if bits == BASELINE_BITS or restores > tolerated:
-            return Stored(bits=BASELINE_BITS, method=self.method)
-        return Stored(bits=bits, method=self.method, difference=self.difference)
+        return Stored(bits=bits if restores <= tolerated else BASELINE_BITS, method=self.method)
 
     def _choice(self) -> tuple[int, float]:
         """The bits for the expected restores, and how many these bear."""
-        table = _TOLERATED_DIFFERENCES if self.difference else _TOLERATED
-        for bits, restores in table.items():
+        for bits, restores in _TOLERATED.items():
             tolerated = math.floor(restores * self.accuracy_budget / _TOLERATED_AT + 1e-9)
             if self.expected_restores <= tolerated:
                 return bits, tolerated
@@ -148,4 +191,8 @@ class PerTable(Precision):
 
 def _require_how(owner: object, difference: object, method: object) -> None:
     require(isinstance(difference, bool), owner, "difference", "True or False", difference)
+    _require_method(owner, method)
+
+
+def _require_method(owner: object, method: object) -> None:
     require(method in METHODS, owner, "method", f"one of {', '.join(METHODS)}", method)
