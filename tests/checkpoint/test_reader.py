@@ -43,7 +43,7 @@ class Samples(Dataset[Any]):
         return SAMPLES
 
     def __getitem__(self, index: int) -> tuple[int, float]:
-        return index, 0.0 if get_worker_info() else random.random()
+        return index, random.random() + torch.rand(1).item() + np.random.rand()
 
 
 class Stream(IterableDataset[Any]):
@@ -99,7 +99,7 @@ class StatefulStream(RestartingStream):
     def rest(self) -> Iterator[Any]:
         for position in self.positions()[self.done :]:
             self.done += 1
-            yield position + 100 * self.passes, 0.0
+            yield position + 100 * self.passes, random.random()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
@@ -522,6 +522,47 @@ def test_a_stream_that_restarts_elsewhere_is_caught_when_it_would_be_read_twice(
     resumed = Trainer(make, trainer.checkpoint())
     with pytest.raises(ReaderError, match="hand its samples out twice"):
         resumed.train(1)
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: loader(num_workers=1), False),
+        (lambda: loader(StatefulStream(), num_workers=1), False),
+        (lambda: loader(Stream(), num_workers=2), False),
+        (lambda: loader(StreamOfStatefulIterators(), num_workers=2), True),
+        (lambda: loader(list(range(9)), num_workers=1), True),
+    ],
+    ids=["map-style", "stateful stream", "stream without state", "stateful iterators", "list"],
+)
+def test_a_resume_tells_where_workers_draw_other_random_numbers(make: Callable[[], Any], told: bool) -> None:
+    trainer = Trainer(make)
+    trainer.train(1, steps=2)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", HoldfastWarning)
+        Reader(make()).load_state(trainer.reader.state())
+    assert any("random numbers that the worker processes" in str(warning.message) for warning in caught) == told
+
+
+def test_the_users_worker_init_fn_still_runs() -> None:
+    made = loader(Noting(), num_workers=1, worker_init_fn=note)
+    assert {number for batch in Reader(made).batches(1) for number in batch.tolist()} == {7}
+
+
+class Noting(Dataset[Any]):
+    number = 0
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> int:
+        return self.number
+
+
+def note(worker: int) -> None:
+    info = get_worker_info()
+    assert info is not None
+    info.dataset.number = 7
 
 
 @pytest.mark.parametrize("dataset", [Samples, StatefulStream, StreamOfStatefulIterators])

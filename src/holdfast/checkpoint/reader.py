@@ -25,6 +25,7 @@ from holdfast.checkpoint.loaders import (
 )
 from holdfast.checkpoint.places import Places
 from holdfast.checkpoint.rng import capture_rng, restore_rng
+from holdfast.checkpoint.worker_rng import carry_random_state, warn_random_workers
 from holdfast.checkpoint.workers import WorkerWatch
 from holdfast.checkpoint.wrapped import InnerFetches
 from holdfast.errors import ReaderError
@@ -46,6 +47,7 @@ class Reader:
     def __init__(self, loader: object) -> None:
         self._loader = require_resumable(loader)
         self._read_ahead = self._loader if isinstance(self._loader, ReadAheadLoader) else None
+        carry_random_state(loader)
         self._workers = WorkerWatch(loader)
         self._inner = InnerFetches(loader)
         self.places = Places(self.state, cheap=has_small_state(self._loader))
@@ -165,6 +167,7 @@ class Reader:
         self.places.load(state, rng)
         if state["replayed"] and not self._epoch_ended:
             warn_replay(self._loader, self._epoch_batches)
+        warn_random_workers(self._loader, state)
 
     @property
     def _num_workers(self) -> int | None:

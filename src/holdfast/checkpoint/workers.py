@@ -12,6 +12,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
+from holdfast.checkpoint.worker_rng import own_state
 from holdfast.errors import HoldfastWarning, ReaderError
 
 
@@ -79,7 +80,7 @@ class WorkerWatch:
     def _positions(self, state: Mapping[str, Any]) -> dict[int, Any]:
         if state["_steps_since_snapshot"]:
             return {}
-        states = {worker["worker_id"]: worker["dataset_state"] for worker in _snapshots(state)}
+        states = {worker["worker_id"]: own_state(worker["dataset_state"]) for worker in _snapshots(state)}
         return {worker: position for worker, position in states.items() if position is not None}
 
     def _is_back(self, worker: int, positions: Mapping[int, Any]) -> bool:
