@@ -257,3 +257,20 @@ def test_a_save_that_never_had_a_part_can_be_settled(store: MemoryStore) -> None
     with pytest.raises(SaveFailed, match="called off"):
         Writer(store, intent, 1).save()
     assert part_name(intent.checkpoint, 0) not in {info.name for info in store.list()}
+
+
+@pytest.mark.parametrize("fault", [Fault.FLIPPED, Fault.SHORT, Fault.MISSING, Fault.UNREADABLE])
+def test_one_bad_read_of_another_writers_part_costs_no_save(store: MemoryStore, fault: Fault) -> None:
+    intent = intent_of(world=2)
+    Writer(store, intent, 1).write()
+    own = Writer(store, intent, 0).write()
+    copy = MemoryStore()
+    for info in store.list():
+        copy.put(info.name, store.get(info.name))
+    clean = FaultyStore(copy)
+    Writer(clean, intent, 0).committer.commit(intent, *own)
+    reads = Operation(kind="get", name=part_name(intent.checkpoint, 1))
+    spoiled = FaultyStore(store, {clean.history.index(reads) + 1: fault})
+    entry, _ = Writer(spoiled, intent, 0).committer.commit(intent, *own)
+    assert head_of(store).find(intent.checkpoint) == entry
+    assert spoiled.history.count(reads) == 2

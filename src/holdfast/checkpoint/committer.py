@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from holdfast.checkpoint.chain import Chain, Head
 from holdfast.checkpoint.changes import Clocks, add_checkpoint, add_priority, own
 from holdfast.checkpoint.lease import TTL_S, live_leases
+from holdfast.checkpoint.second_look import SecondLook
 from holdfast.errors import ObjectExists, SaveFailed
 from holdfast.format.catalog import Entry, Intent, Record, Ref, intent_name, object_name, part_name, record_name
 from holdfast.format.document import digest
@@ -22,6 +24,8 @@ from holdfast.policy import Retention
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store
 from holdfast.types import CheckpointInfo, Kind
+
+T = TypeVar("T")
 
 _POLL_S = 0.05
 _MAX_POLL_S = 1.0
@@ -53,6 +57,7 @@ class Committer:
         self._rank = rank
         self._retention = retention
         self._part_timeout_s = part_timeout_s
+        self._look = SecondLook(store, runtime)
         self._runtime = runtime
 
     def publish(self, intent: Intent) -> None:
@@ -86,7 +91,7 @@ class Committer:
         try:
             self._store.put(name, Record(checkpoint=checkpoint, parts=()).encode(), create=True)
         except ObjectExists:
-            return not Record.decode(self._store.get(name), name=name).parts
+            return not self._read(name, Record.decode)[0].parts
         return True
 
     def resolve(self, checkpoint: str) -> tuple[Entry, Head] | None:
@@ -94,7 +99,7 @@ class Committer:
         if (found := self.committed(checkpoint)) or self.call_off(checkpoint):
             return found
         name = intent_name(checkpoint)
-        return self._commit(Intent.decode(self._store.get(name), name=name), {})
+        return self._commit(self._read(name, Intent.decode)[0], {})
 
     def committed(self, checkpoint: str) -> tuple[Entry, Head] | None:
         """The entry of a checkpoint if the run holds it."""
@@ -154,9 +159,7 @@ class Committer:
         for rank in range(intent.world):
             name = part_name(intent.checkpoint, rank)
             if rank not in parts and name in present:
-                data = self._store.get(name)
-                ref = Ref(name=name, size_bytes=len(data), digest=digest(data))
-                parts[rank] = (Manifest.decode(data, name=name), ref)
+                parts[rank] = self._read(name, Manifest.decode)
         called_off = record_name(intent.checkpoint) in present and len(parts) < intent.world
         if called_off and not self.committed(intent.checkpoint):
             raise self._called_off(intent)
@@ -164,12 +167,12 @@ class Committer:
     def _entry(self, intent: Intent, parts: dict[int, tuple[Manifest, Ref]], times: SaveTimes | None) -> Entry:
         manifests = [parts[rank][0] for rank in range(intent.world)]
         refs = tuple(parts[rank][1] for rank in range(intent.world))
-        record = Record(checkpoint=intent.checkpoint, parts=refs).encode()
-        name = record_name(intent.checkpoint)
+        wanted = Record(checkpoint=intent.checkpoint, parts=refs)
+        name, record = record_name(intent.checkpoint), wanted.encode()
         try:
             self._store.put(name, record, create=True)
         except ObjectExists:  # another writer of this save was first: with the same bytes, or to call it off
-            if bytes(self._store.get(name)) != record:
+            if self._read(name, Record.decode)[0] != wanted:
                 raise self._called_off(intent) from None
         info = CheckpointInfo(
             id=intent.checkpoint,
@@ -188,6 +191,15 @@ class Committer:
             duration_s=self._runtime.monotonic_s() - times.started_s if times else None,
         )
         return Entry(info=info, record=Ref(name=name, size_bytes=len(record), digest=digest(record)))
+
+    def _read(self, name: str, decode: Callable[..., T]) -> tuple[T, Ref]:
+        """A document of another writer, and how to refer to it."""
+
+        def read() -> tuple[T, Ref]:
+            data = self._store.get(name)
+            return decode(data, name=name), Ref(name=name, size_bytes=len(data), digest=digest(data))
+
+        return self._look(name, read)
 
     def _called_off(self, intent: Intent) -> SaveFailed:
         own(self._chain.head(), intent.term)  # if that is why, say so
