@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from holdfast.checkpoint.fingerprint import Fingerprint
 from holdfast.checkpoint.tables import Table
@@ -55,6 +56,28 @@ def test_memory_behind_data_that_was_replaced_is_seen() -> None:
     assert not fingerprint.advance(1)
     fingerprint.take()
     assert fingerprint.advance(0)
+
+
+def test_memory_that_was_exchanged_is_seen_though_its_address_came_back() -> None:
+    for part in (lambda table: table.parameter, sum_of):
+        table, memory = adagrad_table(), bytearray(10 * 4 * 4)
+        tensor = part(table)
+        tensor.data = torch.frombuffer(memory, dtype=torch.float32).view(10, 4)
+        fingerprint, address = Fingerprint(table), tensor.data_ptr()
+        assert fingerprint.has_same_memory()
+        tensor.data = torch.zeros(10, 4)
+        tensor.data = torch.frombuffer(memory, dtype=torch.float32).view(10, 4)
+        assert tensor.data_ptr() == address
+        assert not fingerprint.has_same_memory()
+
+
+def test_a_fingerprint_keeps_no_memory_that_was_given_up() -> None:
+    table = adagrad_table()
+    fingerprint = Fingerprint(table)
+    storage = StorageWeakRef(table.parameter.untyped_storage())
+    table.parameter.data = torch.zeros(10, 4)
+    assert storage.expired()
+    assert not fingerprint.has_same_memory()
 
 
 def test_slots_that_were_replaced_are_seen() -> None:

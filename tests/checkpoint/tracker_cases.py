@@ -6,6 +6,7 @@ a row or slot that differs must have been tracked; where ``gives_deltas``, some 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -301,6 +302,43 @@ def data_replaced(training: Training, number: int, mark: Mark) -> None:
     training.net.emb.weight.data = training.net.emb.weight.data + 1.0
 
 
+def data_replaced_twice(training: Training, number: int, mark: Mark) -> None:
+    """The second time, the allocator may give the first one's memory again."""
+    plain(training, number, mark)
+    weight = training.net.emb.weight
+    weight.data = weight.data + 1.0
+    weight.data = weight.data * 0.5
+
+
+def slot_data_replaced(training: Training, number: int, mark: Mark) -> None:
+    plain(training, number, mark)
+    for value in training.optimizers[0].state[training.net.emb.weight].values():
+        if isinstance(value, Tensor) and value.dim() and not value.is_sparse:
+            value.data = value.data + 1.0
+
+
+def state_spoilt(values: tuple[float, ...]) -> Callable[[Training], None]:
+    """Slots that make a step move rows which have no gradient, or that look as if they did."""
+
+    def arrange(training: Training) -> None:
+        training.memory["spoilt"] = values
+
+    return arrange
+
+
+def with_spoilt_state(training: Training, number: int, mark: Mark) -> None:
+    """The slots of some rows are spoilt before the first step; their weights are mended after every second one."""
+    weight = training.net.emb.weight
+    for slot in training.optimizers[0].state.get(weight, {}).values():
+        if number == 0 and isinstance(slot, Tensor) and slot.dim() and not slot.is_sparse:
+            for row, value in enumerate(training.memory["spoilt"]):
+                slot[10 * row + 3] = value
+    plain(training, number, mark)
+    if number % 2 == 1:
+        weight.data.nan_to_num_(0.25)  # as a user does who mends weights, and forgets the slots
+        mark("emb", torch.arange(0, 40, device=weight.device))
+
+
 def weights_loaded(training: Training, number: int, mark: Mark) -> None:
     plain(training, number, mark)
     state = {name: value + 1.0 for name, value in training.net.state_dict().items()}
@@ -405,6 +443,14 @@ SITUATIONS = (
     Situation(name="shrunk_after_step", step=shrunk_after_step, gives_deltas=False),
     Situation(name="edited_through_data", depth="middle", step=edited_through_data),
     Situation(name="data_replaced", step=data_replaced, gives_deltas=False),
+    Situation(name="data_replaced_twice", step=data_replaced_twice, gives_deltas=False),
+    Situation(name="slot_data_replaced", step=slot_data_replaced, gives_deltas=False),
+    Situation(
+        name="state_spoilt",
+        step=with_spoilt_state,
+        arrange=state_spoilt((math.nan, -1.0, math.inf, -math.inf)),
+        gives_deltas=False,
+    ),
     Situation(name="weights_loaded", depth="middle", step=weights_loaded, gives_deltas=False),
     Situation(name="optimizer_loaded", depth="middle", step=optimizer_loaded, gives_deltas=False),
     Situation(name="slots_edited", step=slots_edited, gives_deltas=False),

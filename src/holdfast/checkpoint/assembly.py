@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from holdfast.checkpoint.agents import Agents
 from holdfast.checkpoint.agreement import Agreement
+from holdfast.checkpoint.aliasing import require_memory_of_their_own
 from holdfast.checkpoint.arguments import Place, Policies, Training, require_known_tables, require_same_tables
 from holdfast.checkpoint.buffer import FrameBuffer
 from holdfast.checkpoint.capture import Capture
@@ -91,6 +92,7 @@ class Assembly:
         self._store = patient_store(self._opened, retry_s=settings.retry_s, grace_s=settings.grace_s, runtime=runtime)
         self._chain = Chain(self._store, writer=f"rank {agreement.rank} of pid {os.getpid()}", runtime=runtime)
         self._tables = find_tables(training.models, training.optimizers, training.tables)
+        require_memory_of_their_own(self._tables, training.models)
         require_same_tables(self._tables, agreement)
         require_known_tables(policies.precision, self._tables)
         self._state = TrainingState(training.models, training.optimizers, training.extra, self._tables)

@@ -1,7 +1,9 @@
 """Notices that a table or its slots were changed behind the optimizer's back.
 
 Torch counts the in-place changes of every tensor (``_version``). What it does not count: writes through ``.data`` or a
-NumPy view (``mark`` is for those), a new tensor behind ``.data`` (the address tells), fused optimizers.
+NumPy view (``mark`` is for those), a new tensor behind ``.data``, fused optimizers. Its address alone does not tell a
+new tensor: two exchanges in a row bring the old one back. A weak reference to the storage does: nothing else can be
+where it was as long as somebody refers to it, and it keeps none of the table's memory.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 from operator import sub
 
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from holdfast.checkpoint.tables import Table
 
@@ -16,7 +19,7 @@ from holdfast.checkpoint.tables import Table
 class Fingerprint:
     """Identity and version of a table's weight and slots when they were last accounted for."""
 
-    __slots__ = ("_address", "_parameter", "_slots", "_table", "_tensors", "_versions")
+    __slots__ = ("_address", "_memory", "_parameter", "_slots", "_table", "_tensors", "_versions")
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -28,6 +31,7 @@ class Fingerprint:
         self._slots = self._table.slots()
         self._tensors: list[Tensor] = [self._parameter, *self._slots.values()]
         self._address = self._parameter.data_ptr()
+        self._memory = [(StorageWeakRef(tensor.untyped_storage()), tensor.data_ptr()) for tensor in self._tensors]
         try:
             self._versions = [tensor._version for tensor in self._tensors]
         except RuntimeError:  # made in inference mode, where nothing is counted
@@ -50,9 +54,16 @@ class Fingerprint:
 
     def is_unchanged(self) -> bool:
         """Whether nobody changed the weight or a slot since; accounts for nothing."""
-        if not self.weight_is_unchanged() or not self.has_same_slots():
+        if not (self.weight_is_unchanged() and self.has_same_slots() and self.has_same_memory()):
             return False
         return [tensor._version for tensor in self._tensors] == self._versions
+
+    def has_same_memory(self) -> bool:
+        """Whether weight and slots are still where they were: the part that no step can afford."""
+        return all(
+            tensor.data_ptr() == address and tensor.untyped_storage()._cdata == storage.cdata
+            for tensor, (storage, address) in zip(self._tensors, self._memory, strict=True)
+        )
 
     def has_same_slots(self) -> bool:
         """Whether every slot is still in its place. More of them are new columns, which the table's spec shows."""

@@ -57,6 +57,21 @@ def why_not_row_local(
     return None if sparse_gradient else _why_zeros_move(kind, group, dtype)
 
 
+def restless_rows(optimizer: Optimizer, state: Mapping[str, Any]) -> Tensor | None:
+    """Rows that a dense row-local step moves without a gradient, by what its slots hold: a byte each; None: no row.
+
+    Adagrad divides by the root of its sum. Where that is NaN or negative, zero divided by it is NaN. An infinite sum
+    gives zero. A step count that is no count spoils the rate of all rows. No other rule here has slots.
+    """
+    if type(optimizer) is not Adagrad or not state["sum"].numel():
+        return None
+    total, step = state["sum"].detach(), torch.as_tensor(state["step"])
+    lowest = total.reshape(total.shape[0], -1).amin(dim=1)  # NaN, if there is one
+    step = step.to(lowest.device, non_blocking=True)
+    rests: Tensor = (lowest >= 0) & (step >= 0) & (step < math.inf)
+    return rests.logical_not_().view(torch.uint8)
+
+
 def in_place_changes(group: Mapping[str, Any]) -> int:
     """How often a row-local step changes the weights, and each slot, in place, as torch counts it."""
     return 0 if group.get("fused") else 1  # fused kernels are not counted

@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from holdfast.checkpoint.notices import Notices
 from holdfast.checkpoint.own_state import as_ours
-from holdfast.checkpoint.rowlocal import ANY_CHANGES, in_place_changes, skips, why_not_row_local
+from holdfast.checkpoint.rowlocal import ANY_CHANGES, in_place_changes, restless_rows, skips, why_not_row_local
 from holdfast.checkpoint.tables import holders
 from holdfast.checkpoint.watch import Watch
 from holdfast.checkpoint.wrappers import inner_optimizers
@@ -141,6 +141,8 @@ class Steps:
                     elif watch.observer is not None:
                         watch.observer(gradient)
                     if why is None:
+                        if not (watch.state_is_seen or gradient.is_sparse or declared):
+                            watch.see_state(restless_rows(optimizer, optimizer.state[parameter]))
                         if declared and self._declared[id(optimizer)]:
                             watch.call_witness(gradient, self.count)
                         watch.see_gradient(gradient, changes=0 if skips(optimizer, gradient) else changes)

@@ -29,6 +29,7 @@ class Watch:
         "never_tracked",
         "observer",
         "parameter",
+        "state_is_seen",
         "stored",
         "table",
         "witness",
@@ -46,6 +47,7 @@ class Watch:
         self.observer: Callable[[Tensor], None] | None = None  # is shown every gradient that the optimizer uses
         self.witness: Witness | None = None  # of a step that must leave some rows alone
         self._pending_spec: TableSpec | None = None
+        self.state_is_seen = False  # whether rows that move without a gradient were looked for since
         self._fingerprint = Fingerprint(table)
         self._seen: tuple[Tensor, int | None, int] | None = None  # a gradient, its version, the changes it will make
 
@@ -75,6 +77,7 @@ class Watch:
     def account(self) -> None:
         """Take everything up to now as known."""
         self._fingerprint.take()
+        self.state_is_seen = False
 
     def see_gradient(self, gradient: Tensor, *, changes: int) -> None:
         """The optimizer is about to use this gradient, with so many in-place changes of each tensor: add its rows."""
@@ -87,6 +90,16 @@ class Watch:
         else:
             live.add_nonzero_rows(gradient)
         self._seen = (gradient, version_of(gradient), changes)
+
+    def see_state(self, moving: Tensor | None) -> None:
+        """The optimizer is about to use a dense gradient: add rows that it moves all the same, those with a bit set.
+
+        Rows that come to that later do so by a gradient, which adds them; so once after each snapshot is enough.
+        """
+        if not self.marks.live.whole:
+            self.state_is_seen = True
+            if moving is not None:
+                self.marks.live.add_nonzero_rows(moving)
 
     def call_witness(self, gradient: Tensor, number: int) -> None:
         """The step that uses this gradient was declared row-local: remember some rows that it must leave alone."""
@@ -133,13 +146,13 @@ class Watch:
     def begin(self, spec: TableSpec) -> bool:
         """A snapshot with these columns is taken now; whether it shows an edit that was not noticed before."""
         live = self.marks.live
-        edited = not (live.whole or (self._fingerprint.has_same_slots() and self._fingerprint.advance(0)))
+        edited = not (live.whole or self._is_as_accounted())
         has_new_columns = spec != self.stored  # many slots appear with the first step: what was stored lacks them
         if edited or has_new_columns or self.never_tracked:
             live.add_all()
         self._pending_spec = spec
         self.marks.begin()
-        self._fingerprint.take()
+        self.account()
         return edited
 
     def committed(self, *, full: bool) -> None:
@@ -153,6 +166,10 @@ class Watch:
         self.marks.live.clear()
         self.marks.pending.clear()
         self.account()
+
+    def _is_as_accounted(self) -> bool:
+        fingerprint = self._fingerprint
+        return fingerprint.has_same_slots() and fingerprint.has_same_memory() and fingerprint.advance(0)
 
     def _mismatch(self, what: str) -> ModelMismatch:
         return ModelMismatch(
