@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import select
 import socket
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -16,7 +17,7 @@ from holdfast.checkpoint.agent_save import AgentSave
 from holdfast.checkpoint.arranging import Arranging
 from holdfast.checkpoint.buffer import FrameBuffer
 from holdfast.checkpoint.chain import Chain
-from holdfast.checkpoint.changes import annotate
+from holdfast.checkpoint.changes import annotate, raise_term
 from holdfast.checkpoint.channel import (
     Annotate,
     Arrange,
@@ -32,6 +33,10 @@ from holdfast.checkpoint.channel import (
     Freed,
     Message,
     Notice,
+    Ping,
+    Pong,
+    Raised,
+    RaiseTerm,
     Resolve,
     Seal,
 )
@@ -44,13 +49,13 @@ from holdfast.checkpoint.state_digests import PieceDigest, read_digests
 from holdfast.checkpoint.threads import AgentThreads
 from holdfast.checkpoint.tidying import Tidying
 from holdfast.checkpoint.writer import PartWriter
-from holdfast.errors import HoldfastError, SaveFailed, StorageError
+from holdfast.errors import HoldfastError, SaveFailed, StorageError, TakenOver
 from holdfast.format.catalog import Entry, Intent
 from holdfast.format.manifest import Manifest
 from holdfast.kernels import quantize
 from holdfast.policy import Grid, Retention
 from holdfast.runtime import SYSTEM, Runtime
-from holdfast.storage import Store
+from holdfast.storage.retry import RetryingStore
 from holdfast.types import Kind
 
 
@@ -58,7 +63,13 @@ class Agent:
     """Serves one trainer over a channel."""
 
     def __init__(
-        self, channel: Channel, store: Store, buffer: FrameBuffer, config: Configure, *, runtime: Runtime = SYSTEM
+        self,
+        channel: Channel,
+        store: RetryingStore,
+        buffer: FrameBuffer,
+        config: Configure,
+        *,
+        runtime: Runtime = SYSTEM,
     ) -> None:
         self._channel = channel
         self._store = store
@@ -113,8 +124,22 @@ class Agent:
         finally:
             if self._save is not None and not self._save.sealed:
                 self._discard(self._save)
-            self._threads.close()
+            self._finish_work()
         self._threads.raise_fatal()
+
+    def _finish_work(self) -> None:
+        """Wait for all that was handed over, and go on answering: who waits for us must see that we are alive."""
+        finishing = threading.Thread(target=self._hang_up_after_work, name="holdfast-finish")
+        finishing.start()
+        with suppress(ChannelClosed):
+            while True:
+                if isinstance(message := self._channel.receive(None), Ping):
+                    self._answer(message)
+        finishing.join()
+
+    def _hang_up_after_work(self) -> None:
+        self._threads.close()
+        self._channel.hang_up()
 
     def _next(self, trainer: int | None) -> Message | None:
         """The next message; None when the trainer is gone and everything it sent was handled.
@@ -150,6 +175,10 @@ class Agent:
                 self._threads.finish(self._annotate, message)
             case Resolve():
                 self._threads.finish(self._resolve, message.checkpoint)
+            case Ping():
+                self._answer(message)
+            case RaiseTerm():
+                self._threads.finish(self._raise_term)
             case Arrange() if self._arranging is not None:
                 self._threads.finish(self._arranging.finish)
             case _:
@@ -263,6 +292,23 @@ class Agent:
             return read_digests(reader, own[0]) if own else []
         except HoldfastError:
             return []  # the trainer counts it as changed, and saves it once more
+
+    def _answer(self, ping: Ping) -> None:
+        """Say that we are alive, and what the oldest operation is that the store has not finished."""
+        oldest = self._store.oldest
+        if oldest is None:
+            self._tell(Pong(number=ping.number))
+        else:
+            awaits_s = self._runtime.monotonic_s() - oldest.since_s
+            self._tell(Pong(number=ping.number, awaits=f"its store ({oldest.what})", awaits_s=awaits_s))
+
+    def _raise_term(self) -> None:
+        try:
+            head = self._chain.commit(raise_term(self._config.term))
+        except Exception as error:
+            self._tell(Raised(term=None, problem=str(error), taken_over=isinstance(error, TakenOver)))
+        else:
+            self._tell(Raised(term=head.catalog.term))
 
     def _annotate(self, message: Annotate) -> None:
         try:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from holdfast.checkpoint.buffer import FrameBuffer
-from holdfast.checkpoint.channel import Committed, Failed, GridNews, Notice
+from holdfast.checkpoint.channel import Committed, Failed, GridNews, Notice, Raised
 from holdfast.checkpoint.client import AgentClient, Event, Lost
+from holdfast.checkpoint.fence import Fence
 from holdfast.checkpoint.grid.stats import GridStats
 from holdfast.checkpoint.launch import Handle
+from holdfast.checkpoint.liveness import Limits
 from holdfast.checkpoint.outcomes import InFlight, Outcomes
-from holdfast.errors import AgentDied, BaseDropped, SaveFailed, TakenOver
+from holdfast.checkpoint.waiting import Waiting
+from holdfast.errors import AgentDied, BaseDropped, ConfigurationError, SaveFailed, TakenOver
 from holdfast.format.catalog import Entry
+from holdfast.runtime import SYSTEM, Runtime
 
 logger = logging.getLogger("holdfast")
 
@@ -28,20 +33,26 @@ class Agents:
         buffer: FrameBuffer,
         launch: Callable[[int], Handle],
         outcomes: Outcomes,
+        fence: Fence,
+        limits: Limits,
         *,
         in_grid: bool,
+        runtime: Runtime = SYSTEM,
     ) -> None:
         self._buffer = buffer
         self._launch = launch
         self._outcomes = outcomes
+        self._fence = fence
+        self._limits = limits
         self._in_grid = in_grid  # they rearrange what they have saved
+        self._runtime = runtime
         self._client: AgentClient | None = None  # before the start and after the end
         self._deaths = 0  # in a row
         self._arranged = False
 
     def start(self, term: int) -> None:
         """Start the first."""
-        self._client = AgentClient(self._buffer, lambda: self._launch(term))
+        self._client = self._started(term)
 
     @property
     def client(self) -> AgentClient:
@@ -55,7 +66,12 @@ class Agents:
         """The process of the one at work, where it has one."""
         return self._client.pid if self._client else None
 
-    def poll(self, timeout_s: float | None = 0.0) -> None:
+    @property
+    def fence(self) -> Fence:
+        """What keeps those that were given up from committing."""
+        return self._fence
+
+    def poll(self, timeout_s: float = 0.0) -> None:
         """Take in what was reported. Raises TakenOver once another trainer owns the run."""
         if self._client is not None:
             for event in self._client.poll(timeout_s):
@@ -63,14 +79,24 @@ class Agents:
         if self._outcomes.taken_over is not None:
             raise TakenOver(self._outcomes.taken_over)
 
+    def prepare(self) -> None:
+        """See to it, as far as that is possible, that the next save has an agent."""
+        if self.client.is_lost:
+            self._replaced()
+        elif self._fence.is_due:
+            self._fence.close(self.client)
+
     def settle(self, *, cancel: bool = False) -> None:
         """Learn how the save under way ended: the next one's parent depends on it."""
         in_flight = self._outcomes.in_flight
         if cancel and in_flight is not None:
             in_flight.unwanted = in_flight.is_priority
             self.client.cancel()
-        while self._outcomes.in_flight is not None:
+        what = "the run to be fenced off" if in_flight is None else f"the save of step {in_flight.intent.step}"
+        waiting = Waiting(what, runtime=self._runtime)
+        while self._outcomes.in_flight is not None or self._fence.is_closing:
             self.poll(_POLL_S)
+            waiting.tell(f"{self.client.state}; {self._outcomes.age}")
 
     def drain(self) -> None:
         """Wait until no save is under way; raises SaveFailed, or TakenOver, if the last one failed."""
@@ -84,11 +110,13 @@ class Agents:
         """Wait until all is rearranged that is due, or until the agent is gone."""
         if self._client is None or not self._in_grid:
             return
+        waiting = Waiting("increments to be rearranged", runtime=self._runtime)
         deaths = self._outcomes.stats.agent_deaths
         self._arranged = False
         self._client.arrange()
         while not self._arranged and self._outcomes.stats.agent_deaths == deaths and not self._client.is_lost:
             self.poll(_POLL_S)
+            waiting.tell(self.client.state)
 
     def annotate(self, checkpoint: str, metrics: Mapping[str, float]) -> None:
         """Attach metrics to a committed checkpoint. Raises AgentDied where no agent is left to do it."""
@@ -109,9 +137,11 @@ class Agents:
         self._outcomes.stats.agent_deaths += 1
         self._deaths += 1
         in_flight = self._outcomes.in_flight
-        if self._deaths <= _MAX_DEATHS and self._restarted():
+        if in_flight is not None:
+            self._fence.doubt(in_flight.intent.checkpoint)
+        if self._deaths <= _MAX_DEATHS and self._replaced():
             if in_flight is not None:
-                self._ask(in_flight)
+                in_flight.asked = True
         elif in_flight is not None:
             self._outcomes.give_up(
                 f"{self._deaths} agents in a row ended before they could commit; the last: {message}"
@@ -119,9 +149,12 @@ class Agents:
 
     def close(self) -> None:
         """End the one at work after its work."""
-        if self._client is not None:
-            self._client.close()
-            self._client = None
+        if self._client is None:
+            return
+        client, self._client = self._client, None
+        for event in client.close():
+            if isinstance(event, Notice | Lost):
+                logger.warning(event.message)
 
     def _on(self, event: Event) -> None:
         match event:
@@ -134,16 +167,21 @@ class Agents:
                 self._failed(event)
             case Lost():
                 self.lost(event.message)
+            case Raised():
+                self._raised(event)
             case Notice():
                 logger.warning(event.message)
 
     def _committed(self, event: Committed) -> None:
         info = Entry.from_json(event.entry).info
+        self._fence.resolved(info.id)
         if self._outcomes.awaited(info.id) is not None:
             self._deaths = 0
             self._outcomes.committed(info, event.state)
 
     def _failed(self, event: Failed) -> None:
+        if not event.unknown:
+            self._fence.resolved(event.checkpoint)
         in_flight = self._outcomes.awaited(event.checkpoint)
         if in_flight is None:
             return
@@ -161,13 +199,35 @@ class Agents:
             self._outcomes.position = self._outcomes.position.without_baseline()
         self._outcomes.give_up(in_flight.problem or problem)
 
-    def _restarted(self) -> bool:
+    def _raised(self, event: Raised) -> None:
+        """The agent that raised the term makes way for one of the new term."""
+        self._fence.closed(event.problem)
+        if event.taken_over:
+            self._outcomes.taken_over = event.problem
+        if event.term is None:
+            logger.warning("an agent that cannot be killed is not fenced off yet: %s", event.problem)
+            return
+        self._outcomes.raise_term(event.term)
+        for last in self.client.close():
+            if isinstance(last, Notice):
+                logger.warning(last.message)
+        with suppress(OSError):  # then the next save tries it again, and says so
+            self._client = self._started(event.term)
+
+    def _started(self, term: int) -> AgentClient:
+        return AgentClient(self._buffer, self._launch(term), self._limits, runtime=self._runtime)
+
+    def _replaced(self) -> bool:
+        """Whether another agent is at work, which asks first what became of the saves that nobody knows the end of."""
         try:
-            self.client.restart()
-            return True
-        except OSError as error:
+            self._fence.leave_behind(self.client)
+            self.client.close()
+            self._client = self._started(self._outcomes.position.term)
+        except (OSError, ConfigurationError) as error:
             logger.warning("another agent could not be started: %s", error)
             return False
+        self._fence.close(self._client)
+        return True
 
     def _ask(self, in_flight: InFlight) -> None:
         """Ask about a save whose outcome is unknown.

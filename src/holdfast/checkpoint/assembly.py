@@ -15,8 +15,10 @@ from holdfast.checkpoint.buffer import FrameBuffer
 from holdfast.checkpoint.capture import Capture
 from holdfast.checkpoint.chain import Chain, Head
 from holdfast.checkpoint.contents import Contents
+from holdfast.checkpoint.fence import Fence
 from holdfast.checkpoint.intending import Intending
 from holdfast.checkpoint.launch import Launcher, configuration
+from holdfast.checkpoint.liveness import Limits
 from holdfast.checkpoint.news import SharedNews
 from holdfast.checkpoint.outcomes import Outcomes
 from holdfast.checkpoint.partial import PartRecovery
@@ -113,7 +115,7 @@ class Assembly:
         pinned = _pin_for(self._tables, self._buffer)
         contents = self._contents()
         outcomes = Outcomes(contents, runtime=self._runtime)
-        agents = self._agents(outcomes)
+        agents = self._agents(outcomes, pinned=pinned)
         saver = self._saver(contents, outcomes, agents)
         termination = TerminationFlag(install=self._settings.handle_sigterm)
         return Parts(
@@ -153,7 +155,7 @@ class Assembly:
         capture = Capture(self._tables, self._tracker, self._state, rank=rank, world=world)
         return Contents(capture, self._tracker, self._chooser, SharedNews(self._state) if rank == 0 else None)
 
-    def _agents(self, outcomes: Outcomes) -> Agents:
+    def _agents(self, outcomes: Outcomes, *, pinned: bool) -> Agents:
         config = configuration(self._store.url, self._place.options, self._agreement, self._policies, self._settings)
         launch = Launcher(
             self._buffer,
@@ -161,7 +163,16 @@ class Assembly:
             self._opened if self._place.is_of_this_process(self._opened) else None,
             runtime=self._runtime,
         )
-        return Agents(self._buffer, launch, outcomes, in_grid=isinstance(self._policies.strategy, Grid))
+        settings = self._settings
+        return Agents(
+            self._buffer,
+            launch,
+            outcomes,
+            Fence(lambda: _renew(self._buffer, pinned=pinned), raises_term=self._agreement.world == 1),
+            Limits(silent_s=settings.agent_timeout_s, store_s=settings.retry_s + settings.store_timeout_s),
+            in_grid=isinstance(self._policies.strategy, Grid),
+            runtime=self._runtime,
+        )
 
     def _saver(self, contents: Contents, outcomes: Outcomes, agents: Agents) -> Saver:
         intending = Intending(
@@ -224,3 +235,12 @@ def _pin_for(tables: Sequence[Table], buffer: FrameBuffer) -> bool:
     if on_gpu:
         pin(buffer)
     return on_gpu
+
+
+def _renew(buffer: FrameBuffer, *, pinned: bool) -> None:
+    """Take new memory for snapshots, locked for the GPU as the old one was."""
+    if pinned:
+        unpin(buffer)
+    buffer.renew()
+    if pinned:
+        pin(buffer)

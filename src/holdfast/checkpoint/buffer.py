@@ -52,6 +52,18 @@ class FrameBuffer:
                 "set buffer_bytes= to less"
             ) from error
 
+    def renew(self) -> None:
+        """Take fresh memory: a process that maps the old one and cannot be ended may still look at it."""
+        fresh = FrameBuffer.reserve(frames=self.frames, frame_bytes=self.frame_bytes)
+        self.close()
+        fresh._close_fd.detach()
+        self.fd, self._map = fresh.fd, fresh._map
+        self._close_fd = weakref.finalize(self, os.close, self.fd)
+
+    def shared(self) -> FrameBuffer:
+        """The same memory, mapped once more: for an agent on a thread, which must not follow when ours is renewed."""
+        return FrameBuffer(os.dup(self.fd), frames=self.frames, frame_bytes=self.frame_bytes)
+
     def frame(self, index: int) -> memoryview:
         """The bytes of one frame."""
         start = index * self.frame_bytes

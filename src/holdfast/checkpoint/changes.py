@@ -31,6 +31,16 @@ def take_over() -> Change:
     return change
 
 
+def raise_term(term: int) -> Change:
+    """Raise the term of a run that is ours: a writer of our own that cannot be ended commits nothing more."""
+
+    def change(head: Head | None) -> Draft:
+        head = own(head, term)
+        return replace(_same(head, "fence"), term=term + 1, is_event=True)
+
+    return change
+
+
 def add_checkpoint(entry: Entry, *, term: int, retention: Retention, clocks: Clocks) -> Change:
     """Append a checkpoint and drop what the retention policy lets go."""
 

@@ -7,7 +7,7 @@ import select
 import socket
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from typing import Any, get_args
@@ -17,6 +17,7 @@ from holdfast.checkpoint.state_digests import PieceDigest
 from holdfast.format.manifest import Piece
 
 _LENGTH = struct.Struct("<Q")
+_PATIENCE_S = 0.5
 
 
 class ChannelClosed(Exception):
@@ -139,6 +140,18 @@ class Arrange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ping:
+    """Answer, as a sign of life."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaiseTerm:
+    """Raise the run's term: an agent that cannot be killed is to commit nothing more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Close:
     """Finish what is sealed, then end."""
 
@@ -177,14 +190,32 @@ class GridNews:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pong:
+    """The answer to the ping of that number; what the agent waits for, and for how long already, if for anything."""
+
+    number: int
+    awaits: str = ""
+    awaits_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raised:
+    """The run's term is this one now; None: it could not be raised, and why."""
+
+    term: int | None
+    problem: str = ""
+    taken_over: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
     """Something the user should read; the run goes on."""
 
     message: str
 
 
-FromTrainer = Configure | Begin | FrameFilled | Seal | Cancel | Annotate | Resolve | Arrange | Close
-FromAgent = Freed | Committed | Failed | GridNews | Notice
+FromTrainer = Configure | Begin | FrameFilled | Seal | Cancel | Annotate | Resolve | Arrange | Ping | RaiseTerm | Close
+FromAgent = Freed | Committed | Failed | GridNews | Pong | Raised | Notice
 Message = FromTrainer | FromAgent
 _TYPES: dict[str, type[Any]] = {cls.__name__: cls for cls in (*get_args(FromTrainer), *get_args(FromAgent))}
 
@@ -201,14 +232,27 @@ class Channel:
         """For select."""
         return self._socket.fileno()
 
-    def send(self, *messages: Message) -> None:
-        """Send, or raise ChannelClosed. Non-finite metrics travel as Python's JSON dialect, which both ends speak."""
-        data = b"".join(map(_packed, messages))
+    def send(self, *messages: Message, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Send, or raise ChannelClosed. Non-finite metrics travel as Python's JSON dialect, which both ends speak.
+
+        While there is no more room, because the other side does not read, ``meanwhile`` is called now and then. If it
+        raises, part of a message may be gone: the conversation is over.
+        """
+        left = memoryview(b"".join(map(_packed, messages)))
         with self._sending:
-            try:
-                self._socket.sendall(data)
-            except OSError as error:
-                raise ChannelClosed(str(error)) from error
+            while left:
+                try:
+                    left = left[self._socket.send(left, socket.MSG_DONTWAIT) :]
+                except BlockingIOError:
+                    if not select.select([], [self._socket], [], _PATIENCE_S)[1]:
+                        meanwhile()
+                except OSError as error:
+                    raise ChannelClosed(str(error)) from error
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a short message can be sent at once."""
+        return bool(select.select([], [self._socket], [], 0.0)[1])
 
     def receive(self, timeout_s: float | None = 0.0) -> Message | None:
         """The next message; None if none came in time. Raises ChannelClosed when the other side is gone."""

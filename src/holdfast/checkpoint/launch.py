@@ -25,6 +25,7 @@ from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store
 
 _LOG_TAIL = 2000
+_THREAD_END_S = 1.0
 
 
 class Handle(Protocol):
@@ -39,6 +40,10 @@ class Handle(Protocol):
 
     def wait(self, timeout_s: float | None) -> bool:
         """Whether it ended in time."""
+        ...
+
+    def kill(self, timeout_s: float) -> bool:
+        """End it at once; whether it ended in time. Nothing may ever come of what it had begun if it did."""
         ...
 
     def last_words(self) -> str:
@@ -128,6 +133,10 @@ class AgentProcess:
         self._log.flush()
         return True
 
+    def kill(self, timeout_s: float) -> bool:
+        self._process.kill()
+        return self.wait(timeout_s)
+
     def last_words(self) -> str:
         self._log.seek(0)
         text = self._log.read().decode(errors="replace").strip()
@@ -147,8 +156,9 @@ class AgentThread:
         self.channel = Channel(ours)
         self._error: BaseException | None = None
         self._agent_channel = Channel(theirs)
+        self._buffer = buffer.shared()
         retrying = patient_store(store, retry_s=config.retry_s, grace_s=config.grace_s, runtime=runtime)
-        agent = Agent(self._agent_channel, retrying, buffer, config, runtime=runtime)
+        agent = Agent(self._agent_channel, retrying, self._buffer, config, runtime=runtime)
         self._thread = threading.Thread(target=self._serve, args=(agent,), name="holdfast-agent", daemon=True)
         self._thread.start()
 
@@ -162,6 +172,10 @@ class AgentThread:
             raise self._error
         return not self._thread.is_alive()
 
+    def kill(self, timeout_s: float) -> bool:
+        self._agent_channel.hang_up()  # no more can be done to a thread
+        return self.wait(min(timeout_s, _THREAD_END_S))
+
     def last_words(self) -> str:
         return repr(self._error) if self._error else "ended"
 
@@ -172,3 +186,4 @@ class AgentThread:
             self._error = error
         finally:
             self._agent_channel.close()
+            self._buffer.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.checkpoint.contents import Contents
 from holdfast.checkpoint.position import Pause, Position, SaveStats, fineness_of
@@ -95,8 +95,20 @@ class Outcomes:
         if ended.is_priority:
             self._give_up_rows(ended, why)
             return
-        self.stats.failed += 1
         self.failure = f"the checkpoint of step {ended.intent.step} was not committed: {why}"
+        self._count_failure()
+
+    def refuse(self, step: int, why: str) -> None:
+        """A checkpoint that is due cannot even be taken."""
+        self.failure = f"the checkpoint of step {step} was not taken: {why}"
+        self._count_failure()
+
+    def raise_term(self, term: int) -> None:
+        """From now on saves are of this term."""
+        self.position = replace(self.position, term=term)
+
+    def _count_failure(self) -> None:
+        self.stats.failed += 1
         pause_s = self._pause.begin(self._runtime.monotonic_s())
         told = "%s; the next save holds its rows, in %.0f s at the earliest; %s"
         logger.warning(told, self.failure, pause_s, self.age)

@@ -73,7 +73,11 @@ class Saver:
         if plan is None:
             return False
         # Each rank by itself, outside of a collective: only then it sees that its agent died, and settles the save.
+        self._agents.prepare()
         self._agents.settle(cancel=plan == _CANCEL)
+        if self._agents.fence.is_open:  # of a job of one rank
+            self._outcomes.refuse(request.step, self._agents.fence.problem)
+            return False
         published = self._agreement.broadcast(self._publishable(request) if leads else None)
         if published is None:
             return False

@@ -1,0 +1,32 @@
+"""Tells whoever waits long what for, since when, and what is known of it."""
+
+from __future__ import annotations
+
+import logging
+
+from holdfast.runtime import SYSTEM, Runtime
+
+logger = logging.getLogger("holdfast")
+
+TELL_EVERY_S = 30.0
+
+
+class Waiting:
+    """One wait, from now on."""
+
+    def __init__(self, what: str, *, runtime: Runtime = SYSTEM) -> None:
+        self._what = what
+        self._runtime = runtime
+        self._since_s = self._told_s = runtime.monotonic_s()
+
+    @property
+    def seconds(self) -> float:
+        """For how long already."""
+        return self._runtime.monotonic_s() - self._since_s
+
+    def tell(self, state: str) -> None:
+        """Say so, if it has been long since the last time."""
+        now_s = self._runtime.monotonic_s()
+        if now_s - self._told_s >= TELL_EVERY_S:
+            self._told_s = now_s
+            logger.warning("waiting for %s for %.0f s: %s", self._what, self.seconds, state)
