@@ -22,6 +22,8 @@ SETTINGS: dict[str, Any] = {
     "retry_s": 0.0,
     "takeover_s": 0.0,
     "handle_sigterm": False,
+    "agent_timeout_s": 1e9,  # a clock that leaps must not make a living agent look silent
+    "store_timeout_s": 1e9,
 }
 
 

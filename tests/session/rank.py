@@ -30,6 +30,7 @@ from tests.tiny import Tiny, ids_of, snapshot
 
 WORLD = 2
 PATIENCE_S = 40.0  # how long a call may take
+SETTINGS = {"buffer_bytes": 2**20, "frame_bytes": 2**16, "agent_timeout_s": 1e18}  # agents know nothing of fast clocks
 
 
 class Numbers:
@@ -166,7 +167,7 @@ class Rank:
             precision=Precision.from_dict(precision) if precision else hf.Exact(),
             retention=hf.KeepAll(),
             overlap=hf.Overlap(overlap),
-            settings=hf.Settings(**{"buffer_bytes": 2**20, "frame_bytes": 2**16, **(settings or {})}),
+            settings=hf.Settings(**{**SETTINGS, **(settings or {})}),
             runtime=Runtime(monotonic_s=lambda: rate * time.monotonic()),
         )
         if resume:

@@ -150,16 +150,14 @@ class AgentClient:
         self._request(Arrange())
 
     def poll(self, timeout_s: float = 0.0) -> list[Event]:
-        """What happened since the last call; waits up to ``timeout_s`` for a first event.
+        """What happened since the last call; waits up to ``timeout_s`` for a first message, which may be no event.
 
         That the agent was lost is told once.
         """
         if self._lost:
             return self._taken_events()
-        deadline_s = self._runtime.monotonic_s() + timeout_s
         try:
-            while self._receive(max(0.0, deadline_s - self._runtime.monotonic_s()) if not self._events else 0.0):
-                pass
+            self._receive(timeout_s)
             self._attend()
         except AgentDied as error:
             self._events.append(Lost(message=str(error)))
