@@ -310,6 +310,7 @@ def test_a_run_on_a_disk_goes_on_under_a_raised_term(tmp_path: Path) -> None:
         training.step()
         training.guard.save(wait=True)
     assert [(info.step, info.term) for info in hf.open_run(store).checkpoints()] == [(1, 1), (2, 2)]
+    assert [event.what.value for event in hf.open_run(store).history()] == ["began", "fenced off its agent"]
     again = Training(store)
     with again.guard:
         assert again.guard.resume() == 2

@@ -44,6 +44,7 @@ from holdfast.checkpoint.committer import Committer, SaveTimes
 from holdfast.checkpoint.encoding import ChunkEncoder, KeyFrames
 from holdfast.checkpoint.grid.rearrange import Rearranger
 from holdfast.checkpoint.lease import HeldLease
+from holdfast.checkpoint.leftovers import Leftovers
 from holdfast.checkpoint.read import VerifiedReader
 from holdfast.checkpoint.state_digests import PieceDigest, read_digests
 from holdfast.checkpoint.threads import AgentThreads
@@ -86,12 +87,15 @@ class Agent:
             part_timeout_s=config.part_timeout_s,
             runtime=runtime,
         )
+        self._under_way: set[str] = set()  # saves that have begun and not ended
         self._tidying = Tidying(
             store,
             self._chain,
             term=config.term,
             grace_s=config.grace_s,
             reserve_bytes=config.reserve_bytes,
+            leads=config.rank == 0,
+            leftovers=self._leftovers() if config.alone else None,
             tell=self._tell,
             runtime=runtime,
         )
@@ -101,6 +105,17 @@ class Agent:
             self._threads.write(quantize.warm_up)  # compiling, on a machine that never did, takes longer than a save
         self._save: AgentSave | None = None
         self._arranging = self._start_arranging(Grid.from_dict(config.grid)) if config.grid else None
+
+    def _leftovers(self) -> Leftovers:
+        return Leftovers(
+            self._store,
+            self._chain,
+            self._committer,
+            term=self._config.term,
+            rank=self._config.rank,
+            world=self._config.world,
+            under_way=self._under_way.copy,
+        )
 
     def _start_arranging(self, grid: Grid) -> Arranging:
         config = self._config
@@ -192,6 +207,7 @@ class Agent:
             self._store, intent, self._config.rank, message.tables, message.tensors, keep_ids=in_grid, encoder=encoder
         )
         save = self._save = AgentSave(intent, writer, encoder, self._runtime.monotonic_s())
+        self._under_way.add(save.identifier)
         if self._arranging is not None:
             self._arranging.save_begins(save.over)
         save.frames.append(self._threads.write(self._announce, save))
@@ -250,7 +266,7 @@ class Agent:
         self._tidy()
 
     def _discard(self, save: AgentSave) -> None:
-        """Forget a snapshot that was never sealed; its objects stay as orphans until a later term collects them."""
+        """Forget a snapshot that was never sealed; what of its objects cannot be deleted now goes later."""
         save.cancelled.set()
         self._save = None
         self._threads.finish(self._report_discarded, save)
@@ -262,13 +278,14 @@ class Agent:
 
     def _end(self, save: AgentSave) -> None:
         save.over.set()
+        self._under_way.discard(save.identifier)
         save.leases.close()
         if self._arranging is not None:
             self._arranging.go_on()
 
     def _clean_up(self, save: AgentSave) -> None:
         save.await_frames()
-        with suppress(HoldfastError):  # what stays is an orphan, which a later term collects
+        with suppress(HoldfastError):  # what stays is left for ``Leftovers``
             if save.intent.world > 1:
                 self._committer.call_off(save.identifier)  # the others need not wait for our part
             save.writer.discard()
@@ -317,8 +334,7 @@ class Agent:
             self._tell(Notice(message=f"metrics of checkpoint {message.checkpoint} were not stored: {error}"))
 
     def _tidy(self) -> None:
-        if self._config.rank == 0:
-            self._tidying.after_commit()
+        self._tidying.after_commit()
 
     def _tell(self, message: Message) -> None:
         with suppress(ChannelClosed):  # the trainer is gone; the work goes on without it

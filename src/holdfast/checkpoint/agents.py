@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 
 from holdfast.checkpoint.buffer import FrameBuffer
@@ -11,7 +11,7 @@ from holdfast.checkpoint.channel import Committed, Failed, GridNews, Notice, Rai
 from holdfast.checkpoint.client import AgentClient, Event, Lost
 from holdfast.checkpoint.fence import Fence
 from holdfast.checkpoint.grid.stats import GridStats
-from holdfast.checkpoint.launch import Handle
+from holdfast.checkpoint.launch import Launcher
 from holdfast.checkpoint.liveness import Limits
 from holdfast.checkpoint.outcomes import InFlight, Outcomes
 from holdfast.checkpoint.waiting import Waiting
@@ -31,7 +31,7 @@ class Agents:
     def __init__(
         self,
         buffer: FrameBuffer,
-        launch: Callable[[int], Handle],
+        launch: Launcher,
         outcomes: Outcomes,
         fence: Fence,
         limits: Limits,
@@ -215,7 +215,8 @@ class Agents:
             self._client = self._started(event.term)
 
     def _started(self, term: int) -> AgentClient:
-        return AgentClient(self._buffer, self._launch(term), self._limits, runtime=self._runtime)
+        agent = self._launch(term, alone=self._fence.is_clear)
+        return AgentClient(self._buffer, agent, self._limits, runtime=self._runtime)
 
     def _replaced(self) -> bool:
         """Whether another agent is at work, which asks first what became of the saves that nobody knows the end of."""

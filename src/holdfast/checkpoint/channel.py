@@ -41,6 +41,7 @@ class Configure:
     part_timeout_s: float
     lease_s: float
     niceness: int
+    alone: bool = True  # no agent that served this rank before can be at work any more
     grid: dict[str, Any] | None = None  # how to rearrange increments; None: not at all
     baseline_in_memory: bool = True  # where rows are stored as differences
     encodes: bool = False  # whether rows will have to be encoded

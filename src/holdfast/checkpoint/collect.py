@@ -122,9 +122,14 @@ def _objects(store: Store, item: Garbage) -> list[ObjectInfo]:
     return [info for folder in sorted(folders) for info in store.list(folder) if info.name in item.names]
 
 
-def _unreferenced(store: Store, head: Head, term: int) -> Iterator[ObjectInfo]:
+def referenced_folders(head: Head) -> set[str]:
+    """The folders that hold something a catalog refers to, or is about to delete by itself."""
     known = {folder for entry in (*head.entries, *head.catalog.priority) for folder in entry.folders}
-    known |= {item.folder for item in head.garbage} | {each.folder for each in head.catalog.outlines}
+    return known | {item.folder for item in head.garbage} | {each.folder for each in head.catalog.outlines}
+
+
+def _unreferenced(store: Store, head: Head, term: int) -> Iterator[ObjectInfo]:
+    known = referenced_folders(head)
     for info in store.list(DATA_PREFIX) if not head.catalog.passed_over else ():
         identifier = info.name.removeprefix(DATA_PREFIX).partition("/")[0]
         written = term_of(identifier)

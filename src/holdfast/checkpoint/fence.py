@@ -35,6 +35,11 @@ class Fence:
         """Why it is still open."""
         return f"an agent that cannot be killed is not fenced off: {self._problem or 'no agent is left to do it'}"
 
+    @property
+    def is_clear(self) -> bool:
+        """Whether all agents that were given up are dead."""
+        return all(each.has_ended for each in self._left_behind)
+
     def doubt(self, checkpoint: str) -> None:
         """Nobody knows how this save ended."""
         if checkpoint not in self._in_doubt:

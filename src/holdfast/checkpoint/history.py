@@ -21,9 +21,15 @@ class Happening(Enum):
     BEGAN = "began"
     TOOK_OVER = "took over"  # a trainer started on a run that was there: after a failure, or to go on
     WENT_BACK = "went back"  # to a checkpoint that is not the newest
+    FENCED = "fenced off its agent"  # which hung and could not be killed
 
 
-_REASONS = {"create": Happening.BEGAN, "take over": Happening.TOOK_OVER, "go back": Happening.WENT_BACK}  # catalogs'
+_REASONS = {  # catalogs'
+    "create": Happening.BEGAN,
+    "take over": Happening.TOOK_OVER,
+    "go back": Happening.WENT_BACK,
+    "fence": Happening.FENCED,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from holdfast.checkpoint.chain import Chain
 from holdfast.checkpoint.channel import Message, Notice
 from holdfast.checkpoint.collect import collect_catalogs, collect_dropped, collect_orphans
+from holdfast.checkpoint.leftovers import Leftovers
 from holdfast.errors import HoldfastError
 from holdfast.format.catalog import LINEAGE_LENGTH
 from holdfast.runtime import SYSTEM, Runtime
@@ -18,7 +19,10 @@ _CATALOGS_EVERY_COMMITS = LINEAGE_LENGTH  # old ones make looking for the newest
 
 
 class Tidying:
-    """For one term of a run. A failure costs space, not safety: it is told, and the next commit tries again."""
+    """For one term of a run. A failure costs space, not safety: it is told, and the next commit tries again.
+
+    One rank ``leads`` and sees to what is everybody's; each collects its own ``leftovers``, where it may.
+    """
 
     def __init__(
         self,
@@ -27,6 +31,8 @@ class Tidying:
         *,
         term: int,
         grace_s: float,
+        leads: bool,
+        leftovers: Leftovers | None,
         reserve_bytes: int = 0,
         tell: Callable[[Message], None],
         runtime: Runtime = SYSTEM,
@@ -36,6 +42,8 @@ class Tidying:
         self._term = term
         self._grace_s = grace_s
         self._reserve_bytes = reserve_bytes
+        self._leads = leads
+        self._leftovers = leftovers
         self._tell = tell
         self._runtime = runtime
         self._orphans_due_s = float("-inf")
@@ -44,15 +52,22 @@ class Tidying:
     def after_commit(self) -> None:
         """Delete what is due."""
         try:
-            collect_dropped(self._store, self._chain, term=self._term, grace_s=self._grace_s)
-            if self._commits % _CATALOGS_EVERY_COMMITS == 0:
-                collect_catalogs(self._store, self._chain, term=self._term)
-            self._commits += 1
-            if self._are_orphans_due():
-                collect_orphans(self._store, self._chain, term=self._term, grace_s=self._grace_s)
-            keep_reserve(self._store, self._reserve_bytes)  # it may have been needed
+            orphans = self._are_orphans_due()
+            if self._leads:
+                self._collect(orphans=orphans)
+            if orphans and self._leftovers is not None:
+                self._leftovers.collect()
         except HoldfastError as error:
             self._tell(Notice(message=f"old objects could not be deleted yet: {error}"))
+
+    def _collect(self, *, orphans: bool) -> None:
+        collect_dropped(self._store, self._chain, term=self._term, grace_s=self._grace_s)
+        if self._commits % _CATALOGS_EVERY_COMMITS == 0:
+            collect_catalogs(self._store, self._chain, term=self._term)
+        self._commits += 1
+        if orphans:
+            collect_orphans(self._store, self._chain, term=self._term, grace_s=self._grace_s)
+        keep_reserve(self._store, self._reserve_bytes)  # it may have been needed
 
     def _are_orphans_due(self) -> bool:
         """Whether to look for them now; if so, not again for a while."""

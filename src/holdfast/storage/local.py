@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from random import Random
 
@@ -120,6 +120,17 @@ class LocalStore:
             with explained(path):
                 self._discard(path)
                 self._prune(path)
+
+    def remove_temporaries(self, is_left: Callable[[ObjectInfo], bool]) -> None:
+        """Remove those that nobody will finish; each has the name of the object that it was to become."""
+        with explained(self._root), suppress(FileNotFoundError):
+            for path in list(self._temporaries(self._root)):
+                with suppress(FileNotFoundError):  # finished meanwhile
+                    name = os.path.relpath(path, self._root).partition(_MARK)[0]
+                    info = self._files.stat(path)
+                    if is_left(ObjectInfo(name=name, size_bytes=info.size_bytes, modified_s=info.modified_s)):
+                        self._discard(path)
+                        self._prune(path)
 
     def now_s(self) -> float:
         with explained(self._root):

@@ -16,6 +16,7 @@ from holdfast.storage.buffers import as_views, same_bytes
 from holdfast.storage.caches import forget
 from holdfast.storage.listing import list_names
 from holdfast.storage.names import check_prefix
+from holdfast.storage.temporaries import IsLeft, remove_temporaries
 
 logger = logging.getLogger("holdfast")
 
@@ -138,6 +139,10 @@ class RetryingStore:
     def delete(self, names: Iterable[str]) -> None:
         doomed = list(names)
         self._retry(f"delete of {len(doomed)} objects", lambda _: self._store.delete(doomed))
+
+    def remove_temporaries(self, is_left: IsLeft) -> None:
+        """Remove temporaries that nobody will finish, where the store has such things."""
+        self._retry("removal of temporaries", lambda _: remove_temporaries(self._store, is_left))
 
     def now_s(self) -> float:
         return self._retry("reading of the clock", lambda _: self._store.now_s())
