@@ -235,7 +235,7 @@ class AgentClient:
             raise AgentDied(f"{problem} and was killed" if killed else f"{problem} and cannot be killed")
 
     def _died(self) -> AgentDied:
-        self._lost = True
-        if not self._agent.wait(_END_S):
+        if not self._agent.wait(_END_S):  # raises, each time, what would have ended the trainer too
             self._agent.kill(_REAP_S)
+        self._lost = True
         return AgentDied(f"the agent ended unexpectedly ({self._agent.last_words()})")
