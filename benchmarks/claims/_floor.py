@@ -56,19 +56,19 @@ class FlatFile:
         ids_bytes, rows_bytes = _ID_BYTES * self.rows, self.row_bytes * self.rows
         id_blocks = blocks_of(ids_bytes)
         crew = Crew(WORKERS)
-        with _opened(self.path) as handle:
+        with opened(self.path) as handle:
             crcs = os.pread(handle, _CHECKSUM_BYTES * (id_blocks + blocks_of(rows_bytes)), 0)
             directory = np.frombuffer(crcs, dtype="<u4")
-            part = _Part(handle=handle, offset=len(crcs), directory=directory[:id_blocks])
+            part = BlockRange(handle=handle, offset=len(crcs), directory=directory[:id_blocks])
             ids = np.empty(self.rows, dtype="<i4")
-            crew.do(partial(part.read, piece, ids.view(np.uint8).data) for piece in _pieces(ids_bytes))
-            part = _Part(handle=handle, offset=len(crcs) + ids_bytes, directory=directory[id_blocks:])
+            crew.do(partial(part.read, piece, ids.view(np.uint8).data) for piece in pieces_of(ids_bytes))
+            part = BlockRange(handle=handle, offset=len(crcs) + ids_bytes, directory=directory[id_blocks:])
             applier = _Applier(part, ids, target, self.row_bytes)
-            crew.do(partial(applier.apply, piece) for piece in _pieces(rows_bytes))
+            crew.do(partial(applier.apply, piece) for piece in pieces_of(rows_bytes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
+class BlockRange:
     """The ids or the rows: bytes of the file from ``offset`` on, and their checksums."""
 
     handle: int
@@ -90,7 +90,7 @@ class _Part:
 class _Applier:
     """Reads pieces of the rows and writes them to their places."""
 
-    def __init__(self, rows: _Part, ids: NDArray[np.int32], target: Tensor, row_bytes: int) -> None:
+    def __init__(self, rows: BlockRange, ids: NDArray[np.int32], target: Tensor, row_bytes: int) -> None:
         self._rows = rows
         self._ids = ids
         self._row_bytes = row_bytes
@@ -107,13 +107,15 @@ class _Applier:
         return len(piece)
 
 
-def _pieces(length: int) -> Iterator[range]:
+def pieces_of(length: int) -> Iterator[range]:
+    """So many bytes in pieces that threads take one by one; each begins with a block."""
     for start in range(0, length, _PIECE_BYTES):
         yield range(start, min(start + _PIECE_BYTES, length))
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[int]:
+def opened(path: Path) -> Iterator[int]:
+    """A file's handle."""
     handle = os.open(path, os.O_RDONLY)
     try:
         yield handle

@@ -94,10 +94,12 @@ def _train(
     """Train and save; copies of the tables at the checkpoints that will be recovered. The first is the baseline."""
     stream = ClickStream(SEED, plan.scale)
     model = build(stream.cardinalities)
-    optimizers = _optimizers(model)
+    optimizers = optimizers_of(model)
     truth: dict[int, Tables] = {}
     with ExitStack() as stack:
-        guards = [stack.enter_context(_guard(folders[name], name, model, optimizers)) for name in STRATEGIES]
+        guards = [
+            stack.enter_context(guarded(folders[name], STRATEGIES[name], model, optimizers)) for name in STRATEGIES
+        ]
         for interval in range(plan.intervals + 1):
             for batch in range(plan.batches_per_interval):
                 index = interval * plan.batches_per_interval + batch
@@ -107,38 +109,41 @@ def _train(
             for guard in guards:
                 guard.save(wait=True)
             if interval and interval % plan.every == 0:
-                truth[interval] = _copy(model, optimizers)
+                truth[interval] = copy_tables(model, optimizers)
         for guard in guards:
             guard.drain(arranged=True)
     return truth
 
 
-def _optimizers(model: nn.Module) -> list[Optimizer]:
+def optimizers_of(model: nn.Module) -> list[Optimizer]:
     """One for the tables, one for the rest."""
     tables = [table.parameter for table in find_tables({"": model})]
     rest = [parameter for parameter in model.parameters() if not any(parameter is table for table in tables)]
     return [Adagrad(tables, lr=0.05), Adagrad(rest, lr=0.02)]
 
 
-def _guard(folder: Path, name: str, model: nn.Module, optimizers: Sequence[Optimizer]) -> hf.Checkpointer:
+def guarded(folder: Path, strategy: Strategy, model: nn.Module, optimizers: Sequence[Optimizer]) -> hf.Checkpointer:
+    """A training under the protection of one strategy; saves are asked for."""
     return hf.Checkpointer(
         folder,
         model=model,
         optimizer=optimizers,
         save=hf.Never(),
-        strategy=STRATEGIES[name],
+        strategy=strategy,
         retention=hf.KeepAll(),
         settings=hf.Settings(grace_s=0.0, handle_sigterm=False),
     )
 
 
-def _copy(model: nn.Module, optimizers: Sequence[Optimizer]) -> Tables:
+def copy_tables(model: nn.Module, optimizers: Sequence[Optimizer]) -> Tables:
+    """Weights and slots of all tables as they are now."""
     tables = find_tables({"": model}, optimizers)
     columns = {table.name: {WEIGHT: table.parameter.detach(), **table.slots()} for table in tables}
-    return _each(columns, torch.clone)
+    return each_column(columns, torch.clone)
 
 
-def _each(tables: Tables, change: Callable[[Tensor], Tensor]) -> Tables:
+def each_column(tables: Tables, change: Callable[[Tensor], Tensor]) -> Tables:
+    """The same tables with every column changed."""
     return {name: {key: change(column) for key, column in columns.items()} for name, columns in tables.items()}
 
 
@@ -164,7 +169,7 @@ def _recover(folder: Path, interval: int, like: Tables) -> tuple[float, Amount, 
     checkpoint = head.entries[interval].info.id
     reader = VerifiedReader(store)
     plans = plan_checkpoint(reader, head, checkpoint)
-    tables = _each(like, torch.zeros_like)
+    tables = each_column(like, torch.zeros_like)
     restore_rows(reader, [(replace(p, generations=p.generations[:1]), tables[name]) for name, p in plans.items()])
     started_s = time.perf_counter()
     Chain(store).head()
@@ -174,9 +179,10 @@ def _recover(folder: Path, interval: int, like: Tables) -> tuple[float, Amount, 
 
 def _wrong_rows(found: Tables, expected: Tables) -> int:
     """Rows of which a weight or a slot differs in a bit."""
-    return sum(int(_differing(found[name], columns).sum()) for name, columns in expected.items())
+    return sum(int(differing(found[name], columns).sum()) for name, columns in expected.items())
 
 
-def _differing(found: Targets, expected: Targets) -> Tensor:
+def differing(found: Targets, expected: Targets) -> Tensor:
+    """The rows of a table of which a weight or a slot differs in a bit."""
     wrong = [(found[key].view(torch.int32) != column.view(torch.int32)).flatten(1) for key, column in expected.items()]
     return torch.cat(wrong, dim=1).any(dim=1)

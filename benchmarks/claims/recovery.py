@@ -9,6 +9,8 @@ without a prefix are those of dim 128. Caches are dropped with ``posix_fadvise``
 ``grid_over_differential`` compares with a differential of one baseline, which wants the same rows as the grid. By the
 intermittent rule (``grid_over_intermittent``) a new baseline comes every twenty-odd intervals here, so that far fewer
 rows stand above it; it pays for them in bytes, and ``grid_bytes_over_differential_bytes`` is about this rule.
+
+The keys that begin with ``criteo`` are about a model of 26 tables, most of them small.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import holdfast as hf
-from benchmarks.claims import _recovery_models, _recovery_sweeps
+from benchmarks.claims import _recovery_criteo, _recovery_models, _recovery_sweeps
+from benchmarks.claims._recovery_criteo import CriteoPlan
 from benchmarks.claims._recovery_figures import Findings, findings
 from benchmarks.claims._recovery_models import ModelPlan
 from benchmarks.claims._recovery_replay import Repeats, replay
@@ -59,6 +62,7 @@ class Plan:
 
     shapes: Sequence[Shape]
     intervals: int
+    criteo: CriteoPlan | None = None
     sweep: SweepPlan | None = None
     model: ModelPlan | None = None
 
@@ -83,10 +87,12 @@ PLANS = {
             Shape(rows=2_000_000, dim=16, strategies=RIVALS, every=25, repeats=_ONCE),
         ],
         intervals=50,
+        criteo=CriteoPlan(),
     ),
     "full": Plan(
         shapes=[Shape(rows=500_000, dim=128, repeats=_ALL), Shape(rows=2_000_000, dim=16, repeats=_ALL)],
         intervals=150,
+        criteo=CriteoPlan(repeats=15, strategies=tuple(_recovery_criteo.STRATEGIES), busy=(2, 6)),
         sweep=SweepPlan(rows=500_000, dim=128, intervals=150, every=30, repeats=_WARM, seed=SEED),
         model=ModelPlan(scale=0.03, batch_size=512, batches_per_interval=8, intervals=60, every=10, repeats=3),
     ),
@@ -109,6 +115,8 @@ def run(scale: str) -> Report:
 def _measure(plan: Plan) -> Iterator[Findings]:
     for shape in plan.shapes:
         yield _replay(shape, plan)
+    if plan.criteo:
+        yield _recovery_criteo.measure(plan.criteo)
     if plan.sweep:
         for sweep in (_recovery_sweeps.rules(), _recovery_sweeps.checks(), *_recovery_sweeps.lengths()):
             yield _recovery_sweeps.measure(sweep, plan.sweep)

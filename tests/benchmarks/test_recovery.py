@@ -12,8 +12,11 @@ import torch
 
 import holdfast as hf
 from benchmarks.claims import recovery
+from benchmarks.claims._flat_tables import FlatTable, FlatTables
 from benchmarks.claims._floor import FlatFile
 from benchmarks.claims._recovery_child import Amount, Bench, FloorSource, Recovery, Request, RunSource, Source, serve
+from benchmarks.claims._recovery_criteo import STRATEGIES, CriteoPlan
+from benchmarks.claims._recovery_criteo import measure as measure_criteo
 from benchmarks.claims._recovery_models import MODELS, ModelPlan
 from benchmarks.claims._recovery_models import measure as measure_model
 from benchmarks.claims._recovery_replay import Repeats
@@ -115,6 +118,28 @@ def test_a_flipped_byte_of_a_flat_file_is_noticed(tmp_path: Path, position: int)
         file.restore(torch.zeros(1000, 128))
 
 
+def test_flat_tables_bring_back_exactly_their_rows_and_notice_a_flipped_byte(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(1)
+    tables, expected, found = {}, {}, {}
+    for name, rows in {"none": 10, "few": 10, "many": 50_000}.items():
+        ids = np.arange(0, 0 if name == "none" else rows, 2)
+        columns = {key: torch.randn(len(ids), 16, generator=generator) for key in ("weight", "sum")}
+        tables[name] = FlatTable(ids, columns)
+        expected[name] = {key: torch.zeros(rows, 16) for key in columns}
+        found[name] = {key: torch.zeros(rows, 16) for key in columns}
+        for key, values in columns.items():
+            expected[name][key][torch.from_numpy(ids)] = values
+    file = FlatTables.write(tmp_path / "flat", tables)
+    file.restore(found)
+    assert file.rows == 25_005
+    assert all(torch.equal(found[name][key], expected[name][key]) for name in expected for key in expected[name])
+    data = bytearray(file.path.read_bytes())
+    data[-1] ^= 1
+    file.path.write_bytes(data)
+    with pytest.raises(DamagedData):
+        file.restore(found)
+
+
 @pytest.fixture(scope="module")
 def naive_run(trace: Trace, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "naive"
@@ -209,3 +234,16 @@ def test_a_model_in_training_is_recovered_row_by_row_by_every_strategy(name: str
     found = measure_model(name, plan)
     assert found.wrong_rows == 0
     assert float(found.figures[f"{name}_naive_rows_read_over_wanted"]) > 1
+
+
+@pytest.mark.slow
+def test_a_model_of_many_tables_is_recovered_row_by_row_with_the_same_baselines_under_load() -> None:
+    plan = CriteoPlan(
+        rows=4000, checkpoints=6, batch_size=64, batches=1, every=2, repeats=1, strategies=tuple(STRATEGIES), busy=(1,)
+    )
+    found = measure_criteo(plan)
+    assert found.wrong_rows == 0
+    assert found.figures["criteo_baselines"] == found.figures["criteo_baselines_beside_1"]
+    assert float(found.figures["criteo_grid_rows_over_wanted_rows"]) >= 1
+    for ratio in ("grid_over_differential", "grid_over_floor", "naive_over_grid"):
+        assert float(found.figures[f"criteo_{ratio}"]) > 0
