@@ -17,11 +17,13 @@ from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 from benchmarks.data.schema import Batch
 from benchmarks.data.synthetic import ClickStream
 from benchmarks.report import Figure, Report, Table
 from benchmarks.training import Learner, build_dlrm, train_step
+from holdfast.checkpoint.reader import Reader
 from holdfast.checkpoint.tables import Table as EmbeddingTable
 from holdfast.checkpoint.tables import find_tables
 from holdfast.checkpoint.tracker import Tracker
@@ -115,7 +117,7 @@ def run(scale: str) -> Report:
     return Report(
         title="What tracking costs",
         tables=[_times({"sparse": sparse, "dense": dense}), _sizes(memory)],
-        figures=_figures(sparse, dense, memory),
+        figures=_figures(sparse, dense, memory) | _place_figures(sparse, plan.pairs),
     )
 
 
@@ -210,6 +212,20 @@ def _figures(sparse: Timings, dense: Timings, memory: Memory) -> dict[str, Figur
             f"{prefix}_pairs": len(timings.pairs),
         }
     return figures
+
+
+def _place_figures(timings: Timings, steps: int) -> dict[str, Figure]:
+    """What it adds to a step to keep the place in the data, for a save that comes amid the batches of the next one."""
+    loader = StatefulDataLoader(range(64 * steps), batch_size=64, shuffle=True)
+    places = Reader(loader).places
+    seconds = []
+    for _ in loader:
+        places.hand_out()
+        started_s = time.perf_counter()
+        places.step(completed=True)
+        seconds.append(time.perf_counter() - started_s)
+    kept_s = statistics.median(seconds)
+    return {"place_overhead_fraction": kept_s / timings.step_s, "place_overhead_us": 1e6 * kept_s}
 
 
 def _times(kinds: dict[str, Timings]) -> Table:
