@@ -16,6 +16,7 @@ HoldfastError
 ├── RunError                          the run is not in the state the call needs
 │   ├── CheckpointNotFound
 │   ├── NotResumed                    a non-empty run was not resumed first
+│   ├── RanksMissing                  other ranks of the job did not come: names them where that is known
 │   └── TakenOver                     another trainer owns the run now: stop
 └── SaveFailed                        a checkpoint was not committed; training may go on
     ├── AgentDied
@@ -95,6 +96,10 @@ class CheckpointNotFound(RunError):
 
 class NotResumed(RunError):
     """The run already holds checkpoints and ``resume()`` was not called."""
+
+
+class RanksMissing(RunError):
+    """All ranks must call the same methods at the same points, and some did not in time."""
 
 
 class TakenOver(RunError):

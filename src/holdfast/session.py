@@ -32,7 +32,7 @@ from holdfast.checkpoint.partial import Recovered, Servers
 from holdfast.checkpoint.position import Position, SaveStats
 from holdfast.checkpoint.resume import position_of
 from holdfast.checkpoint.settings import Settings
-from holdfast.errors import ConfigurationError, NotResumed, RunError
+from holdfast.errors import ConfigurationError, RunError
 from holdfast.policy import EverySteps, Exact, KeepLast, Overlap, Precision, Retention, SavePolicy, Strategy
 from holdfast.recovery import Metering
 from holdfast.runtime import SYSTEM, Runtime
@@ -72,7 +72,7 @@ class Checkpointer:
         )
         policies = as_policies(save=save, strategy=strategy, precision=precision, retention=retention, overlap=overlap)
         require("settings", settings, Settings)
-        agreement = find_agreement()
+        agreement = find_agreement(settings.ranks_s)
         budget = policies.partial.budget if policies.partial is not None else None
         self._metering = Metering(budget, loader, agreement.world) if budget is not None else None
         metered = self._metering.state if self._metering is not None else None
@@ -251,7 +251,7 @@ class Checkpointer:
 
     def _start(self, position: Position, *, pls: Mapping[str, Any] | None = None, stepping: bool = False) -> None:
         self._stand_on(position, pls, stepping=stepping)
-        self._agents.start(position.term)
+        self._agents.start(position.term, self._parts.returning.announce_agent())
         self._started = True
         if not stepping:
             self._routine.save_baseline_if_due()
@@ -270,14 +270,8 @@ class Checkpointer:
             raise RunError("this Checkpointer is closed")
         if self._started:
             return
-        existing = self._parts.existing
-        if existing is not None and existing.entries:
-            newest = existing.entries[-1].info.step
-            raise NotResumed(
-                f"{self._store.url} already holds checkpoints (up to step {newest}): call resume() before the first "
-                "step, or give this training a URL of its own"
-            )
-        self._start(Position(term=self._parts.returning.take_over()), stepping=stepping)
+        term = self._parts.returning.begin(patience_s=self._takeover_s)
+        self._start(Position(term=term), stepping=stepping)
 
     def _release(self) -> None:
         self._closed = True

@@ -1,4 +1,4 @@
-"""One of the ranks of test_tracker_ddp: trains many cases under DDP and proves that no rank misses a row."""
+"""One of the ranks of test_tracker_ddp: trains many cases with the other and proves that no rank misses a row."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 import warnings
+from dataclasses import fields
 
 import torch
 import torch.distributed as dist
@@ -13,6 +14,7 @@ from torch import nn
 
 from tests.checkpoint.tracker_cases import CASES, Case, Mark, Training
 from tests.checkpoint.tracker_checks import Run, prove_no_row_is_missed
+from tests.exchange import exchange_gradients
 
 SITUATIONS = {"plain", "bag", "accumulated", "max_norm", "tied", "shared", "functional", "direct_forward", "evaluated"}
 
@@ -20,6 +22,14 @@ SITUATIONS = {"plain", "bag", "accumulated", "max_norm", "tied", "shared", "func
 def chosen(case: Case) -> bool:
     """The situations in which rows come from other ranks; the others are the same with one process."""
     return case.situation.name in SITUATIONS and case.rule.depth != "shallow"
+
+
+class Exchanging(Training):
+    """Ranks that exchange sparse gradients themselves, before the optimizers see them."""
+
+    def step_optimizers(self, number: int) -> None:
+        exchange_gradients(self.net)
+        super().step_optimizers(number)
 
 
 def accumulated_without_sync(training: Training, number: int, mark: Mark) -> None:
@@ -35,6 +45,8 @@ def accumulated_without_sync(training: Training, number: int, mark: Mark) -> Non
 
 def distributed(case: Case, rank: int) -> Training:
     training = case.build(rank)
+    if case.gradient == "sparse":
+        return Exchanging(**{each.name: getattr(training, each.name) for each in fields(training)})
     # Without the graph of `out`, which most cases leave unused, DDP would wait for its gradients.
     training.model = nn.parallel.DistributedDataParallel(training.model, find_unused_parameters=True)
     if case.situation.name == "accumulated":

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Adagrad, Adam, Optimizer, SparseAdam
 
@@ -26,7 +28,8 @@ from holdfast.storage import open_store
 from tests.checkpoint.ddp_tracker_worker import distributed
 from tests.checkpoint.tracker_cases import CASES, Case
 from tests.checkpoint.tracker_values import digests_of
-from tests.tiny import Tiny, ids_of, snapshot
+from tests.exchange import exchange_gradients
+from tests.tiny import Tiny, ids_of, snapshot, train_step
 
 WORLD = 2
 PATIENCE_S = 40.0  # how long a call may take
@@ -106,7 +109,7 @@ def _digest(tensor: Tensor) -> str:
 
 @dataclass
 class Training:
-    """A wrapped model in training; each batch also draws from this rank's random generator."""
+    """A model in training, under DDP unless its gradients are sparse; each batch draws from this rank's generator."""
 
     model: nn.Module
     optimizers: list[Optimizer]
@@ -118,13 +121,16 @@ class Training:
         model, optimizers = build(sparse=sparse)
         torch.manual_seed(100 + rank)
         kind = NumbersReadAhead if read_ahead else Numbers
-        return cls(model=DistributedDataParallel(model), optimizers=optimizers, loader=kind(rank))
+        whole: nn.Module = model if sparse else DistributedDataParallel(model)
+        return cls(model=whole, optimizers=optimizers, loader=kind(rank))
 
     def step(self, number: int) -> None:
         for optimizer in self.optimizers:
             optimizer.zero_grad()
         ids = ids_of(number) + torch.randint(0, 1000, (1,))
         (self.model(ids) - 1.0).square().mean().backward()
+        if not isinstance(self.model, DistributedDataParallel):
+            exchange_gradients(self.model)
         for optimizer in self.optimizers:
             optimizer.step()
 
@@ -174,6 +180,26 @@ class Rank:
             self._guard.resume(step)
         self._batches = self._guard.batches(epochs=None)
         return self._guard.steps
+
+    def guard_alone(self, url: str, *, ranks_s: float) -> None:
+        """Create a Checkpointer, whatever the other ranks do."""
+        model, optimizers = build()
+        hf.Checkpointer(url, model=model, optimizer=optimizers, settings=hf.Settings(ranks_s=ranks_s))
+
+    def train_apart(self, url: str, *, seeds: tuple[int, int], steps: int) -> None:
+        """Train without exchanging anything, from these seeds, and save."""
+        model, optimizers = build(seed=seeds[self._rank])
+        with hf.Checkpointer(url, model=model, optimizer=optimizers, save=hf.Never()) as guard:
+            guard.resume()
+            for number in range(steps):
+                train_step(model, optimizers, WORLD * number + self._rank)
+                guard.step()
+            guard.save(wait=True)
+
+    def guard_sharded(self, url: str) -> None:
+        """Give a Checkpointer a model that is spread over the ranks."""
+        model = nn.Sequential(nn.Embedding(8, 4), nn.Linear(4, 4))
+        hf.Checkpointer(url, model=fully_shard(model, mesh=init_device_mesh("cpu", (WORLD,))))
 
     def train(self, steps: int) -> dict[str, dict[str, str]]:
         """Go on; the state after each step. Leaves the block if something is raised, as the loop would."""

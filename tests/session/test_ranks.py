@@ -1,4 +1,4 @@
-"""Two real processes train one model with DistributedDataParallel and save it together."""
+"""Two real processes train one model together, under DistributedDataParallel or by themselves, and save it together."""
 
 from __future__ import annotations
 
@@ -236,6 +236,41 @@ def test_ranks_that_are_new_to_a_job_store_rows_as_precisely_as_the_others(job: 
     intent = Intent.decode(store.get(name := intent_name(head.entries[-1].info.id)), name=name)
     assert {(stored.bits, stored.difference) for stored in intent.stored.values()} == {(8, False)}
     assert intent.restores == 4
+
+
+def test_a_checkpointer_on_one_rank_only_says_whom_it_waited_for_and_what_to_do(jobs: Jobs, url: str) -> None:
+    job = jobs.get()
+    job.whole = False  # its ranks have not created the same groups
+    job.ranks[0].ask("guard_alone", url=url, ranks_s=0.5)
+    answer = job.ranks[0].answer()
+    assert answer.error == "RanksMissing"
+    assert "s for rank 1, which created none" in answer.message
+    assert "create the Checkpointer on every rank" in answer.message
+
+
+def test_a_rank_that_never_comes_to_a_save_is_waited_for_no_longer_than_was_said(jobs: Jobs, url: str) -> None:
+    job = jobs.get()
+    job.whole = False
+    job.call("open", url=url, settings={"ranks_s": 1.0})
+    job.ranks[0].ask("save", wait=False)
+    answer = job.ranks[0].answer()
+    assert answer.error == "RanksMissing" and "rank 0 of 2 waited" in answer.message
+
+
+@pytest.mark.parametrize(("seeds", "steps"), [((1, 2), 0), ((1, 1), 3)], ids=["from the start", "after some steps"])
+def test_ranks_that_hold_different_tables_under_one_name_are_refused(
+    job: Job, url: str, seeds: tuple[int, int], steps: int
+) -> None:
+    for answer in job.outcomes("train_apart", url=url, seeds=seeds, steps=steps):
+        assert answer.error == "ConfigurationError"
+        assert "holds other rows on rank 1 than on rank 0" in answer.message
+    assert not hf.open_run(url).head().entries
+
+
+def test_a_model_that_is_spread_over_ranks_is_refused_with_words(job: Job, url: str) -> None:
+    for answer in job.outcomes("guard_sharded", url=url):
+        assert answer.error == "ConfigurationError"
+        assert "FSDP" in answer.message and "DistributedDataParallel" in answer.message
 
 
 @pytest.mark.parametrize("overlap", [overlap.value for overlap in hf.Overlap])

@@ -104,6 +104,7 @@ class Agent:
         if config.encodes:
             self._threads.write(quantize.warm_up)  # compiling, on a machine that never did, takes longer than a save
         self._save: AgentSave | None = None
+        self._starting = config.starting
         self._arranging = self._start_arranging(Grid.from_dict(config.grid)) if config.grid else None
 
     def _leftovers(self) -> Leftovers:
@@ -140,6 +141,7 @@ class Agent:
             if self._save is not None and not self._save.sealed:
                 self._discard(self._save)
             self._finish_work()
+            self._is_up()
         self._threads.raise_fatal()
 
     def _finish_work(self) -> None:
@@ -163,6 +165,8 @@ class Agent:
         """
         try:
             while (message := self._channel.receive(0.0)) is None:
+                if self._save is None and self._starting is not None:
+                    self._threads.write(self._is_up)  # else when the save that was sealed meanwhile has its own lease
                 watched = [self._channel.fileno()] + ([trainer] if trainer is not None else [])
                 ready = select.select(watched, [], [])[0]
                 if trainer in ready and (message := self._channel.receive(0.0)) is None:
@@ -223,7 +227,15 @@ class Agent:
                 runtime=self._runtime,
             )
         )
+        self._is_up()
         self._committer.publish(save.intent)
+
+    def _is_up(self) -> None:
+        """Nothing that our trainer sealed while we were started is without a lease now."""
+        starting, self._starting = self._starting, None
+        if starting is not None:
+            with suppress(StorageError):  # it expires by itself
+                self._store.delete([starting])
 
     def _frame(self, message: FrameFilled) -> None:
         save = self._save

@@ -144,7 +144,7 @@ def require_same_tables(tables: Sequence[Table], agreement: Agreement) -> None:
         differing = next((a for a, b in zip(ours, theirs, strict=False) if a != b), "their number")
         raise ConfigurationError(
             f"the ranks hold different tables (on rank {agreement.rank}: {differing}): every rank must hold all of "
-            "them, as under DDP. For a model that is spread over ranks, give each part a run of its own"
+            "them, as under DDP. Tables that are spread over ranks are not supported by this release"
         )
 
 

@@ -13,7 +13,7 @@ from holdfast.checkpoint.aliasing import require_memory_of_their_own
 from holdfast.checkpoint.arguments import Place, Policies, Training, require_known_tables, require_same_tables
 from holdfast.checkpoint.buffer import FrameBuffer
 from holdfast.checkpoint.capture import Capture
-from holdfast.checkpoint.chain import Chain, Head
+from holdfast.checkpoint.chain import Chain
 from holdfast.checkpoint.contents import Contents
 from holdfast.checkpoint.fence import Fence
 from holdfast.checkpoint.intending import Intending
@@ -33,6 +33,7 @@ from holdfast.checkpoint.settings import Settings
 from holdfast.checkpoint.sizing import frames_for
 from holdfast.checkpoint.snapshot import pin, unpin
 from holdfast.checkpoint.state import TrainingState
+from holdfast.checkpoint.supported import require_whole
 from holdfast.checkpoint.tables import Table, find_tables
 from holdfast.checkpoint.termination import TerminationFlag
 from holdfast.checkpoint.tracker import Tracker
@@ -46,7 +47,6 @@ class Parts:
     """What a Checkpointer works with."""
 
     store: Store
-    existing: Head | None  # what the run held before
     reader: Reader | None
     tracker: Tracker
     outcomes: Outcomes
@@ -93,13 +93,14 @@ class Assembly:
         self._opened = place.open(settings.retry_s)
         self._store = patient_store(self._opened, retry_s=settings.retry_s, grace_s=settings.grace_s, runtime=runtime)
         self._chain = Chain(self._store, writer=f"rank {agreement.rank} of pid {os.getpid()}", runtime=runtime)
+        require_whole(training.models, training.optimizers)
         self._tables = find_tables(training.models, training.optimizers, training.tables)
         require_memory_of_their_own(self._tables, training.models)
         require_same_tables(self._tables, agreement)
         require_known_tables(policies.precision, self._tables)
         self._state = TrainingState(training.models, training.optimizers, training.extra, self._tables)
         self._reader = Reader(training.loader) if training.loader is not None else None
-        self._existing = self._chain.head(skip_damaged=True)
+        self._chain.head(skip_damaged=True)  # a run that cannot be read is refused before training begins
         self._tracker = Tracker(
             self._tables,
             training.optimizers,
@@ -120,7 +121,6 @@ class Assembly:
         termination = TerminationFlag(install=self._settings.handle_sigterm)
         return Parts(
             store=self._store,
-            existing=self._existing,
             reader=self._reader,
             tracker=self._tracker,
             outcomes=outcomes,
@@ -222,6 +222,7 @@ class Assembly:
             tracker=self._tracker,
             reader=self._reader,
             reserve_bytes=self._settings.reserve_bytes,
+            lease_s=self._settings.lease_s,
             runtime=self._runtime,
         )
 

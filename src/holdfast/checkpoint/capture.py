@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from holdfast.checkpoint.agreement import Agreement
+from holdfast.checkpoint.alike import ROWS, require_same_rows
 from holdfast.checkpoint.changed import ChangedRows, ChangedShares, baseline_row_bytes, delta_row_bytes
 from holdfast.checkpoint.channel import TableSlice
 from holdfast.checkpoint.recorded import encodable
@@ -101,6 +103,21 @@ class Capture:
     def changed(self, stored: Mapping[str, Stored]) -> ChangedShares:
         """How much a delta of this rank would hold now, and how much a restore of it would read above the baseline."""
         return ChangedShares.of(self._changed_rows(table, stored.get(table.name, EXACTLY)) for table in self._tables)
+
+    def require_same_rows(self, agreement: Agreement, *, changed: bool) -> None:
+        """Raise ConfigurationError if the ranks, each of which saves a share, hold different tables under one name.
+
+        ``changed`` compares rows that changed: tables of one seed are alike until then.
+        """
+        require_same_rows(self._tables, agreement, self._some_changed if changed else dict)
+
+    def _some_changed(self) -> dict[str, list[int]]:
+        touched = {table: self._tracker.touched(table, Since.LAST) for table in self._tables}
+        return {
+            table.name: rows.ids(0, table.rows)[:ROWS].tolist()
+            for table, rows in touched.items()
+            if not rows.whole and rows.count(0, table.rows)
+        }
 
     def take(self, intent: Intent, rank: RankState, job: JobState | None) -> Captured:
         """The snapshot of this moment: what is this rank's own and, with ``job``, what is the whole job's.

@@ -45,6 +45,7 @@ class Configure:
     grid: dict[str, Any] | None = None  # how to rearrange increments; None: not at all
     baseline_in_memory: bool = True  # where rows are stored as differences
     encodes: bool = False  # whether rows will have to be encoded
+    starting: str | None = None  # the lease that its trainer holds for it until it is up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from holdfast.checkpoint.agreement import Agreement
 from holdfast.checkpoint.capture import Capture, Captured
 from holdfast.checkpoint.changed import ChangedShares
 from holdfast.checkpoint.news import SharedNews
@@ -44,6 +45,10 @@ class Contents:
     def warm_up(self, stored: Mapping[str, Stored]) -> None:
         """Be ready for checkpoints whose tables are stored like this, and exactly if they are not named."""
         self._capture.warm_up(stored)
+
+    def require_same_rows(self, agreement: Agreement, *, changed: bool) -> None:
+        """Raise ConfigurationError if the ranks hold different tables under one name, by rows that ``changed``."""
+        self._capture.require_same_rows(agreement, changed=changed)
 
     def distrust(self) -> None:
         """Rows that were forgotten here may be missing in the parent: the next checkpoint holds all of them."""

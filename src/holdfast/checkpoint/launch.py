@@ -88,9 +88,9 @@ class Launcher:
         self._store = store  # an object of this process; None: the configuration's URL
         self._runtime = runtime
 
-    def __call__(self, term: int, *, alone: bool) -> Handle:
-        """Another agent; ``alone``: all before it are dead."""
-        config = replace(self._config, term=term, alone=alone)
+    def __call__(self, term: int, *, alone: bool, starting: str | None = None) -> Handle:
+        """Another agent; ``alone``: all before it are dead; ``starting``: the lease that was written for it."""
+        config = replace(self._config, term=term, alone=alone, starting=starting)
         if self._store is None:
             return AgentProcess(self._buffer, config)
         return AgentThread(self._buffer, config, self._store, runtime=self._runtime)

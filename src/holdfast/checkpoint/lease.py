@@ -74,6 +74,20 @@ def live_leases(store: Store, kind: str) -> list[Lease]:
     return leases
 
 
+def announce_agent(store: Store, holder: str, *, ttl_s: float, runtime: Runtime = SYSTEM) -> str | None:
+    """Say that an agent is being started: what its trainer seals meanwhile is not to be fenced off.
+
+    The name of the lease, which the agent deletes when it has its own, or nothing to do; None where it could not be
+    written: then only the protection is missing.
+    """
+    name = f"{PREFIX}writer-{runtime.token()}{runtime.token()}"
+    try:
+        store.put(name, Lease(kind="writer", holder=holder, checkpoints=(), ttl_s=ttl_s).encode())
+    except StorageError:
+        return None
+    return name
+
+
 def remove_expired(store: Store, *, age_s: float = 20 * TTL_S) -> None:
     """Delete leases whose holders died long ago."""
     found = list(store.list(PREFIX))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
+import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.checkpoint.agreement import Agreement
 from holdfast.checkpoint.chain import Chain, Head
 from holdfast.checkpoint.crew import Progress
+from holdfast.checkpoint.lease import announce_agent
 from holdfast.checkpoint.read import find_checkpoint
 from holdfast.checkpoint.reader import Reader
 from holdfast.checkpoint.resume import ModelRestorer, Restored, await_writers, claim, protected, restore_newest
@@ -16,13 +19,15 @@ from holdfast.checkpoint.rng import restore_rng
 from holdfast.checkpoint.state import TrainingState
 from holdfast.checkpoint.tables import Table
 from holdfast.checkpoint.tracker import Tracker
-from holdfast.errors import RunError
+from holdfast.errors import NotResumed, RunError
 from holdfast.format.state import RankState
 from holdfast.runtime import Runtime
 from holdfast.storage import Store
 from holdfast.storage.reserve import keep_reserve
 
 logger = logging.getLogger("holdfast")
+
+_STARTING = 4  # lives of a lease that an agent has to start: on a busy machine it takes long
 
 
 class Returning:
@@ -39,6 +44,7 @@ class Returning:
         tracker: Tracker,
         reader: Reader | None,
         reserve_bytes: int,
+        lease_s: float,
         runtime: Runtime,
     ) -> None:
         self._store = store
@@ -49,17 +55,18 @@ class Returning:
         self._tracker = tracker
         self._reader = reader
         self._reserve_bytes = reserve_bytes
+        self._lease_s = lease_s
         self._runtime = runtime
         self._pending_rng: Mapping[str, Any] | None = None
 
-    def take_over(self, step: int | None = None, *, patience_s: float | None = None) -> int:
+    def take_over(self, step: int | None = None, *, patience_s: float) -> int:
         """Own the run from now on; the term. That of ``step`` must exist: it is looked for before anybody is fenced.
 
         ``patience_s`` is how long a predecessor's agent gets to commit what its trainer had sealed.
         """
         if step is not None:
             find_checkpoint(self._chain.head(skip_damaged=True), step, where=self._store.url)
-        if self._agreement.rank == 0 and patience_s is not None:
+        if self._agreement.rank == 0:
             await_writers(self._store, timeout_s=patience_s, runtime=self._runtime)
         claimed = self._claim().catalog if self._agreement.rank == 0 else None
         return int(self._agreement.broadcast(claimed.term if claimed else None))
@@ -68,6 +75,30 @@ class Returning:
         head = claim(self._chain)
         keep_reserve(self._store, self._reserve_bytes)
         return head
+
+    def begin(self, *, patience_s: float) -> int:
+        """Own a run that holds no checkpoint; the term. Raises NotResumed, on all ranks, if it does by then."""
+        newest = self._newest_step(patience_s) if self._agreement.rank == 0 else None
+        newest = self._agreement.broadcast(newest)
+        if newest is not None:
+            raise NotResumed(
+                f"{self._store.url} already holds checkpoints (up to step {newest}): call resume() before the first "
+                "step, or give this training a URL of its own"
+            )
+        return self.take_over(patience_s=0.0)
+
+    def announce_agent(self) -> str | None:
+        """The lease that keeps others from fencing off what is sealed before the agent is up. Rank 0's is for all."""
+        if self._agreement.rank != 0:
+            return None
+        holder = f"{socket.gethostname()}:{os.getpid()}, whose agent is being started"
+        return announce_agent(self._store, holder, ttl_s=_STARTING * self._lease_s, runtime=self._runtime)
+
+    def _newest_step(self, patience_s: float) -> int | None:
+        """Of the checkpoints that are there once nobody is about to commit one."""
+        await_writers(self._store, timeout_s=patience_s, runtime=self._runtime)
+        head = self._chain.head(skip_damaged=True)
+        return head.entries[-1].info.step if head is not None and head.entries else None
 
     def restore(self, step: int | None, *, strict: bool, progress: Progress | None) -> Restored | None:
         """Read the newest good checkpoint, or that of ``step``, into everything; None where there is none."""

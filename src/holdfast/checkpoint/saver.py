@@ -49,9 +49,11 @@ class Saver:
         self._overlap = overlap
         self._buffer = buffer
         self._runtime = runtime
+        self._compared = False  # the ranks' tables, at the first save
 
     def warm_up(self) -> None:
-        """Training begins: the first save shall wait for nothing that can be done now."""
+        """Training begins: the ranks must hold the same, and the first save wait for nothing that can be done now."""
+        self._contents.require_same_rows(self._agreement, changed=False)
         self._contents.warm_up(self._intending.stored(self._outcomes.position))
 
     def has_news(self) -> bool:
@@ -78,6 +80,9 @@ class Saver:
         if self._agents.fence.is_open:  # of a job of one rank
             self._outcomes.refuse(request.step, self._agents.fence.problem)
             return False
+        if not self._compared:
+            self._compared = True
+            self._contents.require_same_rows(self._agreement, changed=True)
         published = self._agreement.broadcast(self._publishable(request) if leads else None)
         if published is None:
             return False

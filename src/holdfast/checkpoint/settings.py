@@ -26,6 +26,7 @@ class Settings:
     part_timeout_s: float = 1800.0  # how long a rank's part waits for the others'
     agent_timeout_s: float = 120.0  # how long an agent may give no sign of life before it is killed and replaced
     store_timeout_s: float = 600.0  # how much longer than retry_s it may wait for one operation of its store
+    ranks_s: float = 1800.0  # how long a rank waits for the others, where all must come, before it raises
     uploads: int = 2  # frames written at the same time
     niceness: int = 5  # of the agent: training comes first; more, and a save takes long where training takes all CPUs
     handle_sigterm: bool = True
@@ -41,7 +42,7 @@ class Settings:
         for name in _TIMES:
             value = getattr(self, name)
             require(is_finite_number(value) and value >= 0, self, name, "a finite number of at least 0", value)
-        for name in ("lease_s", "agent_timeout_s", "store_timeout_s"):
+        for name in ("lease_s", "agent_timeout_s", "store_timeout_s", "ranks_s"):
             require_duration(self, name, getattr(self, name))
         for name in ("handle_sigterm", "baseline_in_memory"):
             require(isinstance(getattr(self, name), bool), self, name, "True or False", getattr(self, name))

@@ -1,0 +1,71 @@
+"""Says of models that are spread over ranks what is and is not supported, before anything else fails on them.
+
+They are told by the names of their types: what is not imported is not used, and TorchRec may not be installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from torch import nn
+from torch.optim import Optimizer
+
+from holdfast.errors import ConfigurationError
+
+_REMEDY = (
+    "This release saves models of which every rank holds all parameters: one process, DistributedDataParallel, or "
+    "gradients that you exchange yourself. Train this part that way, or keep saving it with "
+    "torch.distributed.checkpoint and give Holdfast the models that are whole on every rank; sharded models will be "
+    "supported by a later release"
+)
+_MODULES = {
+    "torch.distributed.fsdp": "FSDP",
+    "torchrec.distributed": "TorchRec's sharded modules",
+    "torchrec.inference": "TorchRec's sharded modules",
+    "fairscale.nn": "FairScale's sharded modules",
+}
+_TENSORS = {
+    "DTensor": "a DTensor (fully_shard, which is FSDP2, or tensor parallelism)",
+    "ShardedTensor": "a ShardedTensor",
+    "FlatParameter": "a part of FSDP's flat parameters",
+}
+
+
+def require_whole(models: Mapping[str, nn.Module], optimizers: Sequence[Optimizer]) -> None:
+    """Raise ConfigurationError if a model, or what an optimizer holds, is spread over ranks."""
+    for name, what in (*_sharded_modules(models), *_sharded_tensors(models), *_sharded_state(optimizers)):
+        raise ConfigurationError(f"{name} is {what}: its parameters are spread over ranks. {_REMEDY}")
+
+
+def _sharded_modules(models: Mapping[str, nn.Module]) -> Iterator[tuple[str, str]]:
+    for key, model in models.items():
+        for path, module in model.named_modules():
+            for kind in type(module).__mro__:
+                library = next((each for prefix, each in _MODULES.items() if kind.__module__.startswith(prefix)), None)
+                if library is not None:
+                    yield _called("module", key, path), f"one of {library} ({kind.__qualname__})"
+
+
+def _sharded_tensors(models: Mapping[str, nn.Module]) -> Iterator[tuple[str, str]]:
+    for key, model in models.items():
+        for path, tensor in (*model.named_parameters(), *model.named_buffers()):
+            if what := _sharded(tensor):
+                yield _called("parameter", key, path), what
+
+
+def _sharded_state(optimizers: Sequence[Optimizer]) -> Iterator[tuple[str, str]]:
+    for number, optimizer in enumerate(optimizers):
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if what := _sharded(parameter):
+                    yield f"a parameter of optimizer {number}", what
+
+
+def _sharded(tensor: object) -> str | None:
+    kinds = {kind.__name__ for value in (tensor, getattr(tensor, "data", None)) for kind in type(value).__mro__}
+    return next((what for name, what in _TENSORS.items() if name in kinds), None)
+
+
+def _called(what: str, key: str, path: str) -> str:
+    name = ".".join(part for part in (key, path) if part)
+    return f"{what} {name!r}" if name else "the model"
