@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from holdfast.checkpoint.plan import Read, prefix_bytes
-from holdfast.checkpoint.read import Memory, VerifiedReader
+from holdfast.checkpoint.read import ChunkSource, Memory
 from holdfast.codec import Difference
 from holdfast.codec.base import Rows
 from holdfast.codec.chunk import decode_column, escapes_name
 from holdfast.errors import DamagedData
 from holdfast.format.dtypes import torch_dtype
-from holdfast.format.layout import ALIGNMENT, IDS
+from holdfast.format.layout import ALIGNMENT, IDS, Column
 from holdfast.format.rows import chunk_ids
 from holdfast.kernels.rows import RowScatter
 
@@ -44,15 +44,25 @@ class Scratch(threading.local):
         return self._memory[start : start + length].data
 
 
+def _wanted(read: Read, names: Collection[str]) -> list[Column]:
+    """These columns, and what they cannot hold."""
+    wanted = names if read.codecs is None else {*names, *map(escapes_name, names)}
+    return [column for column in read.columns if column.name in wanted]
+
+
+def wanted_ranges(read: Read, names: Collection[str]) -> list[tuple[int, int]]:
+    """The ranges of a chunk that ``read_columns`` reads for these columns."""
+    return read.ranges(_wanted(read, names))
+
+
 def read_columns(
-    reader: VerifiedReader, read: Read, names: Collection[str], memory: Memory | None = None
+    source: ChunkSource, read: Read, names: Collection[str], memory: Memory | None = None
 ) -> dict[str, memoryview]:
     """The bytes of these of a chunk's columns, as far as they are planned, as they are stored; see decode_columns."""
-    wanted = names if read.codecs is None else {*names, *map(escapes_name, names)}
-    columns = [column for column in read.columns if column.name in wanted]
+    columns = _wanted(read, names)
     found: dict[str, memoryview] = {}
     for start, stop in read.ranges(columns):
-        data = reader.chunk(read.bundle, read.chunk.place, start, stop, memory=memory)
+        data = source.chunk(read.bundle, read.chunk.place, start, stop, memory=memory)
         for column in columns:
             if start <= column.offset < stop:
                 begin = column.offset - start

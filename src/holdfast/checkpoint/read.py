@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Protocol
 
 from holdfast.checkpoint.chain import Head
 from holdfast.checkpoint.lease import HeldLease
@@ -26,6 +27,16 @@ logger = logging.getLogger("holdfast")
 
 Parts = tuple[Manifest, ...]
 Memory = Callable[[int], memoryview]  # gives at least so many bytes to read into
+
+
+class ChunkSource(Protocol):
+    """Where chunks come from. What it gives matches its checksums."""
+
+    def chunk(
+        self, bundle: BundleRef, place: Place, start: int, stop: int, *, memory: Memory | None = None
+    ) -> memoryview:
+        """Bytes ``start .. stop`` of a chunk."""
+        ...
 
 
 class VerifiedReader:
@@ -87,17 +98,19 @@ class VerifiedReader:
     ) -> memoryview:
         """Bytes ``start .. stop`` of a chunk, whole blocks of it read and verified; in ``memory`` where given."""
         stop = place.length if stop is None else stop
-        first = start // BLOCK_BYTES
-        low = first * BLOCK_BYTES
-        high = min(-(-stop // BLOCK_BYTES) * BLOCK_BYTES, place.length)
+        low, high = _whole_blocks(place, start, stop)
         directory = self.directory(bundle)
 
         def read() -> memoryview:
             data = self._bytes(bundle.name, place.offset + low, place.offset + high, memory)
-            verify_blocks(data, place.block + first, directory, name=bundle.name)
+            verify_blocks(data, place.block + low // BLOCK_BYTES, directory, name=bundle.name)
             return data
 
         return self._look(bundle.name, read)[start - low : stop - low]
+
+    def held(self, bundle: BundleRef, start: int, stop: int) -> HeldBytes:
+        """Bytes ``start .. stop`` of a bundle, read at once, for the chunks in them."""
+        return HeldBytes(self, bundle, start, self._look(bundle.name, lambda: self._bytes(bundle.name, start, stop)))
 
     def directory(self, bundle: BundleRef) -> Directory:
         """The block checksums of a bundle, from its verified head."""
@@ -129,6 +142,37 @@ class VerifiedReader:
     def _bytes(self, name: str, start: int, stop: int, memory: Memory | None = None) -> memoryview:
         into = memory(stop - start) if memory else None
         return memoryview(self._store.get_range(name, start, stop, into=into))
+
+
+class HeldBytes:
+    """Bytes of a bundle in memory, for chunks that lie in them; what is not there or not right is read by itself."""
+
+    def __init__(self, reader: VerifiedReader, bundle: BundleRef, start: int, data: memoryview) -> None:
+        self._reader = reader
+        self._bundle = bundle
+        self._start = start
+        self._data = data
+
+    def chunk(
+        self, bundle: BundleRef, place: Place, start: int, stop: int, *, memory: Memory | None = None
+    ) -> memoryview:
+        """Bytes ``start .. stop`` of a chunk, whole blocks of it verified."""
+        low, high = _whole_blocks(place, start, stop)
+        begin = place.offset + low - self._start
+        data = self._data[begin : begin + high - low] if begin >= 0 else memoryview(b"")
+        try:
+            if bundle == self._bundle and len(data) == high - low:
+                directory = self._reader.directory(bundle)
+                verify_blocks(data, place.block + low // BLOCK_BYTES, directory, name=bundle.name)
+                return data[start - low : stop - low]
+        except DamagedData:
+            pass  # by itself it is read again before it is believed to be damaged
+        return self._reader.chunk(bundle, place, start, stop, memory=memory)
+
+
+def _whole_blocks(place: Place, start: int, stop: int) -> tuple[int, int]:
+    """The blocks of a chunk that hold these bytes of it."""
+    return start // BLOCK_BYTES * BLOCK_BYTES, min(-(-stop // BLOCK_BYTES) * BLOCK_BYTES, place.length)
 
 
 def _checked(entry: Entry, manifest: Manifest, name: str) -> Manifest:

@@ -8,7 +8,7 @@ So its generations need no order, and no barrier.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -21,7 +21,8 @@ from holdfast.checkpoint.crew import WORKERS, Crew, Progress
 from holdfast.checkpoint.keyframe import key_of, require_key
 from holdfast.checkpoint.pieces import Application, Pieces, apply_pieces
 from holdfast.checkpoint.plan import Read, TablePlan
-from holdfast.checkpoint.read import VerifiedReader
+from holdfast.checkpoint.read import ChunkSource, VerifiedReader
+from holdfast.checkpoint.spans import Span, spans_of
 from holdfast.codec.base import Rows
 from holdfast.format.dtypes import torch_dtype
 from holdfast.format.layout import IDS, padded
@@ -72,7 +73,18 @@ def _write(reader: VerifiedReader, crew: Crew, tables: Iterable[_Table], groups:
                 table.tell(read, application.ids_out, number)
                 crew.count(partial(getattr, read, "size_bytes"))
         rest = [each for each, is_done in zip(group, done, strict=True) if not is_done]
-        crew.do(partial(table.apply, read, number) for table, read, number in rest)
+        spans = spans_of([read for _, read, _ in rest], [table.wanted(read) for table, read, _ in rest])
+        crew.do(partial(_apply, reader, span, rest) for span in spans)
+
+
+def _apply(reader: VerifiedReader, span: Span, work: Sequence[tuple[_Table, Read, int]]) -> int:
+    """Read a span and write the records in it; how many bytes of them."""
+    source = _source(reader, span)
+    return sum(table.apply(read, number, source) for table, read, number in (work[each] for each in span.members))
+
+
+def _source(reader: VerifiedReader, span: Span) -> ChunkSource:
+    return reader.held(span.bundle, span.start, span.stop) if len(span.members) > 1 else reader
 
 
 def _learn_ids(reader: VerifiedReader, crew: Crew, wanted: Sequence[tuple[_Table, Read]]) -> None:
@@ -87,7 +99,15 @@ def _learn_ids(reader: VerifiedReader, crew: Crew, wanted: Sequence[tuple[_Table
             each[0].learn(each[1], application.ids_out)
         else:
             rest.append(each)
-    crew.do((partial(table.read_ids, read) for table, read in rest), alone=not reader.is_remote)
+    spans = spans_of([read for _, read in rest], [(IDS,)] * len(rest))
+    crew.do((partial(_read_ids, reader, span, rest) for span in spans), alone=not reader.is_remote)
+
+
+def _read_ids(reader: VerifiedReader, span: Span, work: Sequence[tuple[_Table, Read]]) -> int:
+    source = _source(reader, span)
+    for table, read in (work[each] for each in span.members):
+        table.read_ids(read, source)
+    return 0
 
 
 def _depth(tables: Iterable[_Table]) -> int:
@@ -100,7 +120,6 @@ class _Table:
     def __init__(self, reader: VerifiedReader, plan: TablePlan, targets: Targets, seen: RowsSeen | None) -> None:
         self.plan = plan
         self.no_writers: dict[str, ColumnWriter] = {}  # for reads of ids alone
-        self._reader = reader
         self._seen = seen
         self._scratch = Scratch()
         self._contest: list[tuple[int, Read]] = []
@@ -147,20 +166,23 @@ class _Table:
             for number, read in self._contest:
                 self._winners.add(read, self._ids.pop(read.key), number)
 
-    def read_ids(self, read: Read) -> int:
+    def read_ids(self, read: Read, source: ChunkSource) -> None:
         """Learn the ids of a chunk in the plain way."""
         self._scratch.begin()
-        found = row_ids(read, read_columns(self._reader, read, {IDS}, self._scratch))
+        found = row_ids(read, read_columns(source, read, {IDS}, self._scratch))
         self.learn(read, np.arange(read.chunk.first, read.chunk.first + read.rows) if found is None else found)
-        return 0
 
-    def apply(self, read: Read, number: int) -> int:
+    def wanted(self, read: Read) -> Collection[str]:
+        """The columns of a chunk to read; its ids are known if they were in a contest."""
+        known = self._winners is not None and self._winners.ids(read) is not None
+        return self._writers.keys() if known else self._writers.keys() | {IDS}
+
+    def apply(self, read: Read, number: int, source: ChunkSource) -> int:
         """Read records and write those of them that no later generation replaces."""
         self._scratch.begin()
         winners = self._winners
         known = winners.ids(read) if winners else None
-        names = self._writers.keys() if known is not None else self._writers.keys() | {IDS}
-        columns = read_columns(self._reader, read, names, self._scratch)
+        columns = read_columns(source, read, self.wanted(read), self._scratch)
         ids = row_ids(read, columns) if known is None else known
         chosen = winners.chosen(ids, number) if winners and read.contested and ids is not None else None
         values = decode_columns(read, columns, lambda: self._baseline.rows(read, ids))
