@@ -282,7 +282,7 @@ def test_an_agent_whose_store_never_answers_is_replaced_and_commits_nothing_when
 def test_waiting_for_a_save_is_told_with_what_the_agent_does(told: pytest.LogCaptureFixture) -> None:
     store = FaultyStore(MemoryStore())
     gate = Gate(store)
-    training = Training(store, agent_timeout_s=1e9)
+    training = Training(store, agent_timeout_s=1e9, store_timeout_s=1e9)
     with training.guard:
         training.guard.resume()
         training.step()
