@@ -28,6 +28,8 @@ HoldfastError
 
 from __future__ import annotations
 
+from holdfast.printable import printable, printable_lines
+
 
 class HoldfastError(Exception):
     """Base of every error raised on purpose by Holdfast."""
@@ -77,9 +79,8 @@ class DamagedData(HoldfastError):
     """Bytes in the store do not match the checksum or digest that names them."""
 
     def __init__(self, object_name: str, what: str) -> None:
-        super().__init__(f"{object_name}: {what}")
-        self.object_name = object_name
-        self.what = what
+        self.object_name, self.what = printable(object_name), printable_lines(what)  # it may quote what it found
+        super().__init__(f"{self.object_name}: {self.what}")
 
 
 class UnreadableData(DamagedData):

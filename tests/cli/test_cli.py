@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import holdfast as hf
+from holdfast.checkpoint.lease import Lease
 from holdfast.cli import app
 from tests.tiny import Tiny, build, same, train_step
 
@@ -247,3 +248,18 @@ def test_help_and_version_do_not_wait_for_torch() -> None:
     subprocess.run([sys.executable, "-c", check], check=True, timeout=60)
     assert holdfast("--version") == f"holdfast {hf.__version__}\n"
     assert "prune" in holdfast("--help")
+
+
+def test_tags_and_names_with_terminal_escapes_and_markup_are_shown_as_they_are(tmp_path: Path) -> None:
+    url = tmp_path / "run"
+    model, optimizers = build()
+    with hf.Checkpointer(url, model=model, optimizer=optimizers, save=hf.Never()) as guard:
+        guard.step(loss=train_step(model, optimizers, 0))
+        guard.save(tag="\x1b[2J[bold]best[/bold]\rhidden\nrow", wait=True)
+    lease = Lease(kind="reader", holder="\x1b]0;owned\x07host:1", checkpoints=(), ttl_s=1e6)
+    hf.open_run(url).store.put("leases/reader-0000000000000001", lease.encode())
+    shown = r"\x1b[2J[bold]best[/bold]\x0dhidden\x0arow"
+    for command in ("ls", "show"):
+        assert shown in holdfast(command, url)
+    assert r"\x1b]0;owned\x07host:1" in holdfast("show", url)
+    assert json.loads(holdfast("ls", url, "--json"))[-1]["tag"] == "\x1b[2J[bold]best[/bold]\rhidden\nrow"

@@ -10,15 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from holdfast.checkpoint.chunk_ids import checked_ids
 from holdfast.checkpoint.plan import Read, prefix_bytes
 from holdfast.checkpoint.read import ChunkSource, Memory
 from holdfast.codec import Difference
 from holdfast.codec.base import Rows
 from holdfast.codec.chunk import decode_column, escapes_name
-from holdfast.errors import DamagedData
 from holdfast.format.dtypes import torch_dtype
 from holdfast.format.layout import ALIGNMENT, IDS, Column
-from holdfast.format.rows import chunk_ids
 from holdfast.kernels.rows import RowScatter
 
 Ids = NDArray[np.int64]
@@ -71,13 +70,11 @@ def read_columns(
 
 
 def row_ids(read: Read, columns: Mapping[str, memoryview]) -> Ids | None:
-    """The ids in a chunk's columns; None for a contiguous one. Ids that the table does not have are refused."""
-    if read.chunk.ids is None:
+    """The ids in a chunk's columns; None for a contiguous one. Ids that are not the chunk's rows are refused."""
+    chunk = read.chunk
+    if chunk.ids is None:
         return None
-    ids = chunk_ids(read.rows, read.chunk.first, read.chunk.ids, columns[IDS])
-    if len(ids) and int(ids.max()) >= read.part.spec.rows:
-        raise DamagedData(read.bundle.name, f"holds row {int(ids.max())} of {read.part.spec.rows}")
-    return ids
+    return checked_ids(chunk, columns[IDS], name=read.bundle.name)[: read.rows]
 
 
 def decode_columns(
@@ -92,7 +89,8 @@ def decode_columns(
         if spec.name in columns:
             codec, escapes = codecs[spec.name], columns.get(escapes_name(spec.name), memoryview(b""))
             beside = baseline_rows() if isinstance(codec, Difference) else None
-            decoded[spec.name] = decode_column(spec, codec, columns[spec.name], escapes, read.rows, beside).data
+            found = decode_column(spec, codec, columns[spec.name], escapes, read.rows, beside, name=read.bundle.name)
+            decoded[spec.name] = found.data
     return decoded
 
 

@@ -69,7 +69,7 @@ class KeyChunk:
             else memoryview(b"")
             for each in (name, escapes_name(name))
         )
-        return first_rows(self.column, self.codec, records, escapes, chunk.rows)
+        return first_rows(self.column, self.codec, records, escapes, chunk.rows, name=self.bundle.name)
 
 
 class KeyTable:

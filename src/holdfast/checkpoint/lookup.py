@@ -91,9 +91,8 @@ def _decoded(
     escapes = memoryview(b"")
     if codec.escaped(records, dim, spec.dtype).any():  # which of the escapes they are, only all records tell
         column = read_columns(reader, read._replace(rows=read.chunk.rows), {spec.name})
-        every = first_rows(
-            spec, codec, column[spec.name], column.get(escapes_name(spec.name), escapes), read.chunk.rows
-        )
+        kept_rows = column.get(escapes_name(spec.name), escapes)
+        every = first_rows(spec, codec, column[spec.name], kept_rows, read.chunk.rows, name=read.bundle.name)
         kept = np.cumsum(codec.escaped(every.records, dim, spec.dtype)) - 1
         flagged = codec.escaped(records, dim, spec.dtype)
         escapes = every.escapes[kept[rows.numpy()[flagged]]].reshape(-1).data

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from holdfast.checkpoint.chain import Head
+from holdfast.checkpoint.joining import JoinedPart, check_parts
 from holdfast.checkpoint.plan import TablePlan
 from holdfast.checkpoint.planning import Part, Source, plan_tables
 from holdfast.checkpoint.read import VerifiedReader, lineage
 from holdfast.errors import DamagedData
 from holdfast.format.catalog import Entry, Ref
+from holdfast.format.manifest import Manifest
+from holdfast.types import Kind
 
 _Known = Mapping[str, Source]  # by the digest of the record or manifest that it is a copy of
 
@@ -48,14 +51,28 @@ def _outlined(reader: VerifiedReader, head: Head, baseline: str) -> _Known:
 def _parts(reader: VerifiedReader, entry: Entry, known: _Known) -> Sequence[Part]:
     """What each writer saved of a checkpoint."""
     if (source := _source(entry, known, entry.record.digest)) is not None:
-        return [source]
+        return [source] if _is_whole(entry, [source]) else reader.parts(entry)
     if not known:
         return reader.parts(entry)
     record = reader.record(entry)
-    if record.manifest is not None:
-        return reader.parts(entry, record)
     sources = [_source(entry, known, ref.digest) for ref in record.parts]
-    return [source or reader.part(entry, ref) for source, ref in zip(sources, record.parts, strict=True)]
+    if record.manifest is not None or not any(sources):
+        return reader.parts(entry, record)
+    parts = [source or reader.part(entry, ref) for source, ref in zip(sources, record.parts, strict=True)]
+    return parts if _is_whole(entry, parts) else reader.parts(entry, record)
+
+
+def _is_whole(entry: Entry, parts: Sequence[Part]) -> bool:
+    """Whether these, some of them out of an outline, are all of a checkpoint; an outline that lacks some is no use."""
+    if len(parts) == 1 and isinstance(alone := parts[0], Source) and entry.info.kind is not Kind.FULL:
+        outline, part = alone
+        return outline.stands_alone(part) and outline.rows_of(part) == entry.info.rows_written
+    joined = [JoinedPart.of(part) if isinstance(part, Manifest) else JoinedPart.outlined(*part) for part in parts]
+    try:
+        check_parts(entry, joined)
+    except DamagedData:
+        return False
+    return True
 
 
 def _source(entry: Entry, known: _Known, digest: str) -> Source | None:

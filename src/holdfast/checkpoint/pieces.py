@@ -118,7 +118,6 @@ class _Target(NamedTuple):
     widths: tuple[int, ...]  # of all columns, bytes of a row
     wanted: tuple[bool, ...]
     addresses: tuple[int, ...]  # of row 0 in memory; 0 for columns that are not wanted
-    rows: int
     newest: int  # address of the newest generation of each row; 0 where nothing is contested
     newest_width: int
 
@@ -136,7 +135,7 @@ class _Target(NamedTuple):
                     return None
                 addresses[number] = scatter.address
         width = 1 if newest is None else newest.itemsize
-        return cls(widths, wanted, tuple(addresses), spec.rows, 0 if newest is None else newest.ctypes.data, width)
+        return cls(widths, wanted, tuple(addresses), 0 if newest is None else newest.ctypes.data, width)
 
 
 def _alike(reader: VerifiedReader, lots: Iterable[_Lot]) -> list[_Alike]:
@@ -181,7 +180,9 @@ class _Alike:
                 self._rows,
                 self._columns.ctypes.data + columns[0].nbytes * np.arange(len(paths)),
                 np.full_like(paths, columns.shape[1]),
-                self._of_table([target.rows for target in targets]),
+                self._of("last") - self._of("first"),
+                self._of("rows"),
+                *self._segments(),
                 *self._newest(),
             ],
             axis=1,
@@ -198,7 +199,7 @@ class _Alike:
     def _places(self) -> tuple[Numbers, Numbers, NDArray[np.bool_]]:
         """Offset, width and target of each wanted column; how much to read; whether that is one range."""
         all_rows = self._of("rows")
-        offset, stop = _padded(all_rows * self._ids), self._rows * self._ids
+        offset, stop = _padded(all_rows * self._ids), all_rows * self._ids
         is_one = np.ones(len(all_rows), dtype=bool)
         found: list[Numbers] = []
         for number, (width, is_wanted) in enumerate(zip(self._targets[0].widths, self._targets[0].wanted, strict=True)):
@@ -211,6 +212,18 @@ class _Alike:
         lengths = np.minimum(stop // -BLOCK_BYTES * -BLOCK_BYTES, self._of("length"))
         columns = np.stack(found, axis=1) if found else np.zeros((len(all_rows), 0, 3), dtype=np.int64)
         return columns, lengths, is_one
+
+    def _segments(self) -> list[Numbers]:
+        """Addresses of where the segments of each chunk begin, and how many these are; all ids are one without any."""
+        counts = self._of("segments")
+        first = np.cumsum(self._outline.chunks["segments"])[self._at] - counts
+        rows = self._outline.segments[:, 1].astype(np.int64)
+        sums = np.cumsum(np.concatenate([np.zeros(1, dtype=np.int64), rows]))
+        own = np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+        starts = sums[own] - np.repeat(sums[first], counts)
+        self._starts = np.concatenate([np.zeros(1, dtype=np.int64), starts])
+        places = np.where(counts > 0, 1 + np.cumsum(counts) - counts, 0)
+        return [_address(self._starts) + 8 * places, np.maximum(counts, 1)]
 
     def _newest(self) -> list[Numbers]:
         """The last fields: the newest generation of each row, for contested reads; the generation; where ids go."""

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from holdfast.codec import Baseline, Difference
 from holdfast.codec.chunk import Codecs, codecs_of, stored_columns
 from holdfast.format.bundle import BLOCK_BYTES
-from holdfast.format.layout import Column
+from holdfast.format.layout import IDS, Column
 from holdfast.format.manifest import BundleRef, RowsChunk
 from holdfast.format.outline import Outline, Share
 from holdfast.types import CheckpointInfo, TableSpec
@@ -102,8 +102,11 @@ class Read(NamedTuple):
 
 
 def prefix_bytes(column: Column, rows: int) -> int:
-    """Bytes of a column that belong to the first ``rows`` rows; of escapes, whose rows are not known yet, all."""
-    if not column.per_row:
+    """Bytes of a column that the first ``rows`` rows need.
+
+    All of the escapes, whose rows are not known yet, and all ids: only all of them tell whether they are right.
+    """
+    if not column.per_row or column.name == IDS:
         return column.length
     return column.length // column.shape[0] * rows if column.shape[0] else 0
 

@@ -11,8 +11,10 @@ from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
 from holdfast.checkpoint.chain import Head
+from holdfast.checkpoint.joining import JoinedPart, check_parts
 from holdfast.checkpoint.lease import HeldLease
 from holdfast.checkpoint.second_look import SecondLook
+from holdfast.codec.lengths import check_lengths, of_manifest, of_outline
 from holdfast.errors import AccessDenied, CheckpointNotFound, DamagedData, StorageFull
 from holdfast.format.bundle import BLOCK_BYTES, Directory, read_directory, verify_blocks
 from holdfast.format.catalog import Entry, Record, Ref
@@ -50,6 +52,11 @@ class VerifiedReader:
         self._directories: dict[str, Directory] = {}
 
     @property
+    def store(self) -> Store:
+        """What it reads."""
+        return self._store
+
+    @property
     def is_remote(self) -> bool:
         """Whether reading is waiting for the network."""
         return "://" in self._store.url and not self._store.url.startswith(("file:", "memory:"))
@@ -67,8 +74,12 @@ class VerifiedReader:
         """A checkpoint's manifests, one of each writer; its record, if it was read already."""
         record = record or self.record(entry)
         if record.manifest is not None:
-            return (_checked(entry, Manifest.from_json(record.manifest, name=entry.record.name), entry.record.name),)
-        return tuple(self.part(entry, part) for part in record.parts)
+            name = entry.record.name
+            parts: Parts = (_checked(entry, Manifest.from_json(record.manifest, name=name), name),)
+        else:
+            parts = tuple(self.part(entry, part) for part in record.parts)
+        check_parts(entry, [JoinedPart.of(part) for part in parts])
+        return parts
 
     def record(self, entry: Entry) -> Record:
         """A checkpoint's record."""
@@ -84,6 +95,7 @@ class VerifiedReader:
     def outline(self, ref: Ref) -> Outline:
         """An outline; the block checksums in it need not be read any more."""
         outline = decode_outline(self._object(ref), name=ref.name)
+        check_lengths(of_outline(outline), name=ref.name)
         self._directories |= outline.directories
         return outline
 
@@ -133,8 +145,8 @@ class VerifiedReader:
     def _object(self, ref: Ref) -> memoryview:
         def read() -> memoryview:
             data = memoryview(self._store.get(ref.name))
-            if digest(data) != ref.digest:
-                raise DamagedData(ref.name, "does not match the digest in what refers to it")
+            if digest(data) != ref.digest or len(data) != ref.size_bytes:
+                raise DamagedData(ref.name, "does not match the size and digest in what refers to it")
             return data
 
         return self._look(ref.name, read)
@@ -178,6 +190,7 @@ def _whole_blocks(place: Place, start: int, stop: int) -> tuple[int, int]:
 def _checked(entry: Entry, manifest: Manifest, name: str) -> Manifest:
     if manifest.checkpoint != entry.info.id:
         raise DamagedData(name, f"belongs to checkpoint {manifest.checkpoint}")
+    check_lengths(of_manifest(manifest), name=name)
     return manifest
 
 
@@ -189,6 +202,8 @@ def lineage(head: Head, checkpoint: str) -> tuple[Entry, ...]:
     while wanted is not None:
         if wanted not in entries:
             raise CheckpointNotFound(f"checkpoint {checkpoint} stands on {wanted}, which the run no longer holds")
+        if len(chain) == len(entries):
+            raise DamagedData(head.ref.name, f"says that checkpoint {wanted} stands on itself")
         chain.append(entries[wanted])
         wanted = entries[wanted].info.base
     return tuple(reversed(chain))

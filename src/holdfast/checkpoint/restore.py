@@ -24,6 +24,7 @@ from holdfast.checkpoint.plan import Read, TablePlan
 from holdfast.checkpoint.read import ChunkSource, VerifiedReader
 from holdfast.checkpoint.spans import Span, spans_of
 from holdfast.codec.base import Rows
+from holdfast.errors import DamagedData
 from holdfast.format.dtypes import torch_dtype
 from holdfast.format.layout import IDS, padded
 from holdfast.format.manifest import Manifest
@@ -55,6 +56,8 @@ def restore_rows(
         for table in arranged:
             table.settle()
         _write(reader, crew, arranged, [range(1, _depth(arranged))])
+    for table in arranged:
+        table.check_once()
 
 
 def _write(reader: VerifiedReader, crew: Crew, tables: Iterable[_Table], groups: Sequence[Sequence[int]]) -> None:
@@ -125,6 +128,7 @@ class _Table:
         self._contest: list[tuple[int, Read]] = []
         self._ids: dict[tuple[str, int], Ids] = {}
         self._winners: Winners | None = None
+        self._once = WrittenOnce(plan.spec.rows) if plan.arranged else None
         self._baseline = BaselineRows(reader, plan, targets)
         self._writers = {
             column.name: ColumnWriter(targets[column.name], column.dtype, column.row_shape)
@@ -139,12 +143,13 @@ class _Table:
     def application(self, read: Read, number: int) -> Application:
         """What to do with records, for threads that need no GIL."""
         told = self._seen is not None and (number > 0 or not self.plan.baseline) and not read.part.whole
+        counted = self._once is not None and number > 0
         return Application(
             read=read,
             number=number,
             writers=self._writers,
             newest=self._winners.newest if self._winners else None,
-            ids_out=np.empty(read.rows, dtype=np.int64) if told else None,
+            ids_out=np.empty(read.rows, dtype=np.int64) if told or counted else None,
         )
 
     def contest(self) -> Iterator[Read]:
@@ -191,8 +196,19 @@ class _Table:
         self.tell(read, ids, number)
         return read.size_bytes
 
+    def check_once(self) -> None:
+        """Every row above the first generation was written once, or the records say wrong things of each other."""
+        if self._once is not None and not self._once.holds:
+            newest = self.plan.generations[-1] or self.plan.generations[0]
+            name = newest[0].checkpoint if newest else self.plan.spec.name
+            raise DamagedData(name, f"stands on increments in which rows of table {self.plan.spec.name} live twice")
+
     def tell(self, read: Read, ids: Ids | None, number: int) -> None:
         """These rows are restored from above the baseline."""
+        if self._once is not None and number:
+            where = np.arange(read.chunk.first, read.chunk.first + read.rows) if ids is None else ids
+            chosen = self._winners.chosen(where, number) if self._winners and read.contested else None
+            self._once.add(where if chosen is None else where[chosen])
         if self._seen is not None and (number or not self.plan.baseline):
             self._seen(self.plan.spec.name, None if read.part.whole or ids is None else torch.from_numpy(ids))
 
@@ -218,6 +234,27 @@ class BaselineRows:
         found = self._target.index_select(0, torch.from_numpy(ids).to(self._target.device)).cpu()
         found = found.reshape(len(ids), -1)
         return found.view(torch.int16).numpy().view(np.uint16) if found.dtype == torch.bfloat16 else found.numpy()
+
+
+class WrittenOnce:
+    """The rows of a table that were written, to know that none was twice: eight bytes for each. For several threads."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self._written: list[Ids] = []
+
+    def add(self, ids: Ids) -> None:
+        """These rows are written."""
+        self._written.append(ids)
+
+    @property
+    def holds(self) -> bool:
+        """Whether no row was written twice."""
+        if not self._written:
+            return True
+        ids, seen = np.concatenate(self._written), np.zeros(self._rows, dtype=np.bool_)
+        seen[ids] = True
+        return int(np.count_nonzero(seen)) == len(ids)
 
 
 class Winners:

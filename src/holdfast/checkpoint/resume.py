@@ -30,6 +30,7 @@ from holdfast.format.catalog import Entry
 from holdfast.format.document import parse
 from holdfast.format.dtypes import code_of
 from holdfast.format.state import JobState, RankState, SharedState
+from holdfast.printable import printable
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store
 from holdfast.types import CheckpointInfo, TableSpec
@@ -55,10 +56,12 @@ def await_writers(store: Store, *, timeout_s: float, runtime: Runtime = SYSTEM) 
     told = False
     while leases := live_leases(store, "writer"):
         if runtime.monotonic_s() > deadline_s:
-            logger.warning("no longer waiting for %s: it is fenced off and commits nothing more", leases[0].holder)
+            logger.warning(
+                "no longer waiting for %s: it is fenced off and commits nothing more", printable(leases[0].holder)
+            )
             return
         if not told:
-            logger.warning("waiting for %s to finish the checkpoint it is writing", leases[0].holder)
+            logger.warning("waiting for %s to finish the checkpoint it is writing", printable(leases[0].holder))
             told = True
         runtime.sleep(_POLL_S)
 

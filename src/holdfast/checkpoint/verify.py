@@ -1,17 +1,24 @@
-"""Reads every byte of a run and compares it with the checksum or digest that names it."""
+"""Reads every byte of a run, compares it with the checksum or digest that names it, and what is said with what is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
+
+import numpy as np
 
 from holdfast.checkpoint.chain import Chain, Head
+from holdfast.checkpoint.chunk_ids import checked_ids
 from holdfast.checkpoint.crew import WORKERS, Progress
-from holdfast.checkpoint.read import VerifiedReader, lineage
+from holdfast.checkpoint.read import Parts, VerifiedReader, lineage
 from holdfast.checkpoint.saved_state import read_saved
 from holdfast.checkpoint.second_look import SecondLook
+from holdfast.checkpoint.verify_outline import check_outline
+from holdfast.checkpoint.verify_standing import Standing, check_replaced, tips
+from holdfast.codec.chunk import codecs_of, dim_of, stored_columns
 from holdfast.errors import DamagedData, ObjectNotFound
 from holdfast.format.catalog import (
     CATALOG_PREFIX,
@@ -22,10 +29,12 @@ from holdfast.format.catalog import (
     intent_name,
 )
 from holdfast.format.history import decode_page
-from holdfast.format.manifest import Manifest
+from holdfast.format.manifest import BundleRef, Manifest, RowsChunk
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store
-from holdfast.types import Doubt
+from holdfast.types import ColumnSpec, Doubt
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +72,18 @@ def verify_run(
     """Every problem in every kept checkpoint and in the catalogs, older ones too: they are what a run falls back on."""
     reader, look = VerifiedReader(store, runtime=runtime), SecondLook(store, runtime)
     problems = {problem.object_name: problem for problem in _verify_chain(store, look, runtime)}
-    problems |= {problem.object_name: problem for problem in _verify_outlines(store, chain, runtime)}
     damaged, entries = set(), _entries(chain)
-    for entry in entries:
-        found = list(_verify_checkpoint(reader, entry, progress))
-        damaged |= {entry.info.id} if found else set()
-        for problem in (*_verify_intent(store, look, entry), *found):
-            problems.setdefault(problem.object_name, problem)
+    known: dict[str, Parts] = {}  # of those that are as they were written
+    with ThreadPoolExecutor(WORKERS, thread_name_prefix="holdfast-verify") as pool:
+        for entry in entries:
+            found = list(_verify_checkpoint(reader, pool, entry, known, progress))
+            damaged |= {entry.info.id} if found else set()
+            for problem in (*_verify_intent(store, look, entry), *found):
+                problems.setdefault(problem.object_name, problem)
+    head = _head(chain)
+    for problem in _verify_together(reader, head, known, runtime) if head else ():
+        damaged |= {problem.checkpoint} if problem.checkpoint else set()
+        problems.setdefault(problem.object_name, problem)
     whole = {entry.info.id for entry in entries} - damaged
     return Verification(problems=tuple(problems.values()), whole=frozenset(whole), damaged=frozenset(damaged))
 
@@ -95,32 +109,53 @@ def _verify_chain(store: Store, look: SecondLook, runtime: Runtime) -> Iterator[
     yield from _check(None, Chain(store, runtime=runtime).head)
 
 
-def _verify_outlines(store: Store, chain: Chain, runtime: Runtime) -> Iterator[Problem]:
-    """Each by itself, with a reader of its own: what a bundle's head says is read from there."""
-    head = _head(chain)
-    for each in head.catalog.outlines if head else ():
-        reader = VerifiedReader(store, runtime=runtime)
-        yield from _check(each.baseline, partial(reader.outline, each.ref))
+def _verify_together(
+    reader: VerifiedReader, head: Head, known: Mapping[str, Parts], runtime: Runtime
+) -> Iterator[Problem]:
+    """What checkpoints say of each other, and outlines of checkpoints."""
+    if head.catalog.head is not None and head.catalog.head not in head.by_id:
+        yield Problem(checkpoint=None, object_name=head.ref.name, what=f"lacks its head, {head.catalog.head}")
+    standing = Standing(reader, head, known)
+    for entry in head.entries:
+        yield from _check(entry.info.id, partial(standing.check, entry))
+    yield from _check(None, standing.check_priority)
+    for entry in tips(head):
+        yield from _check(entry.info.id, partial(check_replaced, reader, head, entry, known))
+    for each in head.catalog.outlines:
+        fresh = VerifiedReader(reader.store, runtime=runtime)
+        yield from _check(None, partial(check_outline, reader, fresh, head, each, known))
 
 
 def _verify_intent(store: Store, look: SecondLook, entry: Entry) -> Iterator[Problem]:
     """Which no restore needs."""
     name = intent_name(entry.info.id)
-    yield from _check(entry.info.id, partial(_decode, store, look, Intent.decode, name))
+    intents: list[Intent] = []
+    yield from _check(entry.info.id, lambda: intents.append(_decode(store, look, Intent.decode, name)))
+    for intent in intents:
+        info = entry.info
+        said = (intent.checkpoint, intent.step, intent.term, intent.kind, intent.parent, intent.base)
+        if said != (info.id, info.step, info.term, info.kind, info.parent, info.base):
+            yield Problem(checkpoint=info.id, object_name=name, what="does not say what the catalog says of its save")
 
 
-def _verify_checkpoint(reader: VerifiedReader, entry: Entry, progress: Progress | None) -> Iterator[Problem]:
+def _verify_checkpoint(
+    reader: VerifiedReader, pool: Executor, entry: Entry, known: dict[str, Parts], progress: Progress | None
+) -> Iterator[Problem]:
+    """Its own objects. Where they are as they were written, its parts become ``known``."""
     checkpoint = entry.info.id
     parts: list[Manifest] = []
     yield from _check(checkpoint, lambda: parts.extend(reader.parts(entry)))
-    with ThreadPoolExecutor(WORKERS, thread_name_prefix="holdfast-verify") as pool:
-        for manifest in parts:
-            reads = _reads(reader, manifest)
-            checks = pool.map(partial(_unless_bad, checkpoint, set()), reads)
-            for read, problems in zip(reads, checks, strict=True):
-                yield from problems
-                if progress and not problems:
-                    progress(read.size_bytes)
+    is_whole = bool(parts)
+    for manifest in parts:
+        reads = _reads(reader, manifest)
+        checks = pool.map(partial(_unless_bad, checkpoint, set()), reads)
+        for read, problems in zip(reads, checks, strict=True):
+            yield from problems
+            is_whole = is_whole and not problems
+            if progress and not problems:
+                progress(read.size_bytes)
+    if is_whole:
+        known[checkpoint] = tuple(parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,18 +178,34 @@ def _unless_bad(checkpoint: str, bad: set[str], read: _Read) -> list[Problem]:
 
 def _reads(reader: VerifiedReader, manifest: Manifest) -> list[_Read]:
     """What to read of a part: the bundles' heads, the chunks, and the state tree as a whole."""
-    places = [chunk.place for table in manifest.tables for chunk in table.chunks]
-    places += [chunk.place for chunk in manifest.state]
-    reads = [_Read(object_name=b.name, size_bytes=0, act=partial(reader.directory, b)) for b in manifest.bundles]
-    for place in places:
-        bundle = manifest.bundles[place.bundle]
-        act = partial(reader.chunk, bundle, place)
-        reads.append(_Read(object_name=bundle.name, size_bytes=place.length, act=act))
+    bundles = manifest.bundles
+    reads = [_Read(object_name=b.name, size_bytes=0, act=partial(reader.directory, b)) for b in bundles]
+    for table in manifest.tables:
+        for chunk in table.chunks:
+            act = partial(_check_rows, reader, bundles[chunk.place.bundle], table.spec.columns, chunk)
+            reads.append(_Read(object_name=bundles[chunk.place.bundle].name, size_bytes=chunk.place.length, act=act))
+    state_bytes = sum(chunk.place.length for chunk in manifest.state)
     state = partial(read_saved, reader, manifest)
-    return [*reads, _Read(object_name=manifest.checkpoint, size_bytes=0, act=state)]
+    return [*reads, _Read(object_name=manifest.checkpoint, size_bytes=state_bytes, act=state)]
 
 
-def _decode(store: Store, look: SecondLook, decode: Callable[..., object], name: str) -> object:
+def _check_rows(reader: VerifiedReader, bundle: BundleRef, specs: tuple[ColumnSpec, ...], chunk: RowsChunk) -> None:
+    """Read all of a chunk; its ids must be its rows, and of its records so many escaped as it says."""
+    data = reader.chunk(bundle, chunk.place)
+    checked_ids(chunk, data, name=bundle.name)
+    codecs = codecs_of(chunk.codec)
+    if codecs is None:
+        return
+    placed = {each.name: each for each in stored_columns(specs, chunk.rows, chunk.ids, chunk.codec, chunk.escapes)}
+    for spec, kept in zip(specs, chunk.escapes, strict=True):
+        column, codec = placed[spec.name], codecs[spec.name]
+        records = np.frombuffer(data[column.offset : column.offset + column.length], dtype=np.uint8)
+        flags = codec.escaped(records.reshape(chunk.rows, -1), dim_of(spec), spec.dtype)
+        if int(np.count_nonzero(flags)) != kept:
+            raise DamagedData(bundle.name, f"has {np.count_nonzero(flags)} escapes of {spec.name}, not {kept}")
+
+
+def _decode(store: Store, look: SecondLook, decode: Callable[..., T], name: str) -> T:
     return look(name, lambda: decode(store.get(name), name=name))
 
 

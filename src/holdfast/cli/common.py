@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 from rich.console import Console
+from rich.text import Text
 from typer.core import TyperGroup
 
 from holdfast import __version__
 from holdfast.errors import HoldfastError
+from holdfast.printable import printable_lines
 
 if TYPE_CHECKING:
     from holdfast.run import Run
@@ -69,9 +71,17 @@ def errors() -> Console:
     return _console(stderr=True)
 
 
+class _PlainConsole(Console):
+    """Shows text as it is: markup means nothing in it, and what would steer the terminal is written out."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Every string comes by here, those in tables and titles, too."""
+        return super().render_str(printable_lines(text), **options)
+
+
 def _console(*, stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
-    return Console(
+    return _PlainConsole(
         stderr=stderr, width=None if stream.isatty() else _PIPE_WIDTH, markup=False, highlight=False, emoji=False
     )
 

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 
 from holdfast.cli.common import errors
+from holdfast.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +75,7 @@ def when(seconds: float) -> str:
 
 def measured(metrics: Mapping[str, float]) -> str:
     """Metrics in one cell."""
-    return " ".join(f"{name}={value:.4g}" for name, value in metrics.items())
+    return " ".join(f"{printable(name)}={value:.4g}" for name, value in metrics.items())
 
 
 def checkpoints(number: int) -> str:

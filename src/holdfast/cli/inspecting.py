@@ -12,6 +12,7 @@ from rich.table import Table
 from holdfast.cli.common import StepOption, StoreOptions, UrlArgument, opened, output
 from holdfast.cli.drawing import as_json, checkpoints, count, label, measured, share, size, table, when
 from holdfast.cli.grid import drawn_grid
+from holdfast.printable import printable
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.export import TableDifference
@@ -76,7 +77,7 @@ def _checkpoints(listed: list[CheckpointInfo]) -> Table:
             size(info.size_bytes),
             share(info.size_bytes, info.full_bytes),
             when(info.created_s),
-            " ".join(filter(None, [info.standing, info.tag, measured(info.metrics)])),
+            " ".join(filter(None, [info.standing, printable(info.tag or ""), measured(info.metrics)])),
             style="dim" if info.abandoned else None,
         )
     return drawn
@@ -95,11 +96,12 @@ def _run(summary: RunSummary) -> RenderableType:
     facts = {
         "run": summary.run,
         "term": str(summary.term),
-        "last_commit": f"catalog {summary.catalog} ({summary.reason}) by {summary.writer}, {when(summary.committed_s)}",
+        "last_commit": f"catalog {summary.catalog} ({printable(summary.reason)}) by {printable(summary.writer)}, "
+        f"{when(summary.committed_s)}",
         "head": summary.head or "none",
         "checkpoints": f"{summary.checkpoints}{abandoned}, {size(summary.kept_bytes)}",
         "garbage_waiting": ", ".join(dict.fromkeys(item.folder for item in summary.garbage)) or "none",
-        "leases": ", ".join(f"{lease.kind} {lease.holder}" for lease in summary.leases) or "none",
+        "leases": ", ".join(f"{lease.kind} {printable(lease.holder)}" for lease in summary.leases) or "none",
     }
     if summary.priority_saves:
         facts["priority_saves"] = (
@@ -122,7 +124,7 @@ def _checkpoint(summary: RunSummary) -> RenderableType:
         stands_on=", ".join(label(base) for base in summary.lineage[:-1]) or "nothing: it is a baseline",
         restore_reads=f"at most {size(summary.restore_bytes)}",
         created=when(info.created_s),
-        tag=info.tag or "",
+        tag=printable(info.tag or ""),
         metrics=measured(info.metrics),
         **lost,
     )
@@ -133,7 +135,7 @@ def _tables(summary: RunSummary) -> RenderableType:
     for each in summary.tables:
         weight = each.spec.columns[0]
         drawn.add_row(
-            each.spec.name,
+            printable(each.spec.name),
             count(each.spec.rows),
             "×".join(map(str, weight.row_shape)),
             weight.dtype,
@@ -158,7 +160,7 @@ def _differences(differences: list[TableDifference], first: int, second: int) ->
     for each in differences:
         lacking = {"first": f"not so in step {second}", "second": f"not in step {first}", None: ""}[each.only_in]
         drawn.add_row(
-            each.table,
+            printable(each.table),
             count(each.rows),
             count(each.changed_rows),
             share(each.changed_rows, each.rows),

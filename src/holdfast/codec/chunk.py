@@ -157,21 +157,25 @@ def decode_column(
     escapes: memoryview,
     rows: int,
     baseline_rows: Rows | None = None,
+    *,
+    name: str = "encoded rows",
 ) -> NDArray[np.uint8]:
-    """The bytes of the values of a column's first ``rows`` rows."""
-    encoded = first_rows(column, codec, records, escapes, rows)
+    """The bytes of the values of a column's first ``rows`` rows, which lie in the object ``name``."""
+    encoded = first_rows(column, codec, records, escapes, rows, name=name)
     return to_bytes(_decode(codec, encoded, column, baseline_rows)).reshape(-1)
 
 
 def first_rows(
-    column: ColumnSpec, codec: Codec | Difference, records: memoryview, escapes: memoryview, rows: int
+    column: ColumnSpec, codec: Codec | Difference, records: memoryview, escapes: memoryview, rows: int, *, name: str
 ) -> Encoded:
-    """The first records of a column, with those of its escapes that belong to them."""
+    """The first records of a column in the object ``name``, with those of its escapes that belong to them."""
     dim = dim_of(column)
     width = codec.bytes_per_row(dim, column.dtype)
     matrix = np.frombuffer(records, dtype=np.uint8)[: rows * width].reshape(rows, width)
     kept = np.frombuffer(escapes, dtype=np.uint8).reshape(-1, dim * itemsize(column.dtype))
     flagged = int(np.count_nonzero(codec.escaped(matrix, dim, column.dtype)))
+    if flagged > len(kept):
+        raise DamagedData(name, f"{flagged} records say that their row is kept exactly, but only {len(kept)} rows are")
     return Encoded(records=matrix, escapes=kept[:flagged])
 
 

@@ -40,7 +40,10 @@ def from_json(value: Mapping[str, Any]) -> Codec | Difference:
 
 
 def _complete(codec: Quantized, parameters: Mapping[str, Any]) -> Quantized:
-    """Refuse what only a default completed: another Holdfast may have another default."""
+    """Refuse what only a default completed: another Holdfast may have another default; and numbers that are none."""
+    for name, value in parameters.items():
+        if type(value) is not int and not (name == "ratio" and type(value) is float):
+            raise ConfigurationError(f"{name} is {value!r}")
     if missing := codec.parameters().keys() - parameters.keys():
         raise ConfigurationError(f"{', '.join(sorted(missing))} is missing")
     return codec
@@ -50,4 +53,6 @@ def _difference(*, inner: Mapping[str, Any], baseline: str, digest: str) -> Diff
     codec = from_json(inner)
     if not isinstance(codec, Quantized):
         raise ConfigurationError(f"differences are not stored with {codec.name!r}")
+    if type(baseline) is not str or type(digest) is not str:
+        raise ConfigurationError("a baseline is named by its id and its digest")
     return Difference(inner=codec, baseline=Baseline(checkpoint=baseline, digest=digest))

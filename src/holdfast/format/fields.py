@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from holdfast.format.document import Json
 
 T = TypeVar("T")
+Numbers: TypeAlias = NDArray[np.int64]
 LARGEST = 2**63 - 1  # what counts bytes or rows fits into 64 bits everywhere
 _SHOWN = 60  # characters of a value in a message
 
@@ -75,7 +76,7 @@ def texts(value: Json, what: str) -> tuple[str, ...]:
     return found
 
 
-def integers(values: Iterable[Json], what: str, *, least: int = 0) -> NDArray[np.int64]:
+def integers(values: Iterable[Json], what: str, *, least: int = 0) -> Numbers:
     """Many whole numbers at once, as an array."""
     listed = list(values)
     if not set(map(type, listed)) <= {int}:

@@ -10,8 +10,11 @@ import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from holdfast.format.document import parse, seal, unseal
+from holdfast.format import fields
+from holdfast.format.document import Json, parse, seal, unseal
 from holdfast.format.dtypes import itemsize
+from holdfast.format.layout import IDS
+from holdfast.format.manifest_check import check_manifest
 from holdfast.types import ColumnSpec, TableSpec
 
 KIND, VERSION = "manifest", 1
@@ -153,6 +156,16 @@ class Manifest:
         """Row records in its chunks."""
         return sum(chunk.rows for table in self.tables for chunk in table.chunks)
 
+    @property
+    def lived(self) -> int:
+        """How many checkpoints the replaced records lived, added up.
+
+        A restore believes segments without reading what they leave out. So they are stated twice: a manifest whose
+        segments do not add up to this is refused.
+        """
+        chunks = (chunk for table in self.tables for chunk in table.chunks)
+        return sum((segment.replaced - ALIVE) * segment.rows for chunk in chunks for segment in chunk.segments)
+
     def encode(self) -> bytes:
         """The manifest's object."""
         return seal(KIND, VERSION, self.to_json())
@@ -164,7 +177,7 @@ class Manifest:
     @classmethod
     def from_json(cls, body: dict[str, Any], *, name: str) -> Manifest:
         """The inverse of to_json, for a body found in the object ``name``."""
-        return parse(name, lambda: _from_json(body))
+        return parse(name, lambda: check_manifest(_from_json(body), _lived(body)))
 
     @classmethod
     def decode(cls, data: bytes | bytearray | memoryview, *, name: str, verified: bool = False) -> Manifest:
@@ -181,8 +194,33 @@ def table_spec_to_json(spec: TableSpec) -> dict[str, Any]:
 
 def table_spec_from_json(body: dict[str, Any]) -> TableSpec:
     """The inverse of table_spec_to_json."""
-    columns = tuple(ColumnSpec(name=n, dtype=d, row_shape=tuple(s)) for n, d, s in body["columns"])
-    return TableSpec(name=body["name"], rows=int(body["rows"]), columns=columns)
+    columns = tuple(_column_from_json(column) for column in fields.items(body["columns"], "columns"))
+    names = fields.texts([column.name for column in columns], "columns")
+    if not names or any(name == IDS or name.endswith(".escapes") for name in names):
+        raise ValueError(
+            f"columns is {names}: there must be one, and none may be called {IDS!r} or end with '.escapes'"
+        )
+    return TableSpec(
+        name=fields.text(body["name"], "the name of a table"),
+        rows=fields.integer(body["rows"], "rows"),
+        columns=columns,
+    )
+
+
+def _column_from_json(body: Json) -> ColumnSpec:
+    name, dtype, shape = fields.items(body, "a column", 3)
+    return ColumnSpec(
+        name=fields.text(name, "the name of a column"), dtype=_dtype(dtype), row_shape=_shape(shape, "a row's shape")
+    )
+
+
+def _dtype(value: Json) -> str:
+    itemsize(fields.text(value, "dtype"))  # raises on one that is not known
+    return str(value)
+
+
+def _shape(value: Json, what: str) -> tuple[int, ...]:
+    return tuple(fields.integer(length, what) for length in fields.items(value, what))
 
 
 def chunk_to_json(chunk: RowsChunk) -> list[Any]:
@@ -218,6 +256,7 @@ def _to_json(manifest: Manifest) -> dict[str, Any]:
         "bundles": [[b.name, b.size_bytes, b.head_bytes, b.digest] for b in manifest.bundles],
         "full_bytes": manifest.full_bytes,
         "replacing": list(manifest.replacing),
+        **({"lived": manifest.lived} if manifest.replacing else {}),
     }
 
 
@@ -255,26 +294,56 @@ def _chunk_from_json(body: list[Any]) -> RowsChunk:
 _PLAIN_CHUNK: tuple[Any, ...] = ((), 0, (), 0.0)  # segments, through, escapes and loss where they are left out
 
 
-def _from_json(body: dict[str, Any]) -> Manifest:
+def _from_json(body: Json) -> Manifest:
+    world = fields.integer(body["world"], "world", least=1)
     return Manifest(
-        checkpoint=body["checkpoint"],
-        rank=body["rank"],
-        world=body["world"],
-        tables=tuple(_table_from_json(table) for table in body["tables"]),
-        tensors=tuple(TensorSpec(dtype=d, shape=tuple(s)) for d, s in body["tensors"]),
-        state=tuple(_state_from_json(chunk) for chunk in body["state"]),
-        bundles=tuple(BundleRef(name=n, size_bytes=s, head_bytes=h, digest=d) for n, s, h, d in body["bundles"]),
-        full_bytes=body["full_bytes"],
-        replacing=tuple(body["replacing"]),
+        checkpoint=fields.text(body["checkpoint"], "checkpoint"),
+        rank=fields.integer(body["rank"], "rank", most=world - 1),
+        world=world,
+        tables=tuple(map(_table_from_json, fields.items(body["tables"], "tables"))),
+        tensors=tuple(map(_tensor_from_json, fields.items(body["tensors"], "tensors"))),
+        state=tuple(map(_state_from_json, fields.items(body["state"], "state"))),
+        bundles=tuple(map(bundle_from_json, fields.items(body["bundles"], "bundles"))),
+        full_bytes=fields.integer(body["full_bytes"], "full_bytes"),
+        replacing=fields.texts(body["replacing"], "replacing"),
     )
 
 
-def _table_from_json(body: dict[str, Any]) -> TablePart:
-    chunks = tuple(_chunk_from_json(chunk) for chunk in body["chunks"])
+def _lived(body: Json) -> int:
+    if not body["replacing"] and "lived" in body:
+        raise ValueError("lived is there, and no checkpoint that replaced anything")
+    return fields.integer(body["lived"], "lived") if body["replacing"] else 0
+
+
+def _table_from_json(body: Json) -> TablePart:
     spec = table_spec_from_json(body)
-    return TablePart(spec=spec, start=body["start"], stop=body["stop"], whole=bool(body["whole"]), chunks=chunks)
+    stop = fields.integer(body["stop"], "stop", most=spec.rows)
+    return TablePart(
+        spec=spec,
+        start=fields.integer(body["start"], "start", most=stop),
+        stop=stop,
+        whole=fields.flag(body["whole"], "whole"),
+        chunks=tuple(map(_chunk_from_json, fields.items(body["chunks"], "chunks"))),
+    )
 
 
-def _state_from_json(body: dict[str, Any]) -> StateChunk:
-    pieces = tuple(Piece(tensor=t, start=s, length=n) for t, s, n in body["pieces"])
+def _tensor_from_json(body: Json) -> TensorSpec:
+    dtype, shape = fields.items(body, "a tensor", 2)
+    return TensorSpec(dtype=_dtype(dtype), shape=_shape(shape, "a tensor's shape"))
+
+
+def bundle_from_json(body: Json) -> BundleRef:
+    """A bundle as a manifest names it."""
+    name, size_bytes, head_bytes, digest = fields.items(body, "a bundle", 4)
+    size = fields.integer(size_bytes, "the size of a bundle")
+    return BundleRef(
+        name=fields.text(name, "the name of a bundle"),
+        size_bytes=size,
+        head_bytes=fields.integer(head_bytes, "the head of a bundle", least=8, most=size),
+        digest=fields.text(digest, "the digest of a bundle"),
+    )
+
+
+def _state_from_json(body: Json) -> StateChunk:
+    pieces = tuple(Piece(tensor=t, start=s, length=n) for t, s, n in fields.items(body["pieces"], "pieces"))
     return StateChunk(place=_place_from_json(body["place"]), pieces=pieces)

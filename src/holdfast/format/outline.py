@@ -99,6 +99,8 @@ class Outline:
     segments: NDArray[np.int32]  # replaced, rows: of all chunks, one after another
     directories: Mapping[str, Directory] = field(default_factory=dict)  # block checksums of bundles, by name
     _made: dict[int, RowsChunk] = field(default_factory=dict)
+    _alone: dict[int, bool] = field(default_factory=dict)
+    _rows: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -131,6 +133,24 @@ class Outline:
             )
         return self._made[index]
 
+    def stands_alone(self, part: int) -> bool:
+        """Whether a part has all rows of its tables to itself, as that of a single writer does."""
+        if not self._alone:
+            shares = self.shares
+            rows = np.array([spec.rows for spec in shares.specs], dtype=np.int64)[shares.table]
+            lacking = (shares.start != 0) | (shares.stop != rows)
+            found = np.bincount(shares.part, lacking, minlength=len(self.parts)) == 0
+            self._alone.update(enumerate(found.tolist()))
+        return self._alone[part] and self.parts[part].rank == 0
+
+    def rows_of(self, part: int) -> int:
+        """The row records of a part."""
+        if not self._rows:
+            rows = np.zeros(len(self.parts), dtype=np.int64)
+            np.add.at(rows, self.shares.part[self.chunks["share"]], self.chunks["rows"])
+            self._rows.update(enumerate(rows.tolist()))
+        return self._rows[part]
+
     def visible(self, replacing: Numbers) -> Numbers:
         """How many records, from the first one on, each chunk has that are needed after so many replacing ones."""
         counts = self.chunks["segments"]
@@ -151,7 +171,7 @@ class _Making:
         self._spec_of: dict[str, int] = {}  # the last one of each table
         self._shares: list[tuple[int, int, int, int, bool]] = []
         self._bundles: dict[BundleRef, int] = {}
-        self._forms: dict[RowsChunk, int] = {}
+        self._forms: dict[tuple[str | None, str, tuple[int, ...], float], int] = {}
         self._chunks: list[tuple[int, ...]] = []
         self._segments: list[Segment] = []
 
@@ -174,7 +194,7 @@ class _Making:
 
     def _add_chunk(self, chunk: RowsChunk, bundle: BundleRef) -> None:
         place = chunk.place
-        form = replace(chunk, place=_NOWHERE, rows=0, first=0, last=0, segments=(), through=0)
+        form = chunk.ids, chunk.codec, chunk.escapes, chunk.loss
         self._chunks.append(
             (
                 len(self._shares) - 1,
@@ -218,11 +238,26 @@ class _Making:
                 whole=shares[4] > 0,
             ),
             bundles=tuple(self._bundles),
-            forms=tuple(self._forms),
+            forms=tuple(_form(*form) for form in self._forms),
             chunks=dict(zip(CHUNK_COLUMNS, columns, strict=True)),
             segments=np.array(self._segments, dtype=np.int32).reshape(-1, 2),
             directories={bundle.name: directories[bundle.name] for bundle in self._bundles} if directories else {},
         )
+
+
+def _form(ids: str | None, codec: str, escapes: tuple[int, ...], loss: float) -> RowsChunk:
+    return RowsChunk(
+        place=_NOWHERE,
+        rows=0,
+        first=0,
+        last=0,
+        ids=ids,
+        codec=codec,
+        segments=(),
+        through=0,
+        escapes=escapes,
+        loss=loss,
+    )
 
 
 def common(ours: tuple[str, ...], theirs: tuple[str, ...]) -> int:

@@ -8,9 +8,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.format.document import parse, seal, unseal
-from holdfast.format.manifest import BundleRef, chunk_from_json, chunk_to_json, table_spec_from_json, table_spec_to_json
+from holdfast.format import fields
+from holdfast.format.chunk_check import ChunkNumbers, check_chunks, check_places
+from holdfast.format.document import Json, parse, seal, unseal
+from holdfast.format.manifest import (
+    ALIVE,
+    bundle_from_json,
+    chunk_from_json,
+    chunk_to_json,
+    table_spec_from_json,
+    table_spec_to_json,
+)
+from holdfast.format.manifest_check import bundle_numbers, check_forms
 from holdfast.format.outline import CHUNK_COLUMNS, Outline, OutlinedPart, Replacing, Shares
+from holdfast.format.rows import GAP_TYPES
 from holdfast.types import TableSpec
 
 KIND, VERSION = "outline", 1
@@ -24,7 +35,10 @@ def encode_outline(outline: Outline) -> bytes:
     tables = np.array([specs[spec] for spec in outline.shares.specs], dtype=np.int64)
     directories = [outline.directories[bundle.name] for bundle in outline.bundles]
     body = {
-        "parts": [[part.checkpoint, part.rank, part.digest, *part.replacing] for part in outline.parts],
+        "parts": [
+            [part.checkpoint, part.rank, part.digest, *part.replacing, lived]
+            for part, lived in zip(outline.parts, _lived(outline), strict=True)
+        ],
         "timelines": [list(timeline) for timeline in outline.timelines],
         "tables": [table_spec_to_json(spec) for spec in specs],
         "shares": {
@@ -49,63 +63,128 @@ def encode_outline(outline: Outline) -> bytes:
 def decode_outline(data: bytes | bytearray | memoryview, *, name: str) -> Outline:
     """Parse and check the object ``name``, whose bytes were compared with their digest."""
     body = unseal(KIND, VERSION, data, name=name, verified=True)
-    return parse(name, lambda: _checked(_from_json(body)))
+    return parse(name, lambda: _checked(_from_json(body), [part[-1] for part in body["parts"]]))
 
 
 _FORM = 4  # a chunk's place, rows, first and last come before what it shares with others
 
 
-def _from_json(body: dict[str, Any]) -> Outline:
-    specs = [table_spec_from_json(spec) for spec in body["tables"]]
-    chunks = {name: _numbers(body["chunks"][name]).astype(np.int64) for name in CHUNK_COLUMNS}
+def _from_json(body: Json) -> Outline:
+    specs = [table_spec_from_json(spec) for spec in fields.items(body["tables"], "tables")]
+    bundles = [bundle_from_json(bundle[:4]) for bundle in fields.items(body["bundles"], "bundles")]
     checksums = _numbers(body["checksums"]).astype(np.uint32)
-    stops = np.cumsum([0, *(blocks for *_, blocks in body["bundles"])]).tolist()
+    counts = [fields.integer(bundle[4], "blocks", most=len(checksums)) for bundle in body["bundles"]]
+    stops = np.cumsum([0, *counts]).tolist()
     if stops[-1] != len(checksums):
-        raise ValueError(f"{len(checksums)} checksums for {stops[-1]} blocks")
+        raise ValueError(f"there are {len(checksums)} checksums for {stops[-1]} blocks")
     return Outline(
-        parts=tuple(OutlinedPart(c, r, d, Replacing(*replacing)) for c, r, d, *replacing in body["parts"]),
-        timelines=tuple(map(tuple, body["timelines"])),
+        parts=tuple(map(_part, fields.items(body["parts"], "parts"))),
+        timelines=tuple(fields.texts(timeline, "timelines") for timeline in body["timelines"]),
         shares=_shares(body["shares"], specs),
-        bundles=tuple(BundleRef(name=n, size_bytes=s, head_bytes=h, digest=d) for n, s, h, d, _ in body["bundles"]),
-        forms=tuple(chunk_from_json([[0, 0, 0, 0], 0, 0, 0, *form]) for form in body["forms"]),
-        chunks=chunks,
-        segments=np.stack([_numbers(column).astype(np.int32) for column in body["segments"]], axis=1),
+        bundles=tuple(bundles),
+        forms=tuple(chunk_from_json([[0, 0, 0, 0], 0, 0, 0, *form]) for form in fields.items(body["forms"], "forms")),
+        chunks={name: _numbers(body["chunks"][name]).astype(np.int64) for name in CHUNK_COLUMNS},
+        segments=_segments(body["segments"]),
         directories={
-            bundle[0]: checksums[start:stop]
-            for bundle, start, stop in zip(body["bundles"], stops[:-1], stops[1:], strict=True)
+            bundle.name: checksums[start:stop]
+            for bundle, start, stop in zip(bundles, stops[:-1], stops[1:], strict=True)
         },
     )
 
 
-def _shares(body: dict[str, Any], specs: list[TableSpec]) -> Shares:
+def _part(body: Json) -> OutlinedPart:
+    checkpoint, rank, digest, *replacing, _ = fields.items(body, "a part", 7)
+    numbers = [fields.integer(number, "what a part is arranged by") for number in replacing]
+    return OutlinedPart(
+        fields.text(checkpoint, "checkpoint"),
+        fields.integer(rank, "rank"),
+        fields.text(digest, "the digest of a part"),
+        Replacing(*numbers),
+    )
+
+
+def _shares(body: Json, specs: list[TableSpec]) -> Shares:
     part, table, start, stop, whole = (_numbers(body[name]).astype(np.int64) for name in _SHARE_COLUMNS)
+    if np.any((whole < 0) | (whole > 1)):
+        raise ValueError("a share is neither whole nor not")
     return Shares(specs=tuple(specs), part=part, table=table, start=start, stop=stop, whole=whole > 0)
 
 
-def _checked(outline: Outline) -> Outline:
-    """Refuse numbers that point to nothing."""
-    shares, chunks = outline.shares, outline.chunks
-    _require_within("a share", shares.part, len(outline.parts), "part")
-    _require_within("a share", shares.table, len(shares.specs), "table")
-    _require_within("a chunk", chunks["share"], len(shares), "share")
-    _require_within("a chunk", chunks["bundle"], len(outline.bundles), "bundle")
-    _require_within("a chunk", chunks["form"], len(outline.forms), "form")
-    of_shares = (shares.part, shares.table, shares.start, shares.stop, shares.whole)
-    if len(set(map(len, chunks.values()))) != 1 or len(set(map(len, of_shares))) != 1:
-        raise ValueError("its columns are not of one length")
-    counts = outline.chunks["segments"]
-    if int(counts.sum()) != len(outline.segments) or int(counts.min(initial=0)) < 0:
-        raise ValueError("its segments are not those of its chunks")
+def _segments(body: Json) -> NDArray[np.int32]:
+    replaced, rows = (_numbers(column) for column in fields.items(body, "segments", 2))
+    found = np.stack([replaced.astype(np.int64), rows.astype(np.int64)], axis=1)
+    if np.abs(found).max(initial=0) > np.iinfo(np.int32).max:
+        raise ValueError("a number of a segment does not fit into 32 bits")
+    return found.astype(np.int32)
+
+
+def _lived(outline: Outline) -> list[int]:
+    """Of each part, how many checkpoints its replaced records lived, added up: see Manifest.lived."""
+    chunks = outline.chunks
+    owner = np.repeat(outline.shares.part[chunks["share"]], chunks["segments"])
+    replaced, rows = outline.segments.astype(np.int64).T
+    found = np.zeros(len(outline.parts), dtype=np.int64)
+    np.add.at(found, owner, (replaced - ALIVE) * rows)
+    return [int(each) for each in found]
+
+
+def _checked(outline: Outline, lived: list[Json]) -> Outline:
+    """Refuse numbers that point to nothing, or do not agree with each other, or with what they shall add up to."""
+    fields.texts([bundle.name for bundle in outline.bundles], "bundles")
+    fields.texts([part.digest for part in outline.parts], "parts")
     for part in outline.parts:
         timeline, start, count = part.replacing
-        if min(timeline, start, count) < 0 or start + count > len(outline.timelines[timeline]):
+        if timeline >= len(outline.timelines) or start + count > len(outline.timelines[timeline]):
             raise ValueError("a part is arranged by checkpoints that are not there")
+    if any(form.segments or form.through for form in outline.forms):
+        raise ValueError("a form is arranged")
+    check_forms(outline.forms)
+    _check_shares(outline)
+    _check_chunks(outline)
+    if lived != _lived(outline):
+        raise ValueError("the segments of a part do not add up to what it says they do")
     return outline
+
+
+def _check_shares(outline: Outline) -> None:
+    shares = outline.shares
+    if len({len(shares.part), len(shares.table), len(shares.start), len(shares.stop), len(shares.whole)}) != 1:
+        raise ValueError("the columns of shares are not of one length")
+    _require_within("a share", shares.part, len(outline.parts), "part")
+    _require_within("a share", shares.table, len(shares.specs), "table")
+    rows = np.array([spec.rows for spec in shares.specs], dtype=np.int64)[shares.table]
+    if np.any((shares.start < 0) | (shares.start > shares.stop) | (shares.stop > rows)):
+        raise ValueError("a share leaves its table")
+    names = list(dict.fromkeys(spec.name for spec in shares.specs))
+    named = np.array([names.index(spec.name) for spec in shares.specs], dtype=np.int64)[shares.table]
+    if len(np.unique(shares.part * len(names) + named)) != len(shares):
+        raise ValueError("a part has two shares of a table")
 
 
 def _require_within(who: str, numbers: NDArray[Any], end: int, what: str) -> None:
     if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < end:
         raise ValueError(f"{who} names a {what} that is not there")
+
+
+def _check_chunks(outline: Outline) -> None:
+    columns = {name: column for name, column in outline.chunks.items() if name != "form"}
+    form, shares = outline.chunks["form"], outline.shares
+    if len(form) != len(columns["share"]):
+        raise ValueError("the columns of chunks are not of one length")
+    _require_within("a chunk", form, len(outline.forms), "form")
+    arranged = np.array([part.replacing.checkpoints for part in outline.parts], dtype=np.int64)[shares.part]
+    check_chunks(
+        ChunkNumbers(
+            columns=columns,
+            segments=outline.segments.astype(np.int64),
+            shares=np.stack([shares.start, shares.stop, shares.whole.astype(np.int64), arranged], axis=1),
+            contiguous=np.array([each.ids is None for each in outline.forms], dtype=np.bool_)[form],
+            gaps=np.array([each.ids in GAP_TYPES for each in outline.forms], dtype=np.bool_)[form],
+        )
+    )
+    blocks = [len(outline.directories[bundle.name]) for bundle in outline.bundles]
+    bundles = [bundle_numbers(each)._replace(blocks=count) for each, count in zip(outline.bundles, blocks, strict=True)]
+    check_places(columns, bundles)
 
 
 def _text(numbers: NDArray[Any]) -> list[str]:

@@ -6,6 +6,8 @@ distance from the one before it (``G8``, ``G16``), where quantized records are s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,6 +15,7 @@ from holdfast.format.dtypes import itemsize
 
 ID_TYPES = {"U32": "<u4", "U64": "<u8", "G8": "<u1", "G16": "<u2"}
 _MEMBERS = {"G8": "U8", "G16": "U16"}  # what safetensors readers are told of gaps
+GAP_TYPES = frozenset(_MEMBERS)
 
 
 def member_dtype(ids: str) -> str:
@@ -33,6 +36,23 @@ def chunk_ids(rows: int, first: int, ids: str | None, data: memoryview) -> NDArr
     if ids in _MEMBERS:
         return np.cumsum(stored, dtype=np.int64) + first
     return stored.astype(np.int64) + first
+
+
+def check_ids(ids: NDArray[np.int64], first: int, last: int, segments: Sequence[int] = ()) -> str | None:
+    """What is wrong with the ids of a whole chunk; ``segments`` are the rows of each of its segments.
+
+    They ascend, in each segment, and go from the first row to the last.
+    """
+    falls = np.diff(ids) <= 0
+    starts = np.cumsum(np.array(segments, dtype=np.int64))[:-1]
+    falls[starts - 1] = False
+    if falls.any():
+        return f"row {int(ids[1:][falls][0])} is not above the one before it"
+    if int(ids.min(initial=first)) != first or int(ids.max(initial=last)) != last:
+        return f"its rows are {int(ids.min())} to {int(ids.max())}, not {first} to {last}"
+    if len(starts) and len(np.unique(ids)) != len(ids):
+        return "it holds a row twice"
+    return None
 
 
 def pack_ids(ids: NDArray[np.int64], *, in_order: bool) -> tuple[str, NDArray[np.uint8]]:

@@ -24,7 +24,7 @@ from numba.extending import intrinsic  # type: ignore[import-untyped, unused-ign
 from numpy.typing import NDArray
 
 DONE = 1
-_FIELDS = 17  # of a piece: those of Piece, then its outcome
+_FIELDS = 20  # of a piece: those of Piece, then its outcome
 _OUTCOME = 8 * (_FIELDS - 1)
 _PATH, _OFFSET, _LENGTH = 0, 1, 2  # their places among them
 _READ_FIELDS = 5  # of a read: path, offset, length, its first piece, how many pieces
@@ -47,7 +47,10 @@ class Piece(NamedTuple):
     rows: int
     columns: int  # address of its columns, three numbers each
     column_count: int
-    table_rows: int
+    span: int  # from the first row of the chunk to its last
+    ids_count: int  # of the whole chunk; of these the first ``rows`` are written
+    segments: int  # address of where each segment of the ids begins, the first at 0
+    segment_count: int
     newest: int  # address of the newest generation of each row, or 0
     newest_width: int  # 1, 2 or 4
     number: int  # rows whose newest generation is a later one are left out
@@ -224,25 +227,36 @@ def _is_right(piece: int, memory: int, crc32: int) -> bool:
 
 
 @_signed("boolean(int64, int64)")
-def _applies(piece: int, memory: int) -> bool:
-    """Write the rows of a piece to their places; False, before anything is written, if a row has none."""
+def _has_rows(piece: int, memory: int) -> bool:
+    """Whether the ids of a piece ascend, in each segment, and go from the first row of its chunk to the last."""
+    ids, width = memory + _load64(piece + 40), _load64(piece + 48)
+    span, count = _load64(piece + 88), _load64(piece + 96)
+    starts, left = _load64(piece + 104), _load64(piece + 112)
+    before, low, high, start = -1, span, 0, _load64(starts)
+    for row in range(count):
+        offset = _load32(ids + 4 * row) if width == 4 else _load64(ids + 8 * row)
+        if row == start:
+            before, left, starts = -1, left - 1, starts + 8
+            start = _load64(starts) if left > 0 else count
+        if offset <= before or offset > span:
+            return False
+        before = offset
+        low = min(low, offset)
+        high = max(high, offset)
+    return bool(low == 0 and high == span)
+
+
+@_signed("void(int64, int64)")
+def _apply(piece: int, memory: int) -> None:
+    """Write the rows of a piece to their places."""
     ids, width, first = memory + _load64(piece + 40), _load64(piece + 48), _load64(piece + 56)
-    rows, columns, count, table_rows = (
-        _load64(piece + 64),
-        _load64(piece + 72),
-        _load64(piece + 80),
-        _load64(piece + 88),
-    )
-    newest, newest_width, number = _load64(piece + 96), _load64(piece + 104), _load64(piece + 112)
-    ids_out = _load64(piece + 120)
+    rows, columns, count = _load64(piece + 64), _load64(piece + 72), _load64(piece + 80)
+    newest, newest_width, number = _load64(piece + 120), _load64(piece + 128), _load64(piece + 136)
+    ids_out = _load64(piece + 144)
     for row in range(rows):
         wanted = first + (_load32(ids + 4 * row) if width == 4 else _load64(ids + 8 * row))
-        if wanted < 0 or wanted >= table_rows:
-            return False
         if ids_out != 0:
             _store64(ids_out + 8 * row, wanted)
-    for row in range(rows):
-        wanted = first + (_load32(ids + 4 * row) if width == 4 else _load64(ids + 8 * row))
         if newest != 0:
             at = newest + wanted * newest_width
             found = _load8(at) if newest_width == 1 else _load16(at) if newest_width == 2 else _load32(at)
@@ -257,7 +271,6 @@ def _applies(piece: int, memory: int) -> bool:
                 _move_line(target + offset, source + offset)
             for offset in range(lines, size, 8):
                 _store64(target + offset, _load64(source + offset))
-    return True
 
 
 @_signed("void(int64, int64, int64, int64, int64, int64, int64, int64)")
@@ -273,7 +286,8 @@ def _work(turn: int, reads: int, pieces: int, memory: int, open_: int, close: in
         for each in range(first, first + count):
             piece = pieces + 8 * _FIELDS * each
             data = memory + _load64(piece + 8) - _load64(read + 8)
-            if _is_right(piece, data, crc32) and _applies(piece, data):
+            if _is_right(piece, data, crc32) and _has_rows(piece, data):
+                _apply(piece, data)
                 _store64(piece + _OUTCOME, DONE)
 
 

@@ -32,7 +32,7 @@ from holdfast.storage import MemoryStore
 from holdfast.types import ColumnSpec, TableSpec
 
 WEIGHT = (ColumnSpec(name="weight", dtype="F32", row_shape=(3,)),)
-SPECS = [TableSpec(name=name, rows=100, columns=WEIGHT) for name in ("a", "b")]
+SPECS = [TableSpec(name=name, rows=1000, columns=WEIGHT) for name in ("a", "b")]
 
 # ---- manifests ----------------------------------------------------------------------------------------------------
 
@@ -40,7 +40,7 @@ later = st.lists(st.sampled_from("uvwxyz"), unique=True, max_size=5)  # names of
 
 
 def bundle(name: str) -> BundleRef:
-    return BundleRef(name=name, size_bytes=100, head_bytes=10, digest=name)
+    return BundleRef(name=name, size_bytes=2**20, head_bytes=4096, digest=name)
 
 
 @st.composite
@@ -56,35 +56,35 @@ def manifests(draw: st.DrawFn) -> Manifest:
     """One with chunks of two tables and of the state, scattered over a few bundles, arranged or not."""
     names = draw(st.lists(st.text("pqr", min_size=1, max_size=2), unique=True, min_size=1, max_size=4))
     replacing = tuple(draw(later))
-    offset = 0
+    offset, last = 4096, -1
 
     def place() -> Place:
         nonlocal offset
         offset += 64
-        return Place(bundle=draw(st.integers(0, len(names) - 1)), offset=offset, length=64, block=0)
+        return Place(bundle=draw(st.integers(0, len(names) - 1)), offset=offset, length=64, block=offset // 64)
 
     def chunk() -> RowsChunk:
+        nonlocal last
         parts = draw(segments(len(replacing)))
         rows = sum(part.rows for part in parts) or draw(st.integers(1, 9))
-        first = draw(st.integers(0, 90))
+        first = last + draw(st.integers(1, 9))
+        last = first + rows
         through = draw(st.integers(0, len(replacing)))
-        return RowsChunk(
-            place=place(), rows=rows, first=first, last=first + rows, ids="U32", segments=parts, through=through
-        )
+        return RowsChunk(place=place(), rows=rows, first=first, last=last, ids="U32", segments=parts, through=through)
 
     tables = tuple(
         TablePart(
-            spec=spec, start=0, stop=100, whole=False, chunks=tuple(chunk() for _ in range(draw(st.integers(0, 4))))
+            spec=spec, start=0, stop=1000, whole=False, chunks=tuple(chunk() for _ in range(draw(st.integers(0, 4))))
         )
         for spec in SPECS
     )
-    state = tuple(StateChunk(place=place(), pieces=(Piece(tensor=0, start=0, length=8),)) for _ in range(2))
+    state = tuple(StateChunk(place=place(), pieces=(Piece(tensor=n, start=0, length=64),)) for n in range(2))
     return Manifest(
         checkpoint="c",
         rank=0,
         world=1,
         tables=tables,
-        tensors=(TensorSpec(dtype="U8", shape=(8,)),),
+        tensors=(TensorSpec(dtype="U8", shape=(64,)),) * 2,
         state=state,
         bundles=tuple(map(bundle, names)),
         full_bytes=1000,

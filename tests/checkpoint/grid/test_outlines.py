@@ -267,25 +267,28 @@ def test_chunks_come_back_as_they_were(grid: tuple[MemoryStore, Truth]) -> None:
 
 
 def test_whatever_a_chunk_says_of_its_columns_is_kept() -> None:
-    place = Place(bundle=0, offset=2**40, length=2**33, block=7)
-    exact = RowsChunk(place=place, rows=2**40, first=3, last=2**41, ids="U64", through=2)
+    def place(number: int) -> Place:
+        return Place(bundle=0, offset=2**40 + number * 2**20, length=2**20, block=8 * number)
+
+    exact = RowsChunk(place=place(0), rows=2**30 + 5, first=3, last=2**41, ids="U64", through=2)
     coded = replace(exact, codec='{"weight":{"kind":"x"}}', ids="G8", escapes=(3,), loss=0.125)
-    chunks = (replace(exact, segments=(Segment(-1, 5), Segment(1, 2**30))), coded, replace(coded, loss=0.5), exact)
+    kinds = (replace(exact, segments=(Segment(-1, 5), Segment(1, 2**30))), coded, replace(coded, loss=0.5), exact)
+    chunks = tuple(replace(chunk, place=place(number)) for number, chunk in enumerate(kinds))
     spec = TableSpec(name="t", rows=2**42, columns=(ColumnSpec(name="weight", dtype="F32", row_shape=(4,)),))
     manifest = Manifest(
         checkpoint="c",
         rank=3,
         world=4,
-        tables=(TablePart(spec=spec, start=1, stop=2**41, whole=False, chunks=chunks),),
+        tables=(TablePart(spec=spec, start=1, stop=2**41 + 1, whole=False, chunks=chunks),),
         tensors=(),
         state=(),
-        bundles=(BundleRef(name="b", size_bytes=9, head_bytes=8, digest="d"),),
+        bundles=(BundleRef(name="b", size_bytes=2**41, head_bytes=4096, digest="d"),),
         full_bytes=1,
         replacing=("x", "y"),
     )
-    found = decode_outline(encode_outline(Outline.of([manifest], ["1"], {"b": np.zeros(1, dtype="<u4")})), name="o")
+    found = decode_outline(encode_outline(Outline.of([manifest], ["1"], {"b": np.zeros(32, dtype="<u4")})), name="o")
     assert tuple(found.chunk(number) for number in range(len(chunks))) == chunks
-    assert [found.shares[number] for number in range(len(found.shares))] == [(0, spec, 1, 2**41, False)]
+    assert [found.shares[number] for number in range(len(found.shares))] == [(0, spec, 1, 2**41 + 1, False)]
     assert found.parts == (("c", 3, "1", (0, 0, 2)),) and found.timelines == (("x", "y"),)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from holdfast.checkpoint.chunk_ids import checked_ids
 from holdfast.checkpoint.grid.bundles import Placed, bundle_names, chunks_of, rebuild, replacing_in
 from holdfast.checkpoint.grid.index import ChunkKey, Holding, Ids, TableIndex
 from holdfast.checkpoint.grid.outlining import Original
@@ -17,7 +18,7 @@ from holdfast.checkpoint.read import VerifiedReader
 from holdfast.codec.chunk import record_bytes
 from holdfast.format.catalog import Entry, Ref
 from holdfast.format.manifest import Manifest, TablePart
-from holdfast.format.rows import chunk_ids, id_bytes
+from holdfast.format.rows import id_bytes
 
 RowIds = Mapping[ChunkKey, Ids]
 
@@ -181,7 +182,7 @@ def stored_ids(reader: VerifiedReader, placed: Placed) -> Ids:
     chunk = placed.chunk
     length = chunk.rows * id_bytes(chunk.ids)
     data = reader.chunk(placed.bundle, chunk.place, 0, length) if length else memoryview(b"")
-    return chunk_ids(chunk.rows, chunk.first, chunk.ids, data)
+    return checked_ids(chunk, data, name=placed.bundle.name)
 
 
 def _holding(number: int, part: TablePart, placed: Placed, arranged: int) -> Holding:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from holdfast.checkpoint.chunk_ids import checked_ids
 from holdfast.checkpoint.grid.bundles import Moved, Placed, chunks_of, replacing_in
 from holdfast.checkpoint.grid.cohorts import CohortBundle, CohortPart, Cohorts
 from holdfast.checkpoint.grid.index import Holding
@@ -12,7 +13,6 @@ from holdfast.checkpoint.grid.split import Records, add_labels, known_labels, sp
 from holdfast.checkpoint.grid.stats import GridStats
 from holdfast.checkpoint.read import VerifiedReader
 from holdfast.format.manifest import TablePart
-from holdfast.format.rows import chunk_ids
 from holdfast.runtime import Runtime
 
 
@@ -60,7 +60,7 @@ class Extractor:
     def _split(self, cohort: CohortPart, each: _HeldChunk) -> tuple[Records | None, Records | None]:
         chunk, held = each.placed.chunk, each.held
         data = self._read(each.placed)
-        ids = chunk_ids(chunk.rows, chunk.first, chunk.ids, data)
+        ids = checked_ids(chunk, data, name=each.placed.bundle.name)
         known = known_labels(chunk, replacing_in(cohort.manifest, self._cohorts.later(held.cohort)))
         replaced = [(by - held.cohort - 1, lost) for by, lost in held.replaced]
         labels = add_labels(known, ids, replaced, name=each.placed.bundle.name)
