@@ -15,6 +15,7 @@ from holdfast.storage import Store
 from holdfast.storage.reserve import keep_reserve
 
 _ORPHANS_EVERY_S = 600.0
+_LOOKS_PER_GRACE = 100  # for what was dropped
 _CATALOGS_EVERY_COMMITS = LINEAGE_LENGTH  # old ones make looking for the newest one slow
 
 
@@ -46,7 +47,7 @@ class Tidying:
         self._leftovers = leftovers
         self._tell = tell
         self._runtime = runtime
-        self._orphans_due_s = float("-inf")
+        self._dropped_due_s = self._orphans_due_s = float("-inf")
         self._commits = 0
 
     def after_commit(self) -> None:
@@ -61,13 +62,22 @@ class Tidying:
             self._tell(Notice(message=f"old objects could not be deleted yet: {error}"))
 
     def _collect(self, *, orphans: bool) -> None:
-        collect_dropped(self._store, self._chain, term=self._term, grace_s=self._grace_s)
+        if self._is_dropped_due():
+            collect_dropped(self._store, self._chain, term=self._term, grace_s=self._grace_s)
         if self._commits % _CATALOGS_EVERY_COMMITS == 0:
             collect_catalogs(self._store, self._chain, term=self._term)
         self._commits += 1
         if orphans:
             collect_orphans(self._store, self._chain, term=self._term, grace_s=self._grace_s)
         keep_reserve(self._store, self._reserve_bytes)  # it may have been needed
+
+    def _is_dropped_due(self) -> bool:
+        """Whether to look through the garbage now: to do so at every commit would cost more the more of it waits."""
+        now_s = self._runtime.monotonic_s()
+        if now_s < self._dropped_due_s:
+            return False
+        self._dropped_due_s = now_s + self._grace_s / _LOOKS_PER_GRACE
+        return True
 
     def _are_orphans_due(self) -> bool:
         """Whether to look for them now; if so, not again for a while."""
