@@ -28,13 +28,20 @@ from holdfast.types import ColumnSpec, TableSpec
 
 shapes = st.lists(st.integers(0, 2**20), max_size=3).map(tuple)
 dtypes = st.sampled_from(["F32", "BF16", "I64", "BOOL"])
-names = st.text().filter(lambda name: name != "ids" and not name.endswith(".escapes"))
-columns = st.lists(st.builds(ColumnSpec, name=names, dtype=dtypes, row_shape=shapes), min_size=1, max_size=3)
+slots = st.text().filter(lambda name: name not in ("ids", "weight") and not name.endswith(".escapes"))
+columns = st.lists(slots, max_size=2, unique=True).flatmap(
+    lambda names: st.tuples(
+        *(
+            st.builds(ColumnSpec, name=st.just(name), dtype=dtypes, row_shape=shapes)
+            for name in ("weight", *sorted(names))
+        )
+    )
+)
 specs = st.builds(
     TableSpec,
     name=st.text(),
     rows=st.integers(0, 2**63 - 1),
-    columns=columns.filter(lambda each: len({column.name for column in each}) == len(each)).map(tuple),
+    columns=columns,
 )
 HEAD_BYTES = 4096
 

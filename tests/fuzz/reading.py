@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -66,23 +67,37 @@ def read_everything(run: SampleRun, chance: random.Random) -> Verdict:
 def _reads(run: SampleRun, head: Head, chance: random.Random) -> Iterator[Callable[[], None]]:
     known = [entry.info.id for entry in head.entries if entry.info.id in run.rows]
     for checkpoint in {known[-1], chance.choice(known)} if known else ():
-        yield lambda checkpoint=checkpoint: _restore(run, head, checkpoint)  # type: ignore[misc]
-        yield lambda checkpoint=checkpoint: _look_up(run, head, checkpoint, chance)  # type: ignore[misc]
-        yield lambda checkpoint=checkpoint: _read_state(run, head, checkpoint)  # type: ignore[misc]
-    if known and chance.random() < 0.2:
-        yield lambda: _follow(run, head, known[-1])
+        yield partial(_read_tables, run, head, checkpoint, chance)
+        yield partial(_read_state, run, head, checkpoint)
     if run.newest:
-        yield lambda: _recover(run, head)
+        yield partial(_recover, run, head)
 
 
-def _plans(run: SampleRun, head: Head, checkpoint: str) -> tuple[VerifiedReader, dict[str, TablePlan]]:
+def _read_tables(run: SampleRun, head: Head, checkpoint: str, chance: random.Random) -> None:
     reader = VerifiedReader(run.store, runtime=AT_ONCE)
     plans = plan_checkpoint(reader, head, checkpoint)
     RestorePlan.of(head.by_id[checkpoint].info, plans)
-    for table, columns in run.rows[checkpoint].items():
+    truth = run.rows[checkpoint]
+    for table, columns in truth.items():
         if table not in plans or _shapes(plans[table]) != {name: _shape(rows) for name, rows in columns.items()}:
             raise ModelMismatch(table)
-    return reader, plans
+    ways: list[Callable[[], None]] = [
+        partial(_restore, reader, plans, truth, chance.choice([1, 1, 1, None])),
+        partial(_look_up, reader, plans, truth, chance),
+    ]
+    if chance.random() < 0.2:
+        ways.append(partial(_follow, reader, plans, truth))
+    errors = [error for way in ways if (error := _refusal(way)) is not None]
+    if errors:
+        raise errors[0]
+
+
+def _refusal(way: Callable[[], None]) -> HoldfastError | None:
+    try:
+        way()
+    except HoldfastError as error:
+        return error
+    return None
 
 
 def _shapes(plan: TablePlan) -> dict[str, tuple[object, ...]]:
@@ -93,32 +108,32 @@ def _shape(rows: Tensor) -> tuple[object, ...]:
     return (rows.dtype, *rows.shape)
 
 
-def _restore(run: SampleRun, head: Head, checkpoint: str) -> None:
-    reader, plans = _plans(run, head, checkpoint)
-    truth = run.rows[checkpoint]
+_Plans = Mapping[str, TablePlan]
+
+
+def _restore(reader: VerifiedReader, plans: _Plans, truth: Rows, workers: int | None) -> None:
     targets = {table: {name: torch.full_like(rows, 9.0) for name, rows in truth[table].items()} for table in truth}
-    restore_rows(reader, [(plans[table], targets[table]) for table in truth])
+    restore_rows(reader, [(plans[table], targets[table]) for table in truth], workers=workers)
     _compare(targets, truth, "restore")
 
 
-def _look_up(run: SampleRun, head: Head, checkpoint: str, chance: random.Random) -> None:
-    reader, plans = _plans(run, head, checkpoint)
-    for table, truth in run.rows[checkpoint].items():
-        rows = len(truth["weight"])
+def _look_up(reader: VerifiedReader, plans: _Plans, truth: Rows, chance: random.Random) -> None:
+    for table, columns in truth.items():
+        rows = len(columns["weight"])
         ids = torch.tensor(sorted(chance.choices(range(rows), k=chance.choice([2, rows]))))
         found = lookup_rows(reader, plans[table], ids)
-        _compare({table: found}, {table: {name: column[ids] for name, column in truth.items()}}, "lookup")
+        _compare({table: found}, {table: {name: column[ids] for name, column in columns.items()}}, "lookup")
 
 
-def _follow(run: SampleRun, head: Head, checkpoint: str) -> None:
-    """As a follower that holds the baseline."""
-    reader, plans = _plans(run, head, checkpoint)
+def _follow(reader: VerifiedReader, plans: _Plans, truth: Rows) -> None:
+    """As a follower that begins."""
+    weights = {name: {"weight": columns["weight"]} for name, columns in truth.items()}
+    found = {name: {"weight": torch.full_like(columns["weight"], 9.0)} for name, columns in truth.items()}
     with Arena(2**20, None) as arena:
-        changes = [TableChanges.above(plan, len(plan.generations), 0) for plan in plans.values()]
-        found = {name: {"weight": torch.full_like(rows["weight"], 9.0)} for name, rows in run.rows[checkpoint].items()}
+        changes = [TableChanges.above(plans[name], len(plans[name].generations), 0) for name in truth]
         for staged in stage_rows(reader, changes, arena, Keys(keep=False)):
             staged.write(found[staged.table]["weight"])
-    _compare(found, {name: {"weight": rows["weight"]} for name, rows in run.rows[checkpoint].items()}, "follower")
+    _compare(found, weights, "follower")
 
 
 def _recover(run: SampleRun, head: Head) -> None:
@@ -138,9 +153,13 @@ def _read_state(run: SampleRun, head: Head, checkpoint: str) -> None:
     reader = VerifiedReader(run.store, runtime=AT_ONCE)
     part = next(part for part in reader.parts(head.by_id[checkpoint]) if part.rank == 0)
     found, truth = encode_tree(read_state(reader, part)), encode_tree(run.states[checkpoint])
-    same = len(found.tensors) == len(truth.tensors) and all(map(_equal, found.tensors, truth.tensors))
-    if found.skeleton != truth.skeleton or not same:
+    if found.skeleton != truth.skeleton or len(found.tensors) != len(truth.tensors):
         raise WrongRow(f"state of {checkpoint}")
+    for ours, theirs in zip(found.tensors, truth.tensors, strict=True):
+        if not _equal(ours.reshape(-1), theirs.reshape(-1)):
+            raise WrongRow(f"state of {checkpoint}")
+        if ours.shape != theirs.shape:
+            raise ModelMismatch("a state tensor has as many values in another shape")
 
 
 def _compare(found: Rows, truth: Rows, how: str) -> None:

@@ -17,7 +17,8 @@ What is *not*, because nothing above the catalog could tell it from a run that w
 
 - which checkpoints and priority saves there are, their metrics, times and sizes, and whether they are abandoned: that
   is the catalog's word, so what is read is compared by the checkpoint's id. An unreadable catalog is passed over;
-- a table that a checkpoint no longer lists, or lists in another shape: a restore refuses it as another model's;
+- a table that a checkpoint no longer lists, or lists in another shape, and a state tensor whose values are all there in
+  another shape (2 by 3 for 3 by 2): a restore refuses them as another model's;
 - a verification that tells more than a restore met, of an intent for instance, which no restore reads.
 
 One thing no reader can know: rows of at most two values take as many bytes in 2, 3 or 4 bits each, so how many of them

@@ -47,10 +47,10 @@ class Table:
         return next((group for group in groups if any(held is self.parameter for held in group["params"])), None)
 
     def slots(self) -> dict[str, Tensor]:
-        """The optimizer's tensors that have one entry per row, as they are now, by column."""
+        """The optimizer's tensors that have one entry per row, as they are now, by column, in the order of columns."""
         state = self.optimizer.state.get(self.parameter, {}) if self.optimizer else {}
         slots = {key: value for key, value in state.items() if self.is_slot(value)}
-        return named_slots(slots, f"table {self.name!r}")
+        return dict(sorted(named_slots(slots, f"table {self.name!r}").items()))
 
     def is_slot(self, value: object) -> bool:
         """Whether a value of the optimizer's state has one entry per row, which can be copied row by row."""

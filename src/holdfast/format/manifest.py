@@ -18,6 +18,7 @@ from holdfast.format.manifest_check import check_manifest
 from holdfast.types import ColumnSpec, TableSpec
 
 KIND, VERSION = "manifest", 1
+_WEIGHT = "weight"  # the first column of every table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
