@@ -162,6 +162,10 @@ def break_columns(body: dict[str, Any]) -> None:
     body["tables"][0]["columns"] = 3
 
 
+def break_order(body: dict[str, Any]) -> None:
+    body["tables"][0]["columns"] += [["sum", "F32", []], ["square", "F32", []]]
+
+
 def break_bundles(body: dict[str, Any]) -> None:
     body["bundles"] = [["name", 1]]
 
@@ -170,7 +174,7 @@ def break_pieces(body: dict[str, Any]) -> None:
     del body["state"][0]["pieces"]
 
 
-@pytest.mark.parametrize("breakage", [dict.clear, break_place, break_columns, break_bundles, break_pieces])
+@pytest.mark.parametrize("breakage", [dict.clear, break_place, break_columns, break_order, break_bundles, break_pieces])
 def test_a_sealed_manifest_with_malformed_fields_is_damage(breakage: Callable[[dict[str, Any]], None]) -> None:
     body = unseal("manifest", 1, EXAMPLE.encode(), name="x")
     breakage(body)

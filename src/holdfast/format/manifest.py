@@ -197,10 +197,10 @@ def table_spec_from_json(body: dict[str, Any]) -> TableSpec:
     """The inverse of table_spec_to_json."""
     columns = tuple(_column_from_json(column) for column in fields.items(body["columns"], "columns"))
     names = fields.texts([column.name for column in columns], "columns")
-    if not names or any(name == IDS or name.endswith(".escapes") for name in names):
-        raise ValueError(
-            f"columns is {names}: there must be one, and none may be called {IDS!r} or end with '.escapes'"
-        )
+    if any(name == IDS or name.endswith(".escapes") for name in names):
+        raise ValueError(f"columns is {names}: none may be called {IDS!r} or end with '.escapes'")
+    if names[:1] != (_WEIGHT,) or list(names[1:]) != sorted(names[1:]):
+        raise ValueError(f"columns is {names}: the weight comes first, then the slots in the order of their names")
     return TableSpec(
         name=fields.text(body["name"], "the name of a table"),
         rows=fields.integer(body["rows"], "rows"),
