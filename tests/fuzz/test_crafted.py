@@ -82,6 +82,7 @@ CRAFTED: dict[str, tuple[int, Callable[[Body], object]]] = {
     "rows that are moved by one": (-1, lambda body: chunk(body).__setitem__(2, chunk(body)[2] + 1)),
     "a share that leaves the table": (-1, lambda body: table(body).update(stop=2**40)),
     "a table of more rows": (0, lambda body: table(body).update(rows=table(body)["rows"] + 1)),
+    "rows so long that their bytes cannot be counted": (0, lambda body: table(body)["columns"][0][2].append(2**62)),
     "columns exchanged": (0, lambda body: table(body)["columns"].reverse()),
     "another number of writers": (-1, lambda body: body.update(world=2)),
     "a piece of the state that is left out": (-1, lambda body: body["state"][0]["pieces"].pop()),

@@ -19,6 +19,7 @@ from holdfast.format.rows import id_bytes
 from holdfast.types import ColumnSpec
 
 Numbers = NDArray[np.int64]
+_MOST_BYTES = 2**56  # of a column: the sum of all stays below what 64 bits hold
 
 
 class Form(NamedTuple):
@@ -54,6 +55,9 @@ def check_lengths(groups: Iterable[Alike], *, name: str) -> None:
         kept = np.array(escapes, dtype=np.int64).reshape(len(rows), len(widths.escapes))
         if len(kept) and (kept > rows[:, None]).any():
             raise DamagedData(name, "has a chunk with more escapes than rows")
+        widest = max(widths.records + widths.escapes, default=0)
+        if widest * int(rows.max(initial=0)) > _MOST_BYTES:
+            raise DamagedData(name, f"has a chunk with {widest} bytes for each row, which is more than it can hold")
         wanted = np.zeros_like(lengths)
         for width in widths.records:
             wanted += _padded(rows * width)
