@@ -22,6 +22,7 @@ import holdfast as hf
 from benchmarks.claims._recovery_child import Amount, amount_of, recover_above
 from benchmarks.claims._recovery_figures import Findings
 from benchmarks.data.synthetic import ClickStream
+from benchmarks.files import object_sizes
 from benchmarks.models import DLRM, PNN, DeepFM
 from benchmarks.report import Figure, Table
 from benchmarks.training import train_step
@@ -157,7 +158,7 @@ def _recover_all(folder: Path, truth: Mapping[int, Tables], repeats: int) -> Rec
             wrong_rows += _wrong_rows(tables, expected)
         seconds += statistics.median(times)
         rows_read += amount.rows
-    kept = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    kept = sum(object_sizes(folder).values())
     return Recovered(seconds=seconds, rows_read=rows_read, wrong_rows=wrong_rows, kept_bytes=kept)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import holdfast as hf
 from benchmarks.claims._agent import await_quiet, bytes_written
 from benchmarks.claims._trace import TABLE, Trace
+from benchmarks.files import object_sizes
 from holdfast.format.catalog import DATA_PREFIX
 from holdfast.policy import Strategy
 from holdfast.types import Kind
@@ -54,7 +55,7 @@ class Writer:
         self._durable_s: list[float] = []
         self._guard.save(wait=True)
         self.settle()
-        self._first_baseline = _objects(folder / DATA_PREFIX).keys()
+        self._first_baseline = object_sizes(folder / DATA_PREFIX).keys()
         self._agent_bytes = bytes_written(self._guard.agent_pid)
 
     def advance(self, intervals: int) -> None:
@@ -89,7 +90,7 @@ class Writer:
         self._guard.close()
         checkpoints = hf.open_run(self._folder).checkpoints()[1:]
         assert len(checkpoints) == self._interval, "a save failed, or there was one too many"
-        objects = _objects(self._folder)
+        objects = object_sizes(self._folder)
         return Written(
             blocking_s=self._blocking_s,
             durable_s=self._durable_s,
@@ -115,8 +116,3 @@ def _first_state(trace: Trace) -> Tensor:
     table = torch.empty(trace.rows, trace.dim)
     trace.fill(table, 0)
     return table
-
-
-def _objects(folder: Path) -> dict[Path, int]:
-    """The files below a folder and their sizes."""
-    return {path: path.stat().st_size for path in folder.rglob("*") if path.is_file()}

@@ -18,6 +18,7 @@ import torch
 
 import holdfast as hf
 from benchmarks.claims import _agent
+from benchmarks.files import object_sizes
 from benchmarks.report import Figure, Report, Table
 from holdfast.policy import Retention, Strategy
 
@@ -124,7 +125,7 @@ def _saved(case: Case, count: int, folder: Path | None) -> Saved:
     beside = folder if folder is not None and folder.is_dir() else None
     with tempfile.TemporaryDirectory(dir=beside, prefix="holdfast-manysaves-") as path:
         seconds, looks = _save(path, case, count)
-        sizes = {file: file.stat().st_size for file in Path(path).rglob("*") if file.is_file()}
+        sizes = object_sizes(Path(path))
         listed = [size for file, size in sizes.items() if file.parent.name in ("catalog", "history")]
         return Saved(seconds=seconds, looks=looks, catalog_bytes=sum(listed), total_bytes=sum(sizes.values()))
 

@@ -76,10 +76,12 @@ def test_any_one_bad_read_during_a_resume_costs_nothing(strategy: str, caplog: p
     for number, at in enumerate(reads):
         copy = copy_of(store)
         caplog.clear()
-        again = resumed(FaultyStore(copy, {at: BAD_READS[number % len(BAD_READS)]}))
+        faulty = FaultyStore(copy, {at: BAD_READS[number % len(BAD_READS)]})
+        again = resumed(faulty)
+        spoilt = faulty.history[at - 1].kind in ("get", "get_range")  # threads may have come in another order
         assert same(again.training.state(), job.states[3]), clean.history[at - 1]
-        assert len(again.clock.pauses_s) == 1
-        assert "read again, it is intact" in caplog.text
+        assert len(again.clock.pauses_s) == spoilt
+        assert ("read again, it is intact" in caplog.text) == spoilt
         assert not any(info.standing for info in Run(copy).checkpoints())
 
 

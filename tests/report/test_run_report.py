@@ -184,7 +184,7 @@ def test_a_damaged_manifest_leaves_out_what_it_would_have_told(run: Path) -> Non
         path.chmod(0o644)
         path.write_bytes(b"rubbish")
     text = report(run)
-    assert "does not match the digest" in text
+    assert "does not match the size and digest" in text
     assert "Precision of what is stored" not in text
     assert "Checkpoints over time" in text
 
