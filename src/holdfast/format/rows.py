@@ -43,13 +43,14 @@ def check_ids(ids: NDArray[np.int64], first: int, last: int, segments: Sequence[
 
     They ascend, in each segment, and go from the first row to the last.
     """
-    falls = np.diff(ids) <= 0
-    starts = np.cumsum(np.array(segments, dtype=np.int64))[:-1]
-    falls[starts - 1] = False
-    if falls.any():
-        return f"row {int(ids[1:][falls][0])} is not above the one before it"
-    if int(ids.min(initial=first)) != first or int(ids.max(initial=last)) != last:
-        return f"its rows are {int(ids.min())} to {int(ids.max())}, not {first} to {last}"
+    ascends = ids[1:] > ids[:-1]
+    starts = np.cumsum(segments, dtype=np.int64)[:-1]
+    ascends[starts - 1] = True
+    if not ascends.all():
+        return f"row {int(ids[1:][~ascends][0])} is not above the one before it"
+    low, high = (ids.min(), ids.max()) if len(starts) else (ids[0], ids[-1])
+    if low != first or high != last:
+        return f"its rows are {int(low)} to {int(high)}, not {first} to {last}"
     if len(starts) and len(np.unique(ids)) != len(ids):
         return "it holds a row twice"
     return None
