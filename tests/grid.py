@@ -14,9 +14,10 @@ from torch.optim import SparseAdam
 
 import holdfast as hf
 from holdfast.checkpoint.outlines import plan_checkpoint
-from holdfast.checkpoint.plan import Read, TablePlan
+from holdfast.checkpoint.plan import TablePlan
 from holdfast.checkpoint.planning import plan_tables
 from holdfast.checkpoint.read import VerifiedReader, lineage
+from holdfast.checkpoint.reads import Read
 from holdfast.format.manifest import Manifest
 from holdfast.policy import Strategy
 from holdfast.run import Run

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -101,10 +101,7 @@ def measure(plan: CriteoPlan) -> Findings:
 
 
 def _train(plan: CriteoPlan, folders: Mapping[str, Path]) -> dict[int, Tables]:
-    """Train and save; copies of the tables at the checkpoints that will be recovered.
-
-    A differential checkpoint stands on the baseline alone, so those that are not recovered are not saved.
-    """
+    """Train and save; copies of the tables at the checkpoints that will be recovered."""
     stream = ClickStream(SEED, plan.rows / sum(KAGGLE_CARDINALITIES))
     model = DLRM(stream.cardinalities)
     optimizers = optimizers_of(model)
@@ -119,9 +116,8 @@ def _train(plan: CriteoPlan, folders: Mapping[str, Path]) -> dict[int, Tables]:
                 train_step(model, stream.batch(number, plan.batch_size), optimizers)
                 for guard in guards.values():
                     guard.step()
-            for name, guard in guards.items():
-                if name != DIFFERENTIAL or interval in (0, *plan.recovered):
-                    guard.save(wait=True)
+            for guard in guards.values():
+                guard.save(wait=True)
             if interval in plan.recovered:
                 truth[interval] = copy_tables(model, optimizers)
         for guard in guards.values():
@@ -147,9 +143,7 @@ def _baselines(folder: Path) -> int:
 def _recover(plan: CriteoPlan, folder: Path, interval: int, expected: Tables) -> tuple[dict[str, _Timed], int]:
     """One checkpoint with everybody in turns; the first turn reads what the page cache does not hold yet."""
     sources: dict[str, _RunSource | _FloorSource] = {}
-    for name in plan.strategies:
-        number = 1 + plan.recovered.index(interval) if name == DIFFERENTIAL else interval
-        sources[name] = _RunSource(folder / name, number, expected)
+    sources |= {name: _RunSource(folder / name, interval, expected) for name in plan.strategies}
     sources[FLOOR] = _FloorSource(folder / f"floor-{interval}", sources[GRID].baseline, expected)
     found: dict[str, list[_Timed]] = {name: [] for name in sources}
     wrong_rows = 0
@@ -172,7 +166,7 @@ class _RunSource:
         reader = VerifiedReader(self._store)
         plans = plan_checkpoint(reader, head, self._checkpoint)
         self.baseline = each_column(like, torch.zeros_like)
-        first = [(replace(p, generations=p.generations[:1]), self.baseline[name]) for name, p in plans.items()]
+        first = [(p.first_generation(), self.baseline[name]) for name, p in plans.items()]
         restore_rows(reader, first)
 
     def recover(self, tables: Tables) -> _Timed:

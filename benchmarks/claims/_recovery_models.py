@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -171,7 +171,7 @@ def _recover(folder: Path, interval: int, like: Tables) -> tuple[float, Amount, 
     reader = VerifiedReader(store)
     plans = plan_checkpoint(reader, head, checkpoint)
     tables = each_column(like, torch.zeros_like)
-    restore_rows(reader, [(replace(p, generations=p.generations[:1]), tables[name]) for name, p in plans.items()])
+    restore_rows(reader, [(p.first_generation(), tables[name]) for name, p in plans.items()])
     started_s = time.perf_counter()
     Chain(store).head()
     above = recover_above(store, head, checkpoint, tables)

@@ -12,13 +12,16 @@ import torch
 from torch import Tensor, nn
 
 import holdfast as hf
+from holdfast.checkpoint.batch import Batch
+from holdfast.checkpoint.bundle_files import Files
 from holdfast.checkpoint.columns import ColumnWriter
 from holdfast.checkpoint.crew import Crew
 from holdfast.checkpoint.outlines import plan_checkpoint
-from holdfast.checkpoint.pieces import Application, apply_pieces
-from holdfast.checkpoint.plan import Read, TablePlan
+from holdfast.checkpoint.pieces import Pieces
+from holdfast.checkpoint.plan import TablePlan
 from holdfast.checkpoint.planning import plan_tables
 from holdfast.checkpoint.read import VerifiedReader, lineage
+from holdfast.checkpoint.reads import Read
 from holdfast.checkpoint.restore import restore_rows
 from holdfast.errors import DamagedData
 from holdfast.storage.files import PosixFiles
@@ -181,6 +184,10 @@ def _apply(store: LocalStore, targets: dict[str, Tensor]) -> list[bool]:
     writers = {
         name: ColumnWriter(target, columns[name].dtype, columns[name].row_shape) for name, target in targets.items()
     }
-    work = [Application(read=read, number=number, writers=writers) for number, read in reads(plan)]
+    above = plan.without_baseline().reads
+    batch = Batch(spec=plan.spec, reads=above, groups=np.zeros_like(above.at), writers=writers)
+    pieces = Pieces(Files(VerifiedReader(store)), [batch])
     with Crew(2) as crew:
-        return apply_pieces(VerifiedReader(store), crew, work)
+        pieces.apply(crew, 0)
+    done: list[bool] = pieces.done(0).tolist()
+    return done

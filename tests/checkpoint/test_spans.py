@@ -8,8 +8,8 @@ import pytest
 
 import holdfast as hf
 from holdfast.checkpoint.outlines import plan_checkpoint
-from holdfast.checkpoint.plan import Read
 from holdfast.checkpoint.read import VerifiedReader
+from holdfast.checkpoint.reads import Read
 from holdfast.checkpoint.restore import restore_rows
 from holdfast.checkpoint.spans import spans_of
 from holdfast.format.layout import IDS

@@ -14,8 +14,9 @@ from torch.optim import Adam, Optimizer, SparseAdam
 
 import holdfast as hf
 from holdfast.checkpoint.lookup import lookup_rows
-from holdfast.checkpoint.plan import Read, TablePlan
+from holdfast.checkpoint.plan import TablePlan
 from holdfast.checkpoint.read import VerifiedReader
+from holdfast.checkpoint.reads import Read
 from holdfast.checkpoint.restore import restore_rows
 from holdfast.errors import ConfigurationError, ModelMismatch, UnsupportedState
 from holdfast.format.catalog import Intent
@@ -256,7 +257,7 @@ def test_rows_beyond_two_to_the_32_are_written_found_and_restored() -> None:
     assert [(chunk.first, chunk.last, chunk.ids) for chunk in part.chunks] == [(0, rows - 1, "U64")]
     outline = Outline.of([manifest])
     reads = tuple(Read(outline, index, chunk.rows) for index, chunk in enumerate(part.chunks))
-    plan = TablePlan(spec=part.spec, generations=(reads,), baseline=True)
+    plan = TablePlan.of(part.spec, [reads], baseline=True)
     restore_rows(VerifiedReader(store), [(plan, {"weight": target})])
     assert target[wanted].equal(values)
     asked = wanted.flip(0)

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from holdfast.checkpoint.chunk_ids import checked_ids
-from holdfast.checkpoint.plan import Read, prefix_bytes
 from holdfast.checkpoint.read import ChunkSource, Memory
+from holdfast.checkpoint.reads import Read, prefix_bytes
 from holdfast.codec import Difference
 from holdfast.codec.base import Rows
 from holdfast.codec.chunk import decode_column, escapes_name

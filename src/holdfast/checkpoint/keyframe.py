@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.checkpoint.plan import Read, TablePlan
+from holdfast.checkpoint.plan import TablePlan
 from holdfast.checkpoint.read import VerifiedReader
+from holdfast.checkpoint.reads import Read
 from holdfast.codec import Baseline, Codec, Difference, Encoded, Exact, take
 from holdfast.codec.base import Rows
 from holdfast.codec.chunk import codecs_of, dim_of, escapes_name, first_rows, stored_columns

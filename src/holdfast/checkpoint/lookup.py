@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from holdfast.checkpoint.columns import as_tensor, read_columns, row_ids
-from holdfast.checkpoint.plan import Read, TablePlan
+from holdfast.checkpoint.plan import TablePlan
 from holdfast.checkpoint.read import VerifiedReader
+from holdfast.checkpoint.reads import Read
 from holdfast.checkpoint.restore import BaselineRows
 from holdfast.codec import Difference
 from holdfast.codec.chunk import decode_column, dim_of, escapes_name, first_rows

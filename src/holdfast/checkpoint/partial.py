@@ -225,8 +225,5 @@ def _pieces(plan: TablePlan, start: int, stop: int) -> Iterator[tuple[int, int]]
 
 def _within(plan: TablePlan, start: int, stop: int) -> TablePlan:
     """The plan without chunks that lie outside of these rows."""
-    generations = (
-        tuple(read for read in generation if read.chunk.first < stop and read.chunk.last >= start)
-        for generation in plan.generations
-    )
-    return replace(plan, generations=tuple(generations))
+    reads = plan.reads
+    return replace(plan, reads=reads.chosen((reads.of_chunks("first") < stop) & (reads.of_chunks("last") >= start)))

@@ -10,116 +10,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from functools import cached_property
 
-from holdfast.codec import Baseline, Difference
-from holdfast.codec.chunk import Codecs, codecs_of, stored_columns
-from holdfast.format.bundle import BLOCK_BYTES
-from holdfast.format.layout import IDS, Column
-from holdfast.format.manifest import BundleRef, RowsChunk
-from holdfast.format.outline import Outline, Share
+from holdfast.checkpoint.reads import Read, Reads
 from holdfast.types import CheckpointInfo, TableSpec
 
 
-class Read(NamedTuple):
-    """The first ``rows`` records of a chunk, number ``at`` of an outline.
-
-    Of the ``later`` checkpoints above the one that wrote it, the first ``settled`` replace none of these records: what
-    they replaced is not among them.
-    """
-
-    outline: Outline
-    at: int
-    rows: int
-    later: int = 0
-    settled: int = 0
-
-    @property
-    def contested(self) -> bool:
-        """Whether a later checkpoint may replace some of the records."""
-        return self.settled < self.later
-
-    @property
-    def chunk(self) -> RowsChunk:
-        """The chunk; its place's ``bundle`` says nothing outside of the outline."""
-        return self.outline.chunk(self.at)
-
-    @property
-    def part(self) -> Share:
-        """The share of the table that the chunk belongs to."""
-        return self.outline.shares[int(self.outline.chunks["share"][self.at])]
-
-    @property
-    def checkpoint(self) -> str:
-        """Who wrote it."""
-        return self.outline.parts[self.part.part].checkpoint
-
-    @property
-    def bundle(self) -> BundleRef:
-        """Where the chunk lies."""
-        return self.outline.bundles[self.chunk.place.bundle]
-
-    @property
-    def key(self) -> tuple[str, int]:
-        """What no other chunk of the run has."""
-        return self.bundle.name, self.chunk.place.offset
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """All of the chunk's columns."""
-        chunk = self.chunk
-        return stored_columns(self.part.spec.columns, chunk.rows, chunk.ids, chunk.codec, chunk.escapes)
-
-    @property
-    def codecs(self) -> Codecs | None:
-        """What its columns are stored with; None: as they are."""
-        return codecs_of(self.outline.forms[int(self.outline.chunks["form"][self.at])].codec)
-
-    @property
-    def baseline(self) -> Baseline | None:
-        """What its weights are differences from, if they are any."""
-        for codec in (self.codecs or {}).values():
-            if isinstance(codec, Difference):
-                return codec.baseline
-        return None
-
-    def ranges(self, columns: Sequence[Column]) -> list[tuple[int, int]]:
-        """The chunk's bytes that hold these records' share of ``columns``; near ones in one range."""
-        ranges: list[tuple[int, int]] = []
-        for column in columns:
-            start, stop = column.offset, column.offset + prefix_bytes(column, self.rows)
-            if stop == start:
-                continue
-            if ranges and start - ranges[-1][1] <= BLOCK_BYTES:
-                start = ranges.pop()[0]
-            ranges.append((start, stop))
-        return ranges
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of its ranges; reading takes whole blocks, so a little more."""
-        return sum(stop - start for start, stop in self.ranges(self.columns))
-
-
-def prefix_bytes(column: Column, rows: int) -> int:
-    """Bytes of a column that the first ``rows`` rows need.
-
-    All of the escapes, whose rows are not known yet, and all ids: only all of them tell whether they are right.
-    """
-    if not column.per_row or column.name == IDS:
-        return column.length
-    return column.length // column.shape[0] * rows if column.shape[0] else 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class TablePlan:
     """A table's generations, oldest first; the first holds every row."""
 
     spec: TableSpec
-    generations: tuple[tuple[Read, ...], ...]
+    reads: Reads
+    depth: int  # how many generations there are, those included of which nothing is read
     baseline: bool  # whether the first generation is the baseline's own
     arranged: bool = False  # whether the deltas' records do not depend on the order in which they are applied
     key: tuple[Read, ...] = ()  # what rows stored as differences differ from: the rows of the first generation
+
+    @classmethod
+    def of(cls, spec: TableSpec, generations: Sequence[Sequence[Read]], *, baseline: bool) -> TablePlan:
+        """A plan of these reads, which are to be replayed."""
+        return cls(spec=spec, reads=Reads.of(generations), depth=len(generations), baseline=baseline)
+
+    @cached_property
+    def generations(self) -> tuple[tuple[Read, ...], ...]:
+        """The reads one by one."""
+        return self.reads.generations(self.depth)
+
+    @property
+    def has_first(self) -> bool:
+        """Whether the rows of the first generation are read, too."""
+        return bool(len(self.reads)) and not self.reads.generation[0]
 
     @property
     def size_bytes(self) -> int:
@@ -128,7 +49,11 @@ class TablePlan:
 
     def without_baseline(self) -> TablePlan:
         """What stands above the rows of the first generation."""
-        return replace(self, generations=((), *self.generations[1:]))
+        return replace(self, reads=self.reads.chosen(self.reads.generation > 0))
+
+    def first_generation(self) -> TablePlan:
+        """The rows of the first generation alone."""
+        return replace(self, reads=self.reads.chosen(self.reads.generation == 0), depth=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,5 +106,4 @@ class RestorePlan:
             for read in generation
             for start, stop in read.ranges(read.columns)
         )
-        rows = (read.rows for plan in plans.values() for generation in plan.generations for read in generation)
-        return cls(checkpoint=info, reads=tuple(reads), rows=sum(rows))
+        return cls(checkpoint=info, reads=tuple(reads), rows=sum(int(plan.reads.rows.sum()) for plan in plans.values()))

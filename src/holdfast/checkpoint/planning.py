@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.checkpoint.plan import Read, TablePlan
+from holdfast.checkpoint.plan import TablePlan
+from holdfast.checkpoint.reads import Numbers, Reads
 from holdfast.codec import Difference
 from holdfast.codec.chunk import Codecs, codecs_of
 from holdfast.errors import DamagedData
@@ -34,7 +36,6 @@ class Source(NamedTuple):
         return self.outline.parts[self.part].checkpoint
 
 
-Numbers = NDArray[np.int64]
 Part = Manifest | Source  # what one writer saved of a checkpoint
 _History = Sequence[Sequence[Source]]  # of each checkpoint, baseline first
 
@@ -45,9 +46,7 @@ def plan_tables(history: Sequence[Sequence[Part]]) -> dict[str, TablePlan]:
     numbered = _Tables(sources[-1])
     views = [_View(outline, sources, numbered) for outline in dict.fromkeys(each.outline for each in _all(sources))]
     first = _first_ages(views, sources, numbered)
-    generations: list[dict[int, list[Read]]] = [{} for _ in first]
-    for view in views:
-        view.add_reads(first, generations)
+    reads = _reads_by_table(views, first)
     arranged, differs = (
         np.logical_or.reduce([_any_above(view, first, marked(view.outline)) for view in views])
         for marked in (_arranged_chunks, _difference_chunks)
@@ -55,13 +54,33 @@ def plan_tables(history: Sequence[Sequence[Part]]) -> dict[str, TablePlan]:
     return {
         name: TablePlan(
             spec=numbered.specs[number],
-            generations=tuple(tuple(generations[number].get(age, ())) for age in range(len(history) - first[number])),
+            reads=reads[number],
+            depth=len(history) - int(first[number]),
             baseline=not first[number],
             arranged=bool(arranged[number] or differs[number]),
-            key=tuple(generations[number].get(0, ())) if differs[number] else (),
+            key=reads[number].generations(1)[0] if differs[number] else (),
         )
         for name, number in numbered.numbers.items()
     }
+
+
+def _reads_by_table(views: Sequence[_View], first: Numbers) -> list[Reads]:
+    """What is needed of each table, its generations in their order."""
+    found = [view.needed(first) for view in views]
+    table = np.concatenate([each.table for each in found])
+    generation = np.concatenate([each.generation for each in found])
+    order = np.lexsort((generation, table))
+    whole = Reads(
+        outlines=tuple(view.outline for view in views),
+        outline=np.repeat(np.arange(len(views)), [len(each.at) for each in found])[order],
+        at=np.concatenate([each.at for each in found])[order],
+        rows=np.concatenate([each.rows for each in found])[order],
+        later=np.concatenate([each.later for each in found])[order],
+        settled=np.concatenate([each.settled for each in found])[order],
+        generation=generation[order],
+    )
+    stops = np.searchsorted(table[order], np.arange(len(first) + 1)).tolist()
+    return [whole.chosen(slice(start, stop)) for start, stop in pairwise(stops)]
 
 
 def _outlined(history: Sequence[Sequence[Part]]) -> _History:
@@ -99,6 +118,17 @@ class _Tables:
         return number < 0 or self.specs[number] == spec
 
 
+class _Needed(NamedTuple):
+    """Chunks of which something is read, in columns."""
+
+    table: Numbers
+    generation: Numbers
+    at: Numbers
+    rows: Numbers
+    later: Numbers
+    settled: Numbers
+
+
 class _View:
     """An outline as the last checkpoint of a history sees it: columns of its shares, and of its chunks."""
 
@@ -119,15 +149,19 @@ class _View:
         found: NDArray[np.bool_] = wanted[self.outline.chunks["share"]] & self._needed
         return found
 
-    def add_reads(self, first: Numbers, generations: Sequence[dict[int, list[Read]]]) -> None:
-        """Add what is needed to the generations of the tables, of which ``first`` are the ages of the first ones."""
+    def needed(self, first: Numbers) -> _Needed:
+        """What is read of the outline's chunks; ``first`` are the ages of the tables' first generations."""
         found = np.flatnonzero(self.above(first, 0))
         share = self.outline.chunks["share"][found]
         table = self.table[share]
-        generation = self.age[share] - first[table]
-        columns = (found, self._rows[found], self._later[share], self._settled[found], table, generation)
-        for at, rows, later, settled, number, age in zip(*(column.tolist() for column in columns), strict=True):
-            generations[number].setdefault(age, []).append(Read(self.outline, at, rows, later, settled))
+        return _Needed(
+            table=table,
+            generation=self.age[share] - first[table],
+            at=found,
+            rows=self._rows[found],
+            later=self._later[share],
+            settled=self._settled[found],
+        )
 
     def _parts(self, history: _History) -> tuple[Numbers, Numbers]:
         """The age of the checkpoint of each part, -1 for those that are not in the history; and by how many of the

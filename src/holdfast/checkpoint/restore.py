@@ -8,7 +8,7 @@ So its generations need no order, and no barrier.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 
 import numpy as np
@@ -16,13 +16,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from holdfast.checkpoint.batch import Batch
+from holdfast.checkpoint.bundle_files import Files
 from holdfast.checkpoint.columns import ColumnWriter, Ids, Scratch, as_tensor, decode_columns, read_columns, row_ids
 from holdfast.checkpoint.crew import WORKERS, Crew, Progress
 from holdfast.checkpoint.keyframe import key_of, require_key
-from holdfast.checkpoint.pieces import Application, Pieces, apply_pieces
-from holdfast.checkpoint.plan import Read, TablePlan
+from holdfast.checkpoint.pieces import Kept, Pieces
+from holdfast.checkpoint.plan import TablePlan
 from holdfast.checkpoint.read import ChunkSource, VerifiedReader
+from holdfast.checkpoint.reads import Read, Reads
 from holdfast.checkpoint.spans import Span, spans_of
+from holdfast.checkpoint.winners import Winners, WrittenOnce
 from holdfast.codec.base import Rows
 from holdfast.errors import DamagedData
 from holdfast.format.dtypes import torch_dtype
@@ -49,35 +53,33 @@ def restore_rows(
     tables = [_Table(reader, plan, targets, seen) for plan, targets in plans]
     arranged = [table for table in tables if table.plan.arranged]
     replayed = [table for table in tables if not table.plan.arranged]
+    files = Files(reader)
     with Crew(workers, progress) as crew:
-        _write(reader, crew, tables, [[0]])
-        _write(reader, crew, replayed, [[number] for number in range(1, _depth(replayed))])
-        _learn_ids(reader, crew, [(table, read) for table in arranged for read in table.contest()])
-        for table in arranged:
-            table.settle()
-        _write(reader, crew, arranged, [range(1, _depth(arranged))])
+        _write(files, crew, [(table, table.first()) for table in tables])
+        _write(files, crew, [(table, table.above(in_order=True)) for table in replayed])
+        kept = _settle(files, crew, arranged)
+        _write(files, crew, [(table, table.above(in_order=False)) for table in arranged], kept)
     for table in arranged:
         table.check_once()
 
 
-def _write(reader: VerifiedReader, crew: Crew, tables: Iterable[_Table], groups: Sequence[Sequence[int]]) -> None:
-    """Write groups of generations, one after another; within a group they go in any order.
-
-    Without the GIL what can be, and the rest as well.
-    """
-    tables = list(tables)
-    reads = [[(t, read, number) for t in tables for number in group for read in t.reads(number)] for group in groups]
-    work = [[table.application(read, number) for table, read, number in group] for group in reads]
-    pieces = Pieces(reader, work)
-    for at, group in enumerate(reads):
-        done = pieces.apply(crew, at)
-        for (table, read, number), application, is_done in zip(group, work[at], done, strict=True):
-            if is_done:
-                table.tell(read, application.ids_out, number)
-                crew.count(partial(getattr, read, "size_bytes"))
-        rest = [each for each, is_done in zip(group, done, strict=True) if not is_done]
+def _write(files: Files, crew: Crew, work: Iterable[tuple[_Table, Batch]], kept: Kept | None = None) -> None:
+    """Write batches of reads, group by group: without the GIL what can be, and the rest as well."""
+    work = [each for each in work if len(each[1].reads)]
+    pieces = Pieces(files, [batch for _, batch in work], kept)
+    for group in pieces.groups:
+        pieces.apply(crew, group)
+        left = [(work[batch][0], work[batch][1].reads, number) for batch, number in pieces.left(group)]
+        rest = [(table, reads[number], int(reads.generation[number])) for table, reads, number in left]
         spans = spans_of([read for _, read, _ in rest], [table.wanted(read) for table, read, _ in rest])
-        crew.do(partial(_apply, reader, span, rest) for span in spans)
+        crew.do(partial(_apply, files.reader, span, rest) for span in spans)
+    for number, (table, batch) in enumerate(work):
+        table.tell_all(batch, pieces.done(number))
+        crew.count(partial(_size_bytes, batch.reads, pieces.done(number)))
+
+
+def _size_bytes(reads: Reads, which: NDArray[np.bool_]) -> int:
+    return sum(reads[number].size_bytes for number in np.flatnonzero(which).tolist())
 
 
 def _apply(reader: VerifiedReader, span: Span, work: Sequence[tuple[_Table, Read, int]]) -> int:
@@ -90,31 +92,27 @@ def _source(reader: VerifiedReader, span: Span) -> ChunkSource:
     return reader.held(span.bundle, span.start, span.stop) if len(span.members) > 1 else reader
 
 
-def _learn_ids(reader: VerifiedReader, crew: Crew, wanted: Sequence[tuple[_Table, Read]]) -> None:
-    """Read the ids of these records, without the GIL where that is possible."""
-    work = [
-        Application(read=read, number=0, writers=table.no_writers, ids_out=np.empty(read.rows, dtype=np.int64))
-        for table, read in wanted
-    ]
-    rest: list[tuple[_Table, Read]] = []
-    for each, application, is_done in zip(wanted, work, apply_pieces(reader, crew, work), strict=True):
-        if is_done and application.ids_out is not None:
-            each[0].learn(each[1], application.ids_out)
-        else:
-            rest.append(each)
-    spans = spans_of([read for _, read in rest], [(IDS,)] * len(rest))
-    crew.do((partial(_read_ids, reader, span, rest) for span in spans), alone=not reader.is_remote)
+def _settle(files: Files, crew: Crew, tables: Sequence[_Table]) -> Kept | None:
+    """Read the ids that decide which records are the newest of their rows, without the GIL where that is possible.
+
+    With them come the rows, since blocks are read whole: what was read is given back.
+    """
+    work = [(table, batch) for table in tables if (batch := table.contest()) is not None]
+    pieces = Pieces(files, [batch for _, batch in work])
+    pieces.apply(crew, 0)
+    rest = [(*work[batch], number) for batch, number in pieces.left(0)]
+    spans = spans_of([batch.reads[number] for _, batch, number in rest], [(IDS,)] * len(rest))
+    crew.do((partial(_read_ids, files.reader, span, rest) for span in spans), alone=not files.reader.is_remote)
+    for table, batch in work:
+        table.settle(batch)
+    return pieces.kept()
 
 
-def _read_ids(reader: VerifiedReader, span: Span, work: Sequence[tuple[_Table, Read]]) -> int:
+def _read_ids(reader: VerifiedReader, span: Span, work: Sequence[tuple[_Table, Batch, int]]) -> int:
     source = _source(reader, span)
-    for table, read in (work[each] for each in span.members):
-        table.read_ids(read, source)
+    for table, batch, number in (work[each] for each in span.members):
+        table.read_ids(batch, number, source)
     return 0
-
-
-def _depth(tables: Iterable[_Table]) -> int:
-    return max((len(table.plan.generations) for table in tables), default=0)
 
 
 class _Table:
@@ -122,11 +120,8 @@ class _Table:
 
     def __init__(self, reader: VerifiedReader, plan: TablePlan, targets: Targets, seen: RowsSeen | None) -> None:
         self.plan = plan
-        self.no_writers: dict[str, ColumnWriter] = {}  # for reads of ids alone
         self._seen = seen
         self._scratch = Scratch()
-        self._contest: list[tuple[int, Read]] = []
-        self._ids: dict[tuple[str, int], Ids] = {}
         self._winners: Winners | None = None
         self._once = WrittenOnce(plan.spec.rows) if plan.arranged else None
         self._baseline = BaselineRows(reader, plan, targets)
@@ -136,46 +131,53 @@ class _Table:
             if column.name in targets
         }
 
-    def reads(self, number: int) -> tuple[Read, ...]:
-        """What one generation consists of."""
-        return self.plan.generations[number] if number < len(self.plan.generations) else ()
+    def first(self) -> Batch:
+        """The reads of the first generation."""
+        return self._batch(self.plan.reads.generation == 0, told=not self.plan.baseline)
 
-    def application(self, read: Read, number: int) -> Application:
-        """What to do with records, for threads that need no GIL."""
-        told = self._seen is not None and (number > 0 or not self.plan.baseline) and not read.part.whole
-        counted = self._once is not None and number > 0
-        return Application(
-            read=read,
-            number=number,
+    def above(self, *, in_order: bool) -> Batch:
+        """Those of all others, in the order of their generations or in any."""
+        return self._batch(self.plan.reads.generation > 0, told=True, in_order=in_order)
+
+    def _batch(self, which: NDArray[np.bool_], *, told: bool, in_order: bool = False) -> Batch:
+        reads = self.plan.reads.chosen(which)
+        wanted = (told and self._seen is not None) or self._counts(reads)
+        return Batch(
+            spec=self.plan.spec,
+            reads=reads,
+            groups=reads.generation if in_order else np.zeros_like(reads.generation),
             writers=self._writers,
             newest=self._winners.newest if self._winners else None,
-            ids_out=np.empty(read.rows, dtype=np.int64) if told or counted else None,
+            ids_out=np.empty(int(reads.rows.sum()), dtype=np.int64) if wanted else None,
         )
 
-    def contest(self) -> Iterator[Read]:
+    def contest(self) -> Batch | None:
         """The chunks that may replace records of a contested one: their ids must be known before it is settled."""
-        numbered = [(number, read) for number, reads in enumerate(self.plan.generations) if number for read in reads]
-        first = min((number + 1 + read.settled for number, read in numbered if read.contested), default=None)
-        if first is not None:
-            self._contest = [(number, read) for number, read in numbered if number >= first]
-        yield from (read for _, read in self._contest)
+        reads = self.plan.reads
+        contested = (reads.generation > 0) & reads.contested
+        if not contested.any():
+            return None
+        first = int((reads.generation + 1 + reads.settled)[contested].min())
+        chosen = reads.chosen(reads.generation >= first)
+        ids = np.empty(int(chosen.rows.sum()), dtype=np.int64)
+        groups = np.zeros_like(chosen.generation)
+        return Batch(
+            spec=self.plan.spec, reads=chosen, groups=groups, writers=self._writers, ids_out=ids, ids_alone=True
+        )
 
-    def learn(self, read: Read, ids: Ids) -> None:
-        """The ids of a chunk of the contest."""
-        self._ids[read.key] = ids
-
-    def settle(self) -> None:
-        """Decide the contest, once all its ids are read."""
-        if self._contest:
-            self._winners = Winners(self.plan.spec.rows, len(self.plan.generations))
-            for number, read in self._contest:
-                self._winners.add(read, self._ids.pop(read.key), number)
-
-    def read_ids(self, read: Read, source: ChunkSource) -> None:
-        """Learn the ids of a chunk in the plain way."""
+    def read_ids(self, batch: Batch, number: int, source: ChunkSource) -> None:
+        """Learn the ids of a chunk of the contest in the plain way."""
         self._scratch.begin()
+        read, start = batch.reads[number], int(batch.starts[number])
         found = row_ids(read, read_columns(source, read, {IDS}, self._scratch))
-        self.learn(read, np.arange(read.chunk.first, read.chunk.first + read.rows) if found is None else found)
+        assert batch.ids_out is not None
+        batch.ids_out[start : start + read.rows] = (
+            np.arange(read.chunk.first, read.chunk.first + read.rows) if found is None else found
+        )
+
+    def settle(self, contest: Batch) -> None:
+        """Decide the contest, once all its ids are read."""
+        self._winners = Winners(contest, self.plan.depth)
 
     def wanted(self, read: Read) -> Collection[str]:
         """The columns of a chunk to read; its ids are known if they were in a contest."""
@@ -196,6 +198,10 @@ class _Table:
         self.tell(read, ids, number)
         return read.size_bytes
 
+    def _counts(self, reads: Reads) -> bool:
+        """Whether rows of these must be written once: all of them stand above the first generation, or none."""
+        return self._once is not None and bool(len(reads)) and bool(reads.generation[0])
+
     def check_once(self) -> None:
         """Every row above the first generation was written once, or the records say wrong things of each other."""
         if self._once is not None and not self._once.holds:
@@ -212,6 +218,18 @@ class _Table:
         if self._seen is not None and (number or not self.plan.baseline):
             self._seen(self.plan.spec.name, None if read.part.whole or ids is None else torch.from_numpy(ids))
 
+    def tell_all(self, batch: Batch, done: NDArray[np.bool_]) -> None:
+        """The rows of those of a batch's reads that are done, at once."""
+        if batch.ids_out is None or not done.any():
+            return
+        reads = batch.reads.chosen(done)
+        ids = batch.ids_out if done.all() else batch.ids_out[np.repeat(done, batch.reads.rows)]
+        if self._once is not None and self._counts(reads):
+            self._once.add(ids if self._winners is None else ids[self._winners.of(reads, ids)])
+        if self._seen is not None:
+            whole = any(reads[number].part.whole for number in range(len(reads)))
+            self._seen(self.plan.spec.name, None if whole else torch.from_numpy(ids))
+
 
 class BaselineRows:
     """What the differences of a table are added to.
@@ -223,7 +241,7 @@ class BaselineRows:
     def __init__(self, reader: VerifiedReader, plan: TablePlan, targets: Targets) -> None:
         self._key = key_of(reader, plan)
         weight = plan.spec.columns[0]
-        target = targets.get(weight.name) if plan.generations[0] else None
+        target = targets.get(weight.name) if plan.has_first else None
         self._target = target if target is not None and target.dtype == torch_dtype(weight.dtype) else None
 
     def rows(self, read: Read, ids: Ids | None) -> Rows:
@@ -234,53 +252,6 @@ class BaselineRows:
         found = self._target.index_select(0, torch.from_numpy(ids).to(self._target.device)).cpu()
         found = found.reshape(len(ids), -1)
         return found.view(torch.int16).numpy().view(np.uint16) if found.dtype == torch.bfloat16 else found.numpy()
-
-
-class WrittenOnce:
-    """The rows of a table that were written, to know that none was twice: eight bytes for each. For several threads."""
-
-    def __init__(self, rows: int) -> None:
-        self._rows = rows
-        self._written: list[Ids] = []
-
-    def add(self, ids: Ids) -> None:
-        """These rows are written."""
-        self._written.append(ids)
-
-    @property
-    def holds(self) -> bool:
-        """Whether no row was written twice."""
-        if not self._written:
-            return True
-        ids, seen = np.concatenate(self._written), np.zeros(self._rows, dtype=np.bool_)
-        seen[ids] = True
-        return int(np.count_nonzero(seen)) == len(ids)
-
-
-class Winners:
-    """The newest generation that replaces each row, of those that contest others, and the ids read to know it.
-
-    One byte per row of the table (two above 255 generations) and eight per record of these generations: without it the
-    order of reading would have to decide.
-    """
-
-    def __init__(self, rows: int, generations: int) -> None:
-        self.newest: NDArray[np.unsignedinteger] = np.zeros(rows, dtype=np.min_scalar_type(generations))
-        self._ids: dict[tuple[str, int], Ids] = {}
-
-    def add(self, read: Read, ids: Ids, number: int) -> None:
-        """Records of a generation that is newer than all that were added before."""
-        self._ids[read.key] = ids
-        self.newest[ids] = number
-
-    def ids(self, read: Read) -> Ids | None:
-        """The ids of a chunk's records if they were read already."""
-        return self._ids.get(read.key)
-
-    def chosen(self, ids: Ids, number: int) -> NDArray[np.bool_] | None:
-        """Which of a generation's records are the newest of their rows; None for all."""
-        mask: NDArray[np.bool_] = self.newest[ids] <= number
-        return None if mask.all() else mask
 
 
 def read_state(reader: VerifiedReader, manifest: Manifest) -> object:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from holdfast.checkpoint.columns import wanted_ranges
-from holdfast.checkpoint.plan import Read
+from holdfast.checkpoint.reads import Read
 from holdfast.format.bundle import BLOCK_BYTES
 from holdfast.format.manifest import BundleRef
 

@@ -27,7 +27,8 @@ DONE = 1
 _FIELDS = 20  # of a piece: those of Piece, then its outcome
 _OUTCOME = 8 * (_FIELDS - 1)
 _PATH, _OFFSET, _LENGTH = 0, 1, 2  # their places among them
-_READ_FIELDS = 5  # of a read: path, offset, length, its first piece, how many pieces
+_READ_FIELDS = 6  # of a read: path, offset, length, its first piece, how many pieces, where its bytes go
+_FIRST, _COUNT, _BUFFER = 3, 4, 5  # their places among them
 _GAP_BYTES = 16 * 2**10  # between two pieces: reading on takes less time than another read
 _READ_BYTES = 2**20  # of several pieces, at most: threads share the reads
 _WORD = ir.IntType(64)
@@ -280,36 +281,76 @@ def _work(turn: int, reads: int, pieces: int, memory: int, open_: int, close: in
         if number >= _load64(turn + 8):
             return
         read = reads + 8 * _READ_FIELDS * number
-        if not _is_read(read, memory, open_, close, pread):
+        first, count, buffer = _load64(read + 24), _load64(read + 32), _load64(read + 40)
+        known = _load64(read + 16) == 0  # its bytes were read and found right before
+        if buffer == 0:
+            buffer = memory
+        if not known and not _is_read(read, buffer, open_, close, pread):
             continue
-        first, count = _load64(read + 24), _load64(read + 32)
         for each in range(first, first + count):
             piece = pieces + 8 * _FIELDS * each
-            data = memory + _load64(piece + 8) - _load64(read + 8)
-            if _is_right(piece, data, crc32) and _has_rows(piece, data):
+            data = buffer + _load64(piece + 8) - _load64(read + 8)
+            if known or (_is_right(piece, data, crc32) and _has_rows(piece, data)):
                 _apply(piece, data)
                 _store64(piece + _OUTCOME, DONE)
+
+
+class Held(NamedTuple):
+    """Bytes of pieces in memory, read and found right."""
+
+    memory: NDArray[np.uint8]
+    addresses: dict[tuple[int, int, int], int]  # by path, offset and length
 
 
 class Pieces:
     """Rows of numbers in the order of Piece's fields, that several threads work on at once.
 
     ``groups`` are numbers that do not fall from one to the next. The pieces of a group are worked on together, in any
-    order; within each they should be in the order of their files and of their places there.
+    order; within each they should be in the order of their files and of their places there. What is ``held`` is not
+    read again; ``hold``: keep what is read, if it is not more than that many bytes.
     """
 
-    def __init__(self, pieces: NDArray[np.int64], groups: NDArray[np.int64], functions: _Functions) -> None:
+    def __init__(
+        self,
+        pieces: NDArray[np.int64],
+        groups: NDArray[np.int64],
+        functions: _Functions,
+        *,
+        held: Held | None = None,
+        hold: int = 0,
+    ) -> None:
         self._pieces = np.zeros((len(pieces), _FIELDS), dtype=np.int64)
         self._pieces[:, :-1] = pieces
-        self._reads = _reads(self._pieces, groups)
+        self._reads = _reads(self._pieces, groups, held.addresses if held else {})
         self._groups = groups
         self._functions = functions
         self._turn = np.zeros(2, dtype=np.int64)
-        self.memory_bytes = int(self._reads[:, _LENGTH].max(initial=0))
+        self._kept = held, self._buffers(hold)
+        self.memory_bytes = int(self._reads[self._reads[:, _BUFFER] == 0, _LENGTH].max(initial=0))
+
+    def held(self) -> Held | None:
+        """What was kept, of pieces that were as they should be."""
+        buffers = self._kept[1]
+        if buffers is None:
+            return None
+        read = np.repeat(np.arange(len(self._reads)), self._reads[:, _COUNT])
+        addresses = self._reads[read, _BUFFER] + self._pieces[:, _OFFSET] - self._reads[read, _OFFSET]
+        done = self.done()
+        places = self._pieces[done][:, [_PATH, _OFFSET, _LENGTH]].tolist()
+        return Held(buffers, dict(zip(map(tuple, places), addresses[done].tolist(), strict=True)))
+
+    def _buffers(self, hold: int) -> NDArray[np.uint8] | None:
+        """Memory of its own for every read, if that is not too much."""
+        stops = np.cumsum(self._reads[:, _LENGTH])
+        if not len(stops) or int(stops[-1]) > hold:
+            return None
+        memory = np.empty(int(stops[-1]), dtype=np.uint8)
+        self._reads[:, _BUFFER] = memory.ctypes.data + stops - self._reads[:, _LENGTH]
+        return memory
 
     def choose(self, group: int) -> int:
         """This group's pieces are to be worked on next; in how many reads."""
-        found = np.searchsorted(self._groups[self._reads[:, _READ_FIELDS - 2]], [group, group + 1])
+        found = np.searchsorted(self._groups[self._reads[:, _FIRST]], [group, group + 1])
         self._turn[:] = found
         return int(found[1] - found[0])
 
@@ -324,19 +365,25 @@ class Pieces:
         return done
 
 
-def _reads(pieces: NDArray[np.int64], groups: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Pieces that lie beside each other in a file, or nearly so, are read at once."""
+def _reads(
+    pieces: NDArray[np.int64], groups: NDArray[np.int64], held: dict[tuple[int, int, int], int]
+) -> NDArray[np.int64]:
+    """Pieces that lie beside each other in a file, or nearly so, are read at once; those in memory not at all."""
     reads: list[list[int]] = []
     before = None
     stop = 0
     places = zip(groups.tolist(), *pieces[:, [_PATH, _OFFSET, _LENGTH]].T.tolist(), strict=True)
     for number, (group, path, offset, length) in enumerate(places):
+        if (address := held.get((path, offset, length))) is not None:
+            reads.append([path, offset, 0, number, 1, address])
+            before = None
+            continue
         near = (group, path) == before and 0 <= offset - stop <= _GAP_BYTES
         if near and offset + length - reads[-1][_OFFSET] <= _READ_BYTES:
             reads[-1][_LENGTH] = offset + length - reads[-1][_OFFSET]
-            reads[-1][-1] += 1
+            reads[-1][_COUNT] += 1
         else:
-            reads.append([path, offset, length, number, 1])
+            reads.append([path, offset, length, number, 1, 0])
         before, stop = (group, path), offset + length
     return np.array(reads, dtype=np.int64).reshape(-1, _READ_FIELDS)
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from holdfast.checkpoint.chain import Head
-from holdfast.checkpoint.plan import Read, TablePlan
+from holdfast.checkpoint.plan import TablePlan
 from holdfast.checkpoint.read import lineage
+from holdfast.checkpoint.reads import Read
 from holdfast.codec.chunk import escapes_name
 from holdfast.format.catalog import Entry
 from holdfast.format.layout import IDS

@@ -18,8 +18,8 @@ from holdfast.checkpoint.follow.arena import Arena
 from holdfast.checkpoint.follow.keys import Keys
 from holdfast.checkpoint.follow.path import TableChanges
 from holdfast.checkpoint.keyframe import require_key
-from holdfast.checkpoint.plan import Read
 from holdfast.checkpoint.read import VerifiedReader
+from holdfast.checkpoint.reads import Read
 from holdfast.codec.base import Rows
 from holdfast.format.dtypes import torch_dtype
 from holdfast.format.layout import IDS
