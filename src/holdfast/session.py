@@ -251,7 +251,7 @@ class Checkpointer:
 
     def _start(self, position: Position, *, pls: Mapping[str, Any] | None = None, stepping: bool = False) -> None:
         self._stand_on(position, pls, stepping=stepping)
-        self._agents.start(position.term, self._parts.returning.announce_agent())
+        self._agents.start(position.term, self._parts.returning.announce_agent)
         self._started = True
         if not stepping:
             self._routine.save_baseline_if_due()

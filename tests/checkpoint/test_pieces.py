@@ -114,6 +114,33 @@ def test_a_damaged_block_is_left_undone_and_then_told(run: tuple[Path, dict[str,
         restore_rows(VerifiedReader(store), [(plan_of(store), targets)])
 
 
+class MendingStore(LocalStore):
+    """Its file becomes what it was as soon as somebody asks the store for rows of it."""
+
+    def spoil(self, path: Path, at: int) -> None:
+        self._file, self._intact = path, path.read_bytes()
+        path.write_bytes(self._intact[:at] + bytes([self._intact[at] ^ 1]) + self._intact[at + 1 :])
+
+    def get_range(self, name: str, start: int, stop: int, *, into: memoryview | None = None) -> Any:
+        if start > 0 and self._file.name in name:
+            self._file.write_bytes(self._intact)
+        return super().get_range(name, start, stop, into=into)
+
+
+def test_a_bad_read_without_the_gil_is_told_even_if_the_next_one_is_good(
+    run: tuple[Path, dict[str, Tensor]], caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, expected = run
+    store = MendingStore(folder)
+    plan = plan_of(store)
+    _, read = reads(plan)[0]
+    store.spoil(folder / read.bundle.name, read.chunk.place.offset)
+    targets = empty(expected)
+    restore_rows(VerifiedReader(store), [(plan, targets)])
+    assert all(torch.equal(targets[name], values) for name, values in expected.items())
+    assert "read again, it is intact" in caplog.text
+
+
 def test_a_file_cut_short_or_gone_is_told(run: tuple[Path, dict[str, Tensor]]) -> None:
     folder, expected = run
     store = LocalStore(folder)

@@ -73,16 +73,14 @@ def test_any_one_bad_read_during_a_resume_costs_nothing(strategy: str, caplog: p
     clean = FaultyStore(copy_of(store))
     resumed(clean)
     reads = [n for n, operation in enumerate(clean.history, start=1) if operation.kind in ("get", "get_range")]
-    told = 0
     for number, at in enumerate(reads):
         copy = copy_of(store)
         caplog.clear()
         again = resumed(FaultyStore(copy, {at: BAD_READS[number % len(BAD_READS)]}))
         assert same(again.training.state(), job.states[3]), clean.history[at - 1]
-        assert len(again.clock.pauses_s) == ("read again, it is intact" in caplog.text)
-        told += len(again.clock.pauses_s)  # not where nobody needs what was spoilt: padding, a catalog to come
+        assert len(again.clock.pauses_s) == 1
+        assert "read again, it is intact" in caplog.text
         assert not any(info.standing for info in Run(copy).checkpoints())
-    assert told > len(reads) / 2
 
 
 @pytest.mark.parametrize("fault", BAD_READS)

@@ -6,7 +6,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import CheckpointNotFound
-from holdfast.format.catalog import checkpoint_id, intent_name
+from holdfast.format.catalog import checkpoint_id, intent_name, record_name
 from holdfast.policy import Strategy
 from holdfast.run import Run
 from holdfast.storage import MemoryStore, Store
@@ -114,16 +114,17 @@ def test_a_checkpoint_that_was_dropped_before_the_readers_lease_is_not_read() ->
         run.restore(1, model=Training().model)
 
 
-def test_only_what_older_terms_left_behind_is_collected() -> None:
+def test_only_what_nobody_can_finish_any_more_is_collected() -> None:
     store, first = trained(hf.Full())  # its term was 1
     left = {term: intent_name(checkpoint_id(9, term, "0badcafe")) for term in (1, 2, 3)}
     for name in left.values():
-        store.put(name, b"of a writer that died, or that writes just now")
+        store.put(name, b"of a writer that died, or of a newer term's that is at work")
     second = Job(store, grace_s=0.0)
     with second.guard:
         second.guard.resume()
         second.train()
         second.guard.save(wait=True)
     kept = {info.name for info in store.list("data/") if "0badcafe" in info.name}
-    assert kept == {left[2], left[3]}
+    called_off = record_name(checkpoint_id(9, 2, "0badcafe"))  # stays until nobody can have that term any more
+    assert kept == {called_off, left[3]}
     check_exact(store, {**first.states, **second.states})

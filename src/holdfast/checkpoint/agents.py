@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from holdfast.checkpoint.buffer import FrameBuffer
@@ -50,9 +50,9 @@ class Agents:
         self._deaths = 0  # in a row
         self._arranged = False
 
-    def start(self, term: int, starting: str | None = None) -> None:
-        """Start the first; ``starting`` is the lease that says so until it is up."""
-        self._client = self._started(term, starting)
+    def start(self, term: int, announce: Callable[[], str | None]) -> None:
+        """Start the first; ``announce`` writes the lease that says so until it is up."""
+        self._client = self._started(term, announce)
 
     @property
     def client(self) -> AgentClient:
@@ -214,8 +214,8 @@ class Agents:
         with suppress(OSError):  # then the next save tries it again, and says so
             self._client = self._started(event.term)
 
-    def _started(self, term: int, starting: str | None = None) -> AgentClient:
-        agent = self._launch(term, alone=self._fence.is_clear, starting=starting)
+    def _started(self, term: int, announce: Callable[[], str | None] | None = None) -> AgentClient:
+        agent = self._launch(term, alone=self._fence.is_clear, announce=announce)
         return AgentClient(self._buffer, agent, self._limits, runtime=self._runtime)
 
     def _replaced(self) -> bool:

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
@@ -88,12 +88,15 @@ class Launcher:
         self._store = store  # an object of this process; None: the configuration's URL
         self._runtime = runtime
 
-    def __call__(self, term: int, *, alone: bool, starting: str | None = None) -> Handle:
-        """Another agent; ``alone``: all before it are dead; ``starting``: the lease that was written for it."""
-        config = replace(self._config, term=term, alone=alone, starting=starting)
-        if self._store is None:
-            return AgentProcess(self._buffer, config)
-        return AgentThread(self._buffer, config, self._store, runtime=self._runtime)
+    def __call__(self, term: int, *, alone: bool, announce: Callable[[], str | None] | None = None) -> Handle:
+        """Another agent; ``alone``: all before it are dead; ``announce`` writes a lease for one that starts slowly.
+
+        A thread is up at once, and dies with its trainer: nobody has to wait for it.
+        """
+        config = replace(self._config, term=term, alone=alone)
+        if self._store is not None:
+            return AgentThread(self._buffer, config, self._store, runtime=self._runtime)
+        return AgentProcess(self._buffer, replace(config, starting=announce() if announce else None))
 
 
 class AgentProcess:

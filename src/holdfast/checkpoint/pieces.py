@@ -42,7 +42,7 @@ class Pieces:
         self._batch = np.repeat(np.arange(len(batches)), lengths)
         self._starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths, dtype=np.int64)])
         self._group = _joined([batch.groups for batch in batches])
-        self._done = np.zeros(len(self._batch), dtype=bool)
+        self._done, self._spoilt = np.zeros((2, len(self._batch)), dtype=bool)
         built = _built(files, batches, self._batch) if kernels is not None else []
         self._pointed = built, batches, files  # what addresses point into
         self._shared = None
@@ -67,6 +67,7 @@ class Pieces:
             shared = self._shared
             crew.together(lambda: shared.work(np.empty(shared.memory_bytes, dtype=np.uint8)), limit=reads)
             self._done[self._positions] = shared.done()
+            self._spoilt[self._positions] = shared.spoilt()
 
     def kept(self) -> Kept | None:
         """The bytes of reads of ids alone, if they are not too many."""
@@ -76,11 +77,20 @@ class Pieces:
         """Of each read of a batch whether it was done."""
         return self._done[self._starts[batch] : self._starts[batch + 1]]
 
-    def left(self, group: int) -> list[tuple[int, int]]:
-        """What of a group was not done: numbers of a batch, and of a read in it."""
+    def left(self, group: int) -> list[Left]:
+        """What of a group was not done."""
         found = np.flatnonzero((self._group == group) & ~self._done)
         batches = self._batch[found]
-        return list(zip(batches.tolist(), (found - self._starts[batches]).tolist(), strict=True))
+        columns = (batches, found - self._starts[batches], self._spoilt[found])
+        return [Left(*each) for each in zip(*(column.tolist() for column in columns), strict=True)]
+
+
+class Left(NamedTuple):
+    """A read that was not done."""
+
+    batch: int  # its number
+    read: int  # its number in the batch
+    is_spoilt: bool  # it was tried, and what came is not what was written
 
 
 class _Target(NamedTuple):

@@ -15,7 +15,7 @@ from holdfast.checkpoint.joining import JoinedPart, check_parts
 from holdfast.checkpoint.lease import HeldLease
 from holdfast.checkpoint.second_look import SecondLook
 from holdfast.codec.lengths import check_lengths, of_manifest, of_outline
-from holdfast.errors import AccessDenied, CheckpointNotFound, DamagedData, StorageFull
+from holdfast.errors import AccessDenied, CheckpointNotFound, DamagedData, ObjectNotFound, StorageFull
 from holdfast.format.bundle import BLOCK_BYTES, Directory, read_directory, verify_blocks
 from holdfast.format.catalog import Entry, Record, Ref
 from holdfast.format.document import digest
@@ -122,7 +122,16 @@ class VerifiedReader:
 
     def held(self, bundle: BundleRef, start: int, stop: int) -> HeldBytes:
         """Bytes ``start .. stop`` of a bundle, read at once, for the chunks in them."""
-        return HeldBytes(self, bundle, start, self._look(bundle.name, lambda: self._bytes(bundle.name, start, stop)))
+        try:
+            data = self._bytes(bundle.name, start, stop)
+        except (DamagedData, ObjectNotFound) as error:
+            self.doubt(bundle.name, error.what if isinstance(error, DamagedData) else "is missing")
+            data = memoryview(b"")
+        return HeldBytes(self, bundle, start, data)
+
+    def doubt(self, name: str, what: str = "bytes of it could not be read, or do not match their checksums") -> None:
+        """Others have read an object without success: the next look at it is a second one, and says so."""
+        self._look.doubt(name, what)
 
     def directory(self, bundle: BundleRef) -> Directory:
         """The block checksums of a bundle, from its verified head."""
@@ -177,8 +186,9 @@ class HeldBytes:
                 directory = self._reader.directory(bundle)
                 verify_blocks(data, place.block + low // BLOCK_BYTES, directory, name=bundle.name)
                 return data[start - low : stop - low]
-        except DamagedData:
-            pass  # by itself it is read again before it is believed to be damaged
+        except DamagedData as error:
+            self._data = memoryview(b"")  # the others are not worth a look: each is read by itself
+            self._reader.doubt(bundle.name, error.what)
         return self._reader.chunk(bundle, place, start, stop, memory=memory)
 
 

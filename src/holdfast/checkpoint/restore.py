@@ -69,13 +69,24 @@ def _write(files: Files, crew: Crew, work: Iterable[tuple[_Table, Batch]], kept:
     pieces = Pieces(files, [batch for _, batch in work], kept)
     for group in pieces.groups:
         pieces.apply(crew, group)
-        left = [(work[batch][0], work[batch][1].reads, number) for batch, number in pieces.left(group)]
-        rest = [(table, reads[number], int(reads.generation[number])) for table, reads, number in left]
+        left = pieces.left(group)
+        _doubt(files.reader, [work[each.batch][1].reads[each.read] for each in left if each.is_spoilt])
+        rest = [_left_of(*work[each.batch], each.read) for each in left]
         spans = spans_of([read for _, read, _ in rest], [table.wanted(read) for table, read, _ in rest])
         crew.do(partial(_apply, files.reader, span, rest) for span in spans)
     for number, (table, batch) in enumerate(work):
         table.tell_all(batch, pieces.done(number))
         crew.count(partial(_size_bytes, batch.reads, pieces.done(number)))
+
+
+def _left_of(table: _Table, batch: Batch, number: int) -> tuple[_Table, Read, int]:
+    return table, batch.reads[number], int(batch.reads.generation[number])
+
+
+def _doubt(reader: VerifiedReader, spoilt: Iterable[Read]) -> None:
+    """What is read in the plain way now was read before: nothing is healed in silence."""
+    for read in spoilt:
+        reader.doubt(read.bundle.name)
 
 
 def _size_bytes(reads: Reads, which: NDArray[np.bool_]) -> int:
@@ -100,7 +111,9 @@ def _settle(files: Files, crew: Crew, tables: Sequence[_Table]) -> Kept | None:
     work = [(table, batch) for table in tables if (batch := table.contest()) is not None]
     pieces = Pieces(files, [batch for _, batch in work])
     pieces.apply(crew, 0)
-    rest = [(*work[batch], number) for batch, number in pieces.left(0)]
+    left = pieces.left(0)
+    _doubt(files.reader, [work[each.batch][1].reads[each.read] for each in left if each.is_spoilt])
+    rest = [(*work[each.batch], each.read) for each in left]
     spans = spans_of([batch.reads[number] for _, batch, number in rest], [(IDS,)] * len(rest))
     crew.do((partial(_read_ids, files.reader, span, rest) for span in spans), alone=not files.reader.is_remote)
     for table, batch in work:

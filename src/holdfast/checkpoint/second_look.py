@@ -28,16 +28,23 @@ class SecondLook:
         self._store = store
         self._runtime = runtime
         self._believed: set[str] = set()  # to be damaged: not waited for again, but not believed for ever either
+        self._doubts: dict[str, DamagedData] = {}
 
     def __call__(self, name: str, read: Callable[[], _T]) -> _T:
         """What ``read``, which raises DamagedData where it does not like the bytes, makes of the object ``name``.
 
         One that is missing counts as damaged, because something refers to it.
         """
+        if (doubt := self._doubts.pop(name, None)) is not None:
+            return self._again(name, read, doubt)
         try:
             return _read(name, read)
         except DamagedData as error:
             return self._again(name, read, error)
+
+    def doubt(self, name: str, what: str) -> None:
+        """Somebody else's first look at an object was bad: the next one is the second."""
+        self._doubts[name] = DamagedData(name, what)
 
     def _again(self, name: str, read: Callable[[], _T], problem: DamagedData) -> _T:
         for pause_s in PAUSES_S if name not in self._believed else (0.0,):

@@ -23,7 +23,7 @@ from numba.core import types  # type: ignore[import-untyped, unused-ignore]
 from numba.extending import intrinsic  # type: ignore[import-untyped, unused-ignore]
 from numpy.typing import NDArray
 
-DONE = 1
+DONE, SPOILT = 1, 2  # outcomes of a piece; SPOILT: bytes could not be had, or are not those that were written
 _FIELDS = 20  # of a piece: those of Piece, then its outcome
 _OUTCOME = 8 * (_FIELDS - 1)
 _PATH, _OFFSET, _LENGTH = 0, 1, 2  # their places among them
@@ -285,12 +285,13 @@ def _work(turn: int, reads: int, pieces: int, memory: int, open_: int, close: in
         known = _load64(read + 16) == 0  # its bytes were read and found right before
         if buffer == 0:
             buffer = memory
-        if not known and not _is_read(read, buffer, open_, close, pread):
-            continue
+        is_read = known or _is_read(read, buffer, open_, close, pread)
         for each in range(first, first + count):
             piece = pieces + 8 * _FIELDS * each
             data = buffer + _load64(piece + 8) - _load64(read + 8)
-            if known or (_is_right(piece, data, crc32) and _has_rows(piece, data)):
+            if not known and not (is_read and _is_right(piece, data, crc32)):
+                _store64(piece + _OUTCOME, SPOILT)
+            elif known or _has_rows(piece, data):
                 _apply(piece, data)
                 _store64(piece + _OUTCOME, DONE)
 
@@ -363,6 +364,11 @@ class Pieces:
         """Which pieces were as they should be, of those worked on so far."""
         done: NDArray[np.bool_] = self._pieces[:, -1] == DONE
         return done
+
+    def spoilt(self) -> NDArray[np.bool_]:
+        """Which pieces could not be read, or were read and are not what was written; of those worked on so far."""
+        spoilt: NDArray[np.bool_] = self._pieces[:, -1] == SPOILT
+        return spoilt
 
 
 def _reads(
