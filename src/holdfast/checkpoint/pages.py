@@ -75,7 +75,7 @@ class Pages:
         data = self._store.get(name)
         if digest(data) != page.ref.digest:
             raise DamagedData(name, "does not match the digest in its catalog")
-        delta = decode_page(data, name=name)
+        delta = decode_page(data, name=name, verified=True)
         if delta.items != page.items:
             raise DamagedData(name, f"says {delta.items} things, but its catalog {page.items}")
         return delta

@@ -42,6 +42,7 @@ class Pieces:
         self._batch = np.repeat(np.arange(len(batches)), lengths)
         self._starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths, dtype=np.int64)])
         self._group = _joined([batch.groups for batch in batches])
+        self._written = np.zeros(len(self._batch), dtype=np.int64)
         self._done, self._spoilt = np.zeros((2, len(self._batch)), dtype=bool)
         built = _built(files, batches, self._batch) if kernels is not None else []
         self._pointed = built, batches, files  # what addresses point into
@@ -67,6 +68,7 @@ class Pieces:
             shared = self._shared
             crew.together(lambda: shared.work(np.empty(shared.memory_bytes, dtype=np.uint8)), limit=reads)
             self._done[self._positions] = shared.done()
+            self._written[self._positions] = shared.written()
             self._spoilt[self._positions] = shared.spoilt()
 
     def kept(self) -> Kept | None:
@@ -76,6 +78,10 @@ class Pieces:
     def done(self, batch: int) -> NDArray[np.bool_]:
         """Of each read of a batch whether it was done."""
         return self._done[self._starts[batch] : self._starts[batch + 1]]
+
+    def written(self, batch: int) -> int:
+        """How many rows of a batch were written."""
+        return int(self._written[self._starts[batch] : self._starts[batch + 1]].sum())
 
     def left(self, group: int) -> list[Left]:
         """What of a group was not done."""
@@ -102,6 +108,7 @@ class _Target(NamedTuple):
     newest: int  # address of the newest generation of each row; 0 where nothing is contested
     newest_width: int
     ids_out: int  # address, or 0
+    marks: int  # address, or 0
     ids_alone: bool
 
     @classmethod
@@ -124,6 +131,7 @@ class _Target(NamedTuple):
             newest=0 if newest is None else address_of(newest),
             newest_width=1 if newest is None else newest.itemsize,
             ids_out=0 if batch.ids_out is None else address_of(batch.ids_out),
+            marks=0 if batch.once is None else address_of(batch.once.marks),
             ids_alone=batch.ids_alone,
         )
 
@@ -215,6 +223,7 @@ class _Alike:
                 self._of_table([target.newest_width for target in self._targets]),
                 reads.generation,
                 np.where(ids_out, ids_out + _ID_OUT_BYTES * reads.ids_start, 0),
+                self._of_table([target.marks for target in self._targets]),
             ],
             axis=1,
         )[kept]

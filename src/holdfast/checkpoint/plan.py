@@ -49,11 +49,11 @@ class TablePlan:
 
     def without_baseline(self) -> TablePlan:
         """What stands above the rows of the first generation."""
-        return replace(self, reads=self.reads.chosen(self.reads.generation > 0))
+        return replace(self, reads=self.reads.above())
 
     def first_generation(self) -> TablePlan:
         """The rows of the first generation alone."""
-        return replace(self, reads=self.reads.chosen(self.reads.generation == 0), depth=1)
+        return replace(self, reads=self.reads.first_generation(), depth=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

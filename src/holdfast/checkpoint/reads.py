@@ -163,6 +163,18 @@ class Reads:
             generation=self.generation[which],
         )
 
+    def first_generation(self) -> Reads:
+        """Those of generation 0."""
+        return self.chosen(slice(0, self._above))
+
+    def above(self) -> Reads:
+        """Those of all other generations."""
+        return self.chosen(slice(self._above, None))
+
+    @property
+    def _above(self) -> int:
+        return int(np.searchsorted(self.generation, 1))
+
     def of_chunks(self, name: str) -> Numbers:
         """A column of the outlines, for each one's chunk."""
         found = np.zeros(len(self), dtype=np.int64)

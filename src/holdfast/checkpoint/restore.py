@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from holdfast.checkpoint.batch import Batch
+from holdfast.checkpoint.batch import Batch, WrittenOnce
 from holdfast.checkpoint.bundle_files import Files
 from holdfast.checkpoint.columns import ColumnWriter, Ids, Scratch, as_tensor, decode_columns, read_columns, row_ids
 from holdfast.checkpoint.crew import WORKERS, Crew, Progress
@@ -26,7 +26,7 @@ from holdfast.checkpoint.plan import TablePlan
 from holdfast.checkpoint.read import ChunkSource, VerifiedReader
 from holdfast.checkpoint.reads import Read, Reads
 from holdfast.checkpoint.spans import Span, spans_of
-from holdfast.checkpoint.winners import Winners, WrittenOnce
+from holdfast.checkpoint.winners import Winners
 from holdfast.codec.base import Rows
 from holdfast.errors import DamagedData
 from holdfast.format.dtypes import torch_dtype
@@ -75,7 +75,7 @@ def _write(files: Files, crew: Crew, work: Iterable[tuple[_Table, Batch]], kept:
         spans = spans_of([read for _, read, _ in rest], [table.wanted(read) for table, read, _ in rest])
         crew.do(partial(_apply, files.reader, span, rest) for span in spans)
     for number, (table, batch) in enumerate(work):
-        table.tell_all(batch, pieces.done(number))
+        table.tell_all(batch, pieces.done(number), pieces.written(number))
         crew.count(partial(_size_bytes, batch.reads, pieces.done(number)))
 
 
@@ -146,22 +146,22 @@ class _Table:
 
     def first(self) -> Batch:
         """The reads of the first generation."""
-        return self._batch(self.plan.reads.generation == 0, told=not self.plan.baseline)
+        return self._batch(self.plan.reads.first_generation(), told=not self.plan.baseline)
 
     def above(self, *, in_order: bool) -> Batch:
         """Those of all others, in the order of their generations or in any."""
-        return self._batch(self.plan.reads.generation > 0, told=True, in_order=in_order)
+        return self._batch(self.plan.reads.above(), told=True, in_order=in_order)
 
-    def _batch(self, which: NDArray[np.bool_], *, told: bool, in_order: bool = False) -> Batch:
-        reads = self.plan.reads.chosen(which)
-        wanted = (told and self._seen is not None) or self._counts(reads)
+    def _batch(self, reads: Reads, *, told: bool, in_order: bool = False) -> Batch:
+        is_above = bool(len(reads)) and bool(reads.generation[0])  # then all of them are
         return Batch(
             spec=self.plan.spec,
             reads=reads,
             groups=reads.generation if in_order else np.zeros_like(reads.generation),
             writers=self._writers,
             newest=self._winners.newest if self._winners else None,
-            ids_out=np.empty(int(reads.rows.sum()), dtype=np.int64) if wanted else None,
+            ids_out=np.empty(int(reads.rows.sum()), dtype=np.int64) if told and self._seen is not None else None,
+            once=self._once if is_above else None,
         )
 
     def contest(self) -> Batch | None:
@@ -211,10 +211,6 @@ class _Table:
         self.tell(read, ids, number)
         return read.size_bytes
 
-    def _counts(self, reads: Reads) -> bool:
-        """Whether rows of these must be written once: all of them stand above the first generation, or none."""
-        return self._once is not None and bool(len(reads)) and bool(reads.generation[0])
-
     def check_once(self) -> None:
         """Every row above the first generation was written once, or the records say wrong things of each other."""
         if self._once is not None and not self._once.holds:
@@ -231,17 +227,16 @@ class _Table:
         if self._seen is not None and (number or not self.plan.baseline):
             self._seen(self.plan.spec.name, None if read.part.whole or ids is None else torch.from_numpy(ids))
 
-    def tell_all(self, batch: Batch, done: NDArray[np.bool_]) -> None:
-        """The rows of those of a batch's reads that are done, at once."""
-        if batch.ids_out is None or not done.any():
+    def tell_all(self, batch: Batch, done: NDArray[np.bool_], written: int) -> None:
+        """The rows of those of a batch's reads that are done, at once; so many were written."""
+        if batch.once is not None:
+            batch.once.count(written)
+        if batch.ids_out is None or self._seen is None or not done.any():
             return
         reads = batch.reads.chosen(done)
         ids = batch.ids_out if done.all() else batch.ids_out[np.repeat(done, batch.reads.rows)]
-        if self._once is not None and self._counts(reads):
-            self._once.add(ids if self._winners is None else ids[self._winners.of(reads, ids)])
-        if self._seen is not None:
-            whole = any(reads[number].part.whole for number in range(len(reads)))
-            self._seen(self.plan.spec.name, None if whole else torch.from_numpy(ids))
+        whole = any(reads[number].part.whole for number in range(len(reads)))
+        self._seen(self.plan.spec.name, None if whole else torch.from_numpy(ids))
 
 
 class BaselineRows:

@@ -1,4 +1,4 @@
-"""Which record of a row is the newest, where several generations hold one, and whether each row was written once."""
+"""Which record of a row is the newest, where several generations hold one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from holdfast.checkpoint.batch import Batch
 from holdfast.checkpoint.columns import Ids
-from holdfast.checkpoint.reads import Read, Reads
+from holdfast.checkpoint.reads import Read
 
 
 class Winners:
@@ -37,11 +37,6 @@ class Winners:
         mask: NDArray[np.bool_] = self.newest[ids] <= number
         return None if mask.all() else mask
 
-    def of(self, reads: Reads, ids: Ids) -> NDArray[np.bool_]:
-        """Which of the records of all these reads, with these ids, are the newest of their rows."""
-        newest: NDArray[np.bool_] = self.newest[ids] <= np.repeat(reads.generation, reads.rows)
-        return newest | np.repeat(~reads.contested, reads.rows)
-
     @cached_property
     def _known(self) -> dict[tuple[int, int], slice]:
         """Where in the contest's ids those of each chunk are."""
@@ -49,24 +44,3 @@ class Winners:
         outlines = [id(outline) for outline in reads.outlines]
         keys = zip(reads.outline.tolist(), reads.at.tolist(), pairwise(starts), strict=True)
         return {(outlines[outline], at): slice(*bounds) for outline, at, bounds in keys}
-
-
-class WrittenOnce:
-    """The rows of a table that were written, to know that none was twice: eight bytes for each. For several threads."""
-
-    def __init__(self, rows: int) -> None:
-        self._rows = rows
-        self._written: list[Ids] = []
-
-    def add(self, ids: Ids) -> None:
-        """These rows are written."""
-        self._written.append(ids)
-
-    @property
-    def holds(self) -> bool:
-        """Whether no row was written twice."""
-        if not self._written:
-            return True
-        ids, seen = np.concatenate(self._written), np.zeros(self._rows, dtype=np.bool_)
-        seen[ids] = True
-        return int(np.count_nonzero(seen)) == len(ids)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from holdfast.format.rows import id_bytes
 from holdfast.types import ColumnSpec
 
 Numbers = NDArray[np.int64]
+_T = TypeVar("_T")
 _MOST_BYTES = 2**56  # of a column: the sum of all stays below what 64 bits hold
 
 
@@ -81,18 +82,21 @@ def of_manifest(manifest: Manifest) -> Iterator[Alike]:
 def of_outline(outline: Outline) -> Iterator[Alike]:
     """The chunks of an outline."""
     shares, forms = outline.shares, outline.forms
-    pairs = shares.table[outline.chunks["share"]] * len(forms) + outline.chunks["form"]
-    found, where = np.unique(pairs, return_inverse=True)
-    numbers: dict[Form, int] = {}
-    which = []
-    for pair in found.tolist():
-        spec, form = shares.specs[pair // len(forms)], forms[pair % len(forms)]
-        which.append(numbers.setdefault(Form(spec.columns, form.ids, form.codec), len(numbers)))
-    number_of = np.array(which, dtype=np.int64)[where]
-    for each, number in numbers.items():
-        at = np.flatnonzero(number_of == number)
-        escapes = [forms[form].escapes for form in outline.chunks["form"][at].tolist()] if each.codec != EXACT else ()
-        yield Alike(each, outline.chunks["rows"][at], outline.chunks["length"][at], escapes)
+    columns, of_spec = _numbered(spec.columns for spec in shares.specs)
+    stored, of_form = _numbered((form.ids, form.codec) for form in forms)
+    pairs = of_spec[shares.table][outline.chunks["share"]] * len(stored) + of_form[outline.chunks["form"]]
+    for pair in np.flatnonzero(np.bincount(pairs)).tolist():
+        form = Form(columns[pair // len(stored)], *stored[pair % len(stored)])
+        at = np.flatnonzero(pairs == pair)
+        escapes = [forms[each].escapes for each in outline.chunks["form"][at].tolist()] if form.codec != EXACT else ()
+        yield Alike(form, outline.chunks["rows"][at], outline.chunks["length"][at], escapes)
+
+
+def _numbered(values: Iterable[_T]) -> tuple[list[_T], Numbers]:
+    """The different ones of some values, and of each value the number that it has among these."""
+    numbers: dict[_T, int] = {}
+    found = [numbers.setdefault(value, len(numbers)) for value in values]
+    return list(numbers), np.array(found, dtype=np.int64)
 
 
 def _padded(lengths: Numbers) -> Numbers:

@@ -24,6 +24,7 @@ LINEAGE_LENGTH = 32  # ancestors a catalog names, so that a writer can tell whet
 HISTORY_PREFIX = "history/"
 _NO_NUMBERS = ("nan", "inf", "-inf")  # metrics that JSON has no number for
 _TIMES = ("stall_s", "duration_s")  # of an entry; left out where they are not known
+_ENTRY_FIELDS = {*CheckpointInfo.__slots__, "record", "rounds"}
 _ID = re.compile(r"s(\d{12,})-t(\d{5,})-[0-9a-f]+")
 
 
@@ -227,16 +228,23 @@ class Entry:
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Entry:
         """The inverse of to_json."""
-        named = _named(body, body["id"])
-        named |= {key: fields.integer(body[key], key) for key in ("size_bytes", "rows_written", "full_bytes")}
-        named |= {key: fields.real(body[key], key, least=0.0) for key in _TIMES if body.get(key) is not None}
-        named |= {"id": fields.text(body["id"], "id"), "abandoned": fields.flag(body["abandoned"], "abandoned")}
-        named |= {"doubt": Doubt(body["doubt"])} if "doubt" in body else {}
-        if "doubt" in body and not named["abandoned"]:
+        _require_only(body, _ENTRY_FIELDS)
+        abandoned = fields.flag(body["abandoned"], "abandoned")
+        if "doubt" in body and not abandoned:
             raise ValueError("a checkpoint of the live timeline is doubted")
-        _require_only(body, {*named, *_TIMES, "record", "rounds"})
-        rounds = fields.texts(body.get("rounds", []), "rounds")
-        return cls(info=CheckpointInfo(**named), record=Ref.from_json(body["record"]), rounds=rounds)
+        info = CheckpointInfo(
+            id=fields.text(body["id"], "id"),
+            size_bytes=fields.integer(body["size_bytes"], "size_bytes"),
+            rows_written=fields.integer(body["rows_written"], "rows_written"),
+            full_bytes=fields.integer(body["full_bytes"], "full_bytes"),
+            abandoned=abandoned,
+            doubt=Doubt(body["doubt"]) if "doubt" in body else None,
+            stall_s=_time(body, "stall_s"),
+            duration_s=_time(body, "duration_s"),
+            **_named(body, body["id"]),
+        )
+        rounds = fields.texts(body["rounds"], "rounds") if "rounds" in body else ()
+        return cls(info=info, record=Ref.from_json(body["record"]), rounds=rounds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -449,6 +457,11 @@ def _named(body: Json, identifier: str) -> dict[str, Any]:
         "tag": fields.maybe(fields.text, body["tag"], "tag"),
         "metrics": _metrics_from_json(body["metrics"]),
     }
+
+
+def _time(body: Json, key: str) -> float | None:
+    found = body.get(key)
+    return None if found is None else fields.real(found, key, least=0.0)
 
 
 def _require_only(body: Mapping[str, Json], known: set[str]) -> None:

@@ -82,7 +82,7 @@ def encode_page(delta: Delta) -> bytes:
     return seal("history", 1, delta.to_json())
 
 
-def decode_page(data: bytes | bytearray | memoryview, *, name: str) -> Delta:
-    """Parse and check the history page ``name``."""
-    body = unseal("history", 1, data, name=name)
+def decode_page(data: bytes | bytearray | memoryview, *, name: str, verified: bool = False) -> Delta:
+    """Parse and check the history page ``name``; ``verified``: its bytes were compared with their digest."""
+    body = unseal("history", 1, data, name=name, verified=verified)
     return parse(name, lambda: Delta.from_json(body))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,9 +43,11 @@ def check_forms(chunks: Iterable[RowsChunk]) -> None:
             raise ValueError("a chunk of columns that are stored as they are has escapes, or gaps for its ids")
 
 
-def bundle_numbers(bundle: BundleRef) -> BundleNumbers:
-    """What the places of its chunks are compared with."""
-    return BundleNumbers(bundle.size_bytes, bundle.head_bytes, (bundle.head_bytes - 8) // 4)
+def bundle_numbers(bundles: Sequence[BundleRef], blocks: Sequence[int] | None = None) -> BundleNumbers:
+    """What the places of chunks are compared with; ``blocks``: how many checksums of each bundle there are."""
+    sizes = np.array([bundle.size_bytes for bundle in bundles], dtype=np.int64)
+    heads = np.array([bundle.head_bytes for bundle in bundles], dtype=np.int64)
+    return BundleNumbers(sizes, heads, (heads - 8) // 4 if blocks is None else np.array(blocks, dtype=np.int64))
 
 
 def _numbers(manifest: Manifest) -> ChunkNumbers:
@@ -87,7 +89,7 @@ def _check_places(manifest: Manifest) -> None:
     places = [chunk.place for table in manifest.tables for chunk in table.chunks]
     places += [chunk.place for chunk in manifest.state]
     numbers = fields.integers((n for place in places for n in _place(place)), "a number of a place").reshape(-1, 4)
-    check_places(dict(zip(_PLACE, numbers.T, strict=True)), [bundle_numbers(bundle) for bundle in manifest.bundles])
+    check_places(dict(zip(_PLACE, numbers.T, strict=True)), bundle_numbers(manifest.bundles))
     for chunk in manifest.state:
         if chunk.place.length != sum(padded(piece.length) for piece in chunk.pieces):
             raise ValueError("a chunk of state is not as long as its pieces")

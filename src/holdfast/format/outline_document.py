@@ -112,20 +112,25 @@ def _shares(body: Json, specs: list[TableSpec]) -> Shares:
 
 def _segments(body: Json) -> NDArray[np.int32]:
     replaced, rows = (_numbers(column) for column in fields.items(body, "segments", 2))
-    found = np.stack([replaced.astype(np.int64), rows.astype(np.int64)], axis=1)
-    if np.abs(found).max(initial=0) > np.iinfo(np.int32).max:
-        raise ValueError("a number of a segment does not fit into 32 bits")
-    return found.astype(np.int32)
+    if len(replaced) != len(rows):
+        raise ValueError("the columns of segments are not of one length")
+    found = np.empty((len(rows), 2), dtype=np.int32)
+    for at, column in enumerate((replaced, rows)):
+        if not -1 <= column.min(initial=0) <= column.max(initial=0) <= np.iinfo(np.int32).max:
+            raise ValueError("a number of a segment is below -1, or does not fit into 32 bits")
+        found[:, at] = column
+    return found
 
 
 def _lived(outline: Outline) -> list[int]:
     """Of each part, how many checkpoints its replaced records lived, added up: see Manifest.lived."""
-    chunks = outline.chunks
-    owner = np.repeat(outline.shares.part[chunks["share"]], chunks["segments"])
-    replaced, rows = outline.segments.astype(np.int64).T
+    replaced, rows = np.ascontiguousarray(outline.segments.T, dtype=np.int64)
+    sums = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum((replaced - ALIVE) * rows)])
+    stops = np.cumsum(outline.chunks["segments"])
     found = np.zeros(len(outline.parts), dtype=np.int64)
-    np.add.at(found, owner, (replaced - ALIVE) * rows)
-    return [int(each) for each in found]
+    lived = sums[stops] - sums[stops - outline.chunks["segments"]]
+    np.add.at(found, outline.shares.part[outline.chunks["share"]], lived)
+    return list(map(int, found))
 
 
 def _checked(outline: Outline, lived: list[Json]) -> Outline:
@@ -183,8 +188,7 @@ def _check_chunks(outline: Outline) -> None:
         )
     )
     blocks = [len(outline.directories[bundle.name]) for bundle in outline.bundles]
-    bundles = [bundle_numbers(each)._replace(blocks=count) for each, count in zip(outline.bundles, blocks, strict=True)]
-    check_places(columns, bundles)
+    check_places(columns, bundle_numbers(outline.bundles, blocks))
 
 
 def _text(numbers: NDArray[Any]) -> list[str]:

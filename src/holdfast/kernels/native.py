@@ -24,8 +24,8 @@ from numba.extending import intrinsic  # type: ignore[import-untyped, unused-ign
 from numpy.typing import NDArray
 
 DONE, SPOILT = 1, 2  # outcomes of a piece; SPOILT: bytes could not be had, or are not those that were written
-_FIELDS = 20  # of a piece: those of Piece, then its outcome
-_OUTCOME = 8 * (_FIELDS - 1)
+_FIELDS = 22  # of a piece: those of Piece, then its outcome, and how many rows were written
+_OUTCOME, _WRITTEN = 8 * (_FIELDS - 2), 8 * (_FIELDS - 1)
 _PATH, _OFFSET, _LENGTH = 0, 1, 2  # their places among them
 _READ_FIELDS = 6  # of a read: path, offset, length, its first piece, how many pieces, where its bytes go
 _FIRST, _COUNT, _BUFFER = 3, 4, 5  # their places among them
@@ -56,6 +56,7 @@ class Piece(NamedTuple):
     newest_width: int  # 1, 2 or 4
     number: int  # rows whose newest generation is a later one are left out
     ids_out: int = 0  # address for the rows' ids, eight bytes each, or 0
+    marks: int = 0  # address of a byte for each row, which is 1 afterwards if the row was written; or 0
 
 
 class Column(NamedTuple):
@@ -116,6 +117,17 @@ def _store64_(typing: Any, address: Any, value: Any) -> Any:
         builder.store(value, builder.inttoptr(address, _WORD.as_pointer()), align=1)
 
     return _instruction(build, types.void, 2)
+
+
+@intrinsic
+def _mark_(typing: Any, address: Any) -> Any:
+    """Set a byte to 1."""
+
+    def build(builder: Any, address: Any) -> None:
+        kind = ir.IntType(8)
+        builder.store(ir.Constant(kind, 1), builder.inttoptr(address, kind.as_pointer()), align=1)
+
+    return _instruction(build, types.void, 1)
 
 
 @intrinsic
@@ -183,7 +195,7 @@ def _crc32_(typing: Any, function: Any, data: Any, length: Any) -> Any:
 
 # What numba calls is not what a type checker sees.
 _load8, _load16, _load32, _load64 = (cast(Any, each) for each in (_load8_, _load16_, _load32_, _load64_))
-_store64, _move_line = cast(Any, _store64_), cast(Any, _move_line_)
+_store64, _mark, _move_line = cast(Any, _store64_), cast(Any, _mark_), cast(Any, _move_line_)
 _next, _pread, _crc32 = (cast(Any, each) for each in (_next_, _pread_, _crc32_))
 _open, _close = cast(Any, _open_), cast(Any, _close_)
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC
@@ -247,13 +259,13 @@ def _has_rows(piece: int, memory: int) -> bool:
     return bool(low == 0 and high == span)
 
 
-@_signed("void(int64, int64)")
-def _apply(piece: int, memory: int) -> None:
-    """Write the rows of a piece to their places."""
+@_signed("int64(int64, int64)")
+def _apply(piece: int, memory: int) -> int:
+    """Write the rows of a piece to their places; how many of them, without those that are left out."""
     ids, width, first = memory + _load64(piece + 40), _load64(piece + 48), _load64(piece + 56)
     rows, columns, count = _load64(piece + 64), _load64(piece + 72), _load64(piece + 80)
     newest, newest_width, number = _load64(piece + 120), _load64(piece + 128), _load64(piece + 136)
-    ids_out = _load64(piece + 144)
+    ids_out, marks, written = _load64(piece + 144), _load64(piece + 152), 0
     for row in range(rows):
         wanted = first + (_load32(ids + 4 * row) if width == 4 else _load64(ids + 8 * row))
         if ids_out != 0:
@@ -263,6 +275,9 @@ def _apply(piece: int, memory: int) -> None:
             found = _load8(at) if newest_width == 1 else _load16(at) if newest_width == 2 else _load32(at)
             if found > number:
                 continue
+        written += 1
+        if marks != 0:
+            _mark(marks + wanted)
         for column in range(count):
             entry = columns + 24 * column
             size = _load64(entry + 8)
@@ -272,6 +287,7 @@ def _apply(piece: int, memory: int) -> None:
                 _move_line(target + offset, source + offset)
             for offset in range(lines, size, 8):
                 _store64(target + offset, _load64(source + offset))
+    return written
 
 
 @_signed("void(int64, int64, int64, int64, int64, int64, int64, int64)")
@@ -292,7 +308,7 @@ def _work(turn: int, reads: int, pieces: int, memory: int, open_: int, close: in
             if not known and not (is_read and _is_right(piece, data, crc32)):
                 _store64(piece + _OUTCOME, SPOILT)
             elif known or _has_rows(piece, data):
-                _apply(piece, data)
+                _store64(piece + _WRITTEN, _apply(piece, data))
                 _store64(piece + _OUTCOME, DONE)
 
 
@@ -321,7 +337,7 @@ class Pieces:
         hold: int = 0,
     ) -> None:
         self._pieces = np.zeros((len(pieces), _FIELDS), dtype=np.int64)
-        self._pieces[:, :-1] = pieces
+        self._pieces[:, :-2] = pieces
         self._reads = _reads(self._pieces, groups, held.addresses if held else {})
         self._groups = groups
         self._functions = functions
@@ -362,36 +378,51 @@ class Pieces:
 
     def done(self) -> NDArray[np.bool_]:
         """Which pieces were as they should be, of those worked on so far."""
-        done: NDArray[np.bool_] = self._pieces[:, -1] == DONE
+        done: NDArray[np.bool_] = self._pieces[:, -2] == DONE
         return done
+
+    def written(self) -> NDArray[np.int64]:
+        """How many rows of each piece were written so far."""
+        return self._pieces[:, -1]
 
     def spoilt(self) -> NDArray[np.bool_]:
         """Which pieces could not be read, or were read and are not what was written; of those worked on so far."""
-        spoilt: NDArray[np.bool_] = self._pieces[:, -1] == SPOILT
+        spoilt: NDArray[np.bool_] = self._pieces[:, -2] == SPOILT
         return spoilt
 
 
 def _reads(
     pieces: NDArray[np.int64], groups: NDArray[np.int64], held: dict[tuple[int, int, int], int]
 ) -> NDArray[np.int64]:
-    """Pieces that lie beside each other in a file, or nearly so, are read at once; those in memory not at all."""
-    reads: list[list[int]] = []
-    before = None
-    stop = 0
-    places = zip(groups.tolist(), *pieces[:, [_PATH, _OFFSET, _LENGTH]].T.tolist(), strict=True)
-    for number, (group, path, offset, length) in enumerate(places):
-        if (address := held.get((path, offset, length))) is not None:
-            reads.append([path, offset, 0, number, 1, address])
-            before = None
-            continue
-        near = (group, path) == before and 0 <= offset - stop <= _GAP_BYTES
-        if near and offset + length - reads[-1][_OFFSET] <= _READ_BYTES:
-            reads[-1][_LENGTH] = offset + length - reads[-1][_OFFSET]
-            reads[-1][_COUNT] += 1
+    """The reads of some pieces: those of a group that lie near each other in a file are read at once."""
+    known = np.zeros(len(pieces), dtype=np.int64)
+    if held:
+        places = pieces[:, [_PATH, _OFFSET, _LENGTH]].tolist()
+        known[:] = [held.get((path, offset, length), 0) for path, offset, length in places]
+    reads = np.zeros((len(pieces), _READ_FIELDS), dtype=np.int64)
+    return reads[: _join(pieces, groups, known, reads)]
+
+
+@_signed("int64(int64[:, ::1], int64[::1], int64[::1], int64[:, ::1])")
+def _join(
+    pieces: NDArray[np.int64], groups: NDArray[np.int64], known: NDArray[np.int64], reads: NDArray[np.int64]
+) -> int:
+    """Fill in the reads; how many these are. ``known`` are addresses of bytes that need not be read, or 0."""
+    count, stop, joinable = 0, 0, False
+    for number in range(len(pieces)):
+        path, offset, length = pieces[number, _PATH], pieces[number, _OFFSET], pieces[number, _LENGTH]
+        near = joinable and groups[number] == groups[number - 1] and path == pieces[number - 1, _PATH]
+        near = near and 0 <= offset - stop <= _GAP_BYTES and known[number] == 0
+        if near and offset + length - reads[count - 1, _OFFSET] <= _READ_BYTES:
+            reads[count - 1, _LENGTH] = offset + length - reads[count - 1, _OFFSET]
+            reads[count - 1, _COUNT] += 1
         else:
-            reads.append([path, offset, length, number, 1, 0])
-        before, stop = (group, path), offset + length
-    return np.array(reads, dtype=np.int64).reshape(-1, _READ_FIELDS)
+            reads[count, _PATH], reads[count, _OFFSET] = path, offset
+            reads[count, _LENGTH] = 0 if known[number] != 0 else length
+            reads[count, _FIRST], reads[count, _COUNT], reads[count, _BUFFER] = number, 1, known[number]
+            count += 1
+        stop, joinable = offset + length, known[number] == 0
+    return count
 
 
 @cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, cached_property
 from types import ModuleType
 from typing import NamedTuple
 
@@ -46,11 +46,11 @@ class RowScatter:
     For threads of the caller's own; ``into`` gives None where the tensor is not of the kind, or without Numba.
     """
 
-    def __init__(self, words: NDArray[np.uint64], kernels: ModuleType) -> None:
-        self._words = words
+    def __init__(self, target: Tensor, kernels: ModuleType) -> None:
+        self._target = target
         self._kernels = kernels
-        self.address = int(words.ctypes.data)  # of the tensor's first byte
-        self.width = 8 * int(words.shape[1])  # bytes of a row
+        self.address = target.data_ptr()  # of the tensor's first byte
+        self.width = target.nbytes // len(target)  # bytes of a row
 
     @classmethod
     def into(cls, target: Tensor) -> RowScatter | None:
@@ -58,10 +58,13 @@ class RowScatter:
         kernels = _scatter_kernels()
         if kernels is None or not target.is_cpu or not target.is_contiguous() or not target.numel():
             return None
-        if target.nbytes // len(target) % 8 or target.data_ptr() % 8:
-            return None
-        words = target.detach().view(len(target), -1).view(torch.int64).numpy().view(np.uint64)
-        return cls(words, kernels)
+        found = cls(target, kernels)
+        return None if found.width % 8 or found.address % 8 else found
+
+    @cached_property
+    def _words(self) -> NDArray[np.uint64]:
+        target = self._target
+        return target.detach().view(len(target), -1).view(torch.int64).numpy().view(np.uint64)
 
     def __call__(self, rows: memoryview, ids: NDArray[np.int64], chosen: NDArray[np.bool_] | None = None) -> None:
         """Copy the ``i``-th row to row ``ids[i]``, where ``chosen[i]``. Ids outside the tensor raise IndexError."""

@@ -70,15 +70,19 @@ class Outlining:
         changed = sum(part.digest not in self._outlined for part in parts)
         return changed >= max(_FEWEST, len(parts) // _SHARE)
 
-    def write(self, folder: str, baseline: str, parts: Sequence[Original]) -> int:
-        """Outline these parts and commit that; how many bytes it takes."""
-        directories = self._all_directories(parts)
-        chosen = [part for part in parts if all(bundle.name in directories for bundle in _bundles(part.manifest))]
+    def write(self, folder: str, baseline: Original, parts: Sequence[Original]) -> int:
+        """Outline these parts above a baseline and commit that; how many bytes it takes.
+
+        The baseline's own part is among them, unless a copy of it would take more than all the others do.
+        """
+        copied = [baseline, *parts] if _chunks(baseline) <= sum(map(_chunks, parts)) else parts
+        directories = self._all_directories(copied)
+        chosen = [part for part in copied if all(bundle.name in directories for bundle in _bundles(part.manifest))]
         data = encode_outline(Outline.of([m for _, m in chosen], [d for d, _ in chosen], directories))
         name = object_name(folder, f"outline-{self._rank:05d}")
         self._store.put(name, data)
         ref = Ref(name=name, size_bytes=len(data), digest=digest(data))
-        self._commit(OutlineRef(baseline=baseline, rank=self._rank, ref=ref))
+        self._commit(OutlineRef(baseline=baseline.manifest.checkpoint, rank=self._rank, ref=ref))
         self._outlined = {part.digest for part in parts}
         self._directories = directories
         return len(data)
@@ -102,6 +106,10 @@ class Outlining:
             with suppress(StorageError):  # a later term deletes it
                 self._store.delete([written.ref.name])
             raise
+
+
+def _chunks(part: Original) -> int:
+    return sum(len(table.chunks) for table in part.manifest.tables)
 
 
 def _bundles(manifest: Manifest) -> Iterable[BundleRef]:

@@ -126,7 +126,7 @@ class Rearranger:
         originals = self._cohorts.originals
         if not self._outlining.is_due(originals):
             return False
-        self.stats.written_bytes += self._outlining.write(self._name(), self._cohorts[0].checkpoint, originals)
+        self.stats.written_bytes += self._outlining.write(self._name(), self._cohorts[0].original, originals)
         return True
 
     def _count(self) -> None:
