@@ -44,7 +44,7 @@ def operations_of_the_second_save() -> tuple[int, int]:
     with first_job(store).guard as guard:
         guard.save(wait=True)
     leases = [n for n, each in enumerate(store.history, 1) if each.kind == "put" and each.name.startswith("leases/")]
-    return leases[2], store.operations + 1  # the first is that of the agent being started
+    return leases[1], store.operations + 1
 
 
 def check_ownership(store: MemoryStore, first: Job, second: Job, *, committed: bool) -> None:

@@ -14,11 +14,11 @@ from holdfast.checkpoint.chain import Chain, Head
 from holdfast.checkpoint.changes import Clocks, outline
 from holdfast.checkpoint.read import VerifiedReader
 from holdfast.errors import CheckpointNotFound, DamagedData, StorageError, TakenOver
-from holdfast.format.bundle import Directory
+from holdfast.format.bundle import BLOCK_BYTES, Directory
 from holdfast.format.catalog import OutlineRef, Ref, object_name
 from holdfast.format.document import digest
 from holdfast.format.manifest import BundleRef, Manifest
-from holdfast.format.outline import Outline
+from holdfast.format.outline import CHUNK_COLUMNS, Outline
 from holdfast.format.outline_document import encode_outline
 from holdfast.runtime import Runtime
 from holdfast.storage import Store
@@ -75,7 +75,7 @@ class Outlining:
 
         The baseline's own part is among them, unless a copy of it would take more than all the others do.
         """
-        copied = [baseline, *parts] if _chunks(baseline) <= sum(map(_chunks, parts)) else parts
+        copied = [baseline, *parts] if _length(baseline) <= sum(map(_length, parts)) else parts
         directories = self._all_directories(copied)
         chosen = [part for part in copied if all(bundle.name in directories for bundle in _bundles(part.manifest))]
         data = encode_outline(Outline.of([m for _, m in chosen], [d for d, _ in chosen], directories))
@@ -108,8 +108,10 @@ class Outlining:
             raise
 
 
-def _chunks(part: Original) -> int:
-    return sum(len(table.chunks) for table in part.manifest.tables)
+def _length(part: Original) -> int:
+    """How many numbers a part takes in an outline: those of its chunks, and the checksums of their blocks."""
+    lengths = [chunk.place.length for table in part.manifest.tables for chunk in table.chunks]
+    return len(CHUNK_COLUMNS) * len(lengths) + sum(-(-length // BLOCK_BYTES) for length in lengths)
 
 
 def _bundles(manifest: Manifest) -> Iterable[BundleRef]:
