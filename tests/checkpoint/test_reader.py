@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import gc
 import random
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -337,6 +339,19 @@ def test_resumed_run_with_worker_processes_reads_what_the_uninterrupted_one_did(
     for step in {1, 3, steps // 3 - 1, steps // 3, steps // 3 + 1, steps}:
         resumed = Trainer(make, checkpoints[step - 1], seed=step)
         assert resumed.train(EPOCHS + 1) == trace[step:], f"killed after step {step}"
+
+
+@pytest.mark.parametrize("name", ["shuffled", "persistent workers", "stateful stream"])
+def test_a_reader_that_nobody_needs_any_more_ends_its_workers_without_the_garbage_collector(name: str) -> None:
+    trainer = Trainer(WITH_WORKERS[name])
+    trainer.train(EPOCHS, steps=1)
+    loader = weakref.ref(trainer.reader._loader)
+    gc.disable()
+    try:
+        del trainer
+        assert loader() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("make", [*IN_PROCESS.values()], ids=[*IN_PROCESS])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
+from weakref import WeakMethod
 
 from holdfast.checkpoint.loaders import (
     ReadAheadLoader,
@@ -50,7 +51,7 @@ class Reader:
         carry_random_state(loader)
         self._workers = WorkerWatch(loader)
         self._inner = InnerFetches(loader)
-        self.places = Places(self.state, cheap=has_small_state(self._loader))
+        self.places = Places(_weakly(self.state), cheap=has_small_state(self._loader))
         self._iterator: Iterator[Any] | None = None
         self._loaded: Mapping[str, Any] | None = None  # a state that no iterator has been opened from yet
         self._live = False
@@ -260,6 +261,21 @@ class Reader:
                     "it must give a whole pass at every iter(), and no empty one"
                 )
             self._epoch_ended = True
+
+
+def _weakly(state: Callable[[], dict[str, Any] | None]) -> Callable[[], dict[str, Any] | None]:
+    """A reader's method that does not keep the reader.
+
+    In a cycle, the worker processes of its loader would be left to the garbage collector, which takes their queues away
+    first: ending them takes ten seconds then.
+    """
+    method = WeakMethod(state)
+
+    def call() -> dict[str, Any] | None:
+        found = method()
+        return None if found is None else found()
+
+    return call
 
 
 def _is_finished(state: Mapping[str, Any] | None) -> bool:
