@@ -49,7 +49,7 @@ class CriteoPlan:
     batch_size: int = 512
     batches: int = 8  # per interval
     every: int = 10  # of the checkpoints one in so many is recovered
-    repeats: int = 5
+    repeats: int = 8
     strategies: Sequence[str] = (GRID, DIFFERENTIAL)
     busy: Sequence[int] = ()  # the stream is saved again beside so many processes that only take time
 

@@ -42,6 +42,7 @@ STRATEGIES: Mapping[str, Strategy] = {
     "grid_pairs_002": hf.Grid(rule=hf.Pairs(0.02), reset=False),
 }
 RIVALS = ("naive", "grid")
+DEFAULTS = ("naive", "differential_once", "intermittent", "grid")  # without other ways to keep a grid
 MAIN_DIM = 128  # the one whose figures have no prefix
 
 
@@ -67,7 +68,7 @@ class Plan:
     model: ModelPlan | None = None
 
 
-_ONCE, _WARM, _ALL = Repeats(warm=1, cold=0), Repeats(warm=3, cold=0), Repeats(warm=5, cold=3)
+_WARM, _ALL = Repeats(warm=3, cold=0), Repeats(warm=5, cold=3)
 PLANS = {
     "tiny": Plan(
         shapes=[
@@ -82,10 +83,7 @@ PLANS = {
         intervals=8,
     ),
     "small": Plan(
-        shapes=[
-            Shape(rows=500_000, dim=128, repeats=_WARM),
-            Shape(rows=2_000_000, dim=16, strategies=RIVALS, every=25, repeats=_ONCE),
-        ],
+        shapes=[Shape(rows=500_000, dim=128, strategies=DEFAULTS, repeats=_WARM)],
         intervals=50,
         criteo=CriteoPlan(),
     ),

@@ -59,8 +59,7 @@ class Pieces:
     @property
     def groups(self) -> list[int]:
         """Their numbers, in the order they are to be worked on."""
-        found: list[int] = np.unique(self._group).tolist()
-        return found
+        return _values(self._group)
 
     def apply(self, crew: Crew, group: int) -> None:
         """Work on a group."""
@@ -148,9 +147,9 @@ def _built(files: Files, batches: Sequence[Batch], of_read: Numbers) -> list[_Al
     for number, outline in enumerate(outlines.values()):
         here = np.flatnonzero((reads.outline == number) & (reads.rows > 0))
         form, kind = outline.chunks["form"][reads.at[here]], layout[reads.batch[here]]
-        for each in np.unique(form).tolist():
+        for each in _values(form):
             if outline.forms[each].codec == EXACT and outline.forms[each].ids in _ID_KINDS:
-                for like in np.unique(kind[(form == each) & (kind >= 0)]).tolist():
+                for like in _values(kind[(form == each) & (kind >= 0)]):
                     alike = reads.chosen(here[(form == each) & (kind == like)])
                     found.append(_Alike(files, outline, itemsize(str(outline.forms[each].ids)), alike, targets))
     return found
@@ -264,6 +263,12 @@ class _Alike:
         self._starts = np.concatenate([np.zeros(1, dtype=np.int64), starts])
         places = np.where(counts > 0, 1 + np.cumsum(counts) - counts, 0)
         return [address_of(self._starts) + 8 * places, np.maximum(counts, 1)]
+
+
+def _values(numbers: Numbers) -> list[int]:
+    """The different ones among small numbers, none of them negative, in their order."""
+    found: list[int] = np.flatnonzero(np.bincount(numbers)).tolist()
+    return found
 
 
 def _joined(arrays: Sequence[NDArray[Any]]) -> Numbers:

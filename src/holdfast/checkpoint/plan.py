@@ -40,7 +40,7 @@ class TablePlan:
     @property
     def has_first(self) -> bool:
         """Whether the rows of the first generation are read, too."""
-        return bool(len(self.reads)) and not self.reads.generation[0]
+        return self.reads.has_first
 
     @property
     def size_bytes(self) -> int:

@@ -169,7 +169,12 @@ class Reads:
 
     def above(self) -> Reads:
         """Those of all other generations."""
-        return self.chosen(slice(self._above, None))
+        return self.chosen(slice(self._above, None)) if self.has_first else self
+
+    @property
+    def has_first(self) -> bool:
+        """Whether there are any of generation 0."""
+        return bool(len(self)) and not self.generation[0]
 
     @property
     def _above(self) -> int:

@@ -55,7 +55,7 @@ def restore_rows(
     replayed = [table for table in tables if not table.plan.arranged]
     files = Files(reader)
     with Crew(workers, progress) as crew:
-        _write(files, crew, [(table, table.first()) for table in tables])
+        _write(files, crew, [(table, table.first()) for table in tables if table.plan.has_first])
         _write(files, crew, [(table, table.above(in_order=True)) for table in replayed])
         kept = _settle(files, crew, arranged)
         _write(files, crew, [(table, table.above(in_order=False)) for table in arranged], kept)
@@ -66,6 +66,8 @@ def restore_rows(
 def _write(files: Files, crew: Crew, work: Iterable[tuple[_Table, Batch]], kept: Kept | None = None) -> None:
     """Write batches of reads, group by group: without the GIL what can be, and the rest as well."""
     work = [each for each in work if len(each[1].reads)]
+    if not work:
+        return
     pieces = Pieces(files, [batch for _, batch in work], kept)
     for group in pieces.groups:
         pieces.apply(crew, group)
@@ -109,6 +111,8 @@ def _settle(files: Files, crew: Crew, tables: Sequence[_Table]) -> Kept | None:
     With them come the rows, since blocks are read whole: what was read is given back.
     """
     work = [(table, batch) for table in tables if (batch := table.contest()) is not None]
+    if not work:
+        return None
     pieces = Pieces(files, [batch for _, batch in work])
     pieces.apply(crew, 0)
     left = pieces.left(0)

@@ -97,11 +97,9 @@ def check_places(columns: Mapping[str, Numbers], bundles: BundleNumbers) -> None
 
 
 def _by_place(bundle: Numbers, offset: Numbers) -> Numbers:
-    """The order of chunks in their bundles; often they come in it, so it is enough to sort by few bundles."""
-    if bundle.max(initial=0) < 2**16:
-        order = np.argsort(bundle.astype(np.uint16), kind="stable")
-        if np.all((np.diff(offset[order]) > 0) | (np.diff(bundle[order]) > 0)):
-            return order
+    """The order of chunks in their bundles: by one number, as far as both fit into it, which is much faster."""
+    if bundle.max(initial=0) < 2**15 and offset.max(initial=0) < 2**48:
+        return np.argsort(bundle << 48 | offset)
     return np.lexsort((offset, bundle))
 
 
