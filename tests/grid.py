@@ -23,6 +23,7 @@ from holdfast.policy import Strategy
 from holdfast.run import Run
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import LocalStore, Store
+from holdfast.testing.runtime import with_runtime
 
 ROWS = {"wide": 60, "short": 17, "flat": 25}
 SETTINGS: dict[str, Any] = {
@@ -132,7 +133,7 @@ class Trainer:
         self.truth = truth
         self._run = hf.open_run(url)
         self._moved: defaultdict[str, set[int]] = defaultdict(set)
-        self.guard = hf.Checkpointer(
+        self.guard = with_runtime(hf.Checkpointer, runtime)(
             url,
             **self.model.parts,
             save=hf.Never(),
@@ -140,7 +141,6 @@ class Trainer:
             retention=retention,
             overlap=hf.Overlap.WAIT,
             settings=hf.Settings(**{**SETTINGS, **settings}),
-            runtime=runtime,
         )
         self.guard.resume(step)
 

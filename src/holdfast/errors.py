@@ -120,7 +120,11 @@ class BaseDropped(SaveFailed):
 
 
 class Terminated(SystemExit):
-    """Ends a trainer that received SIGTERM, after its state was saved and committed."""
+    """Ends a trainer that received SIGTERM, after its state was saved and committed. Its exit code is 143.
+
+    Args:
+        message: At which step, for logs.
+    """
 
     EXIT_CODE = 143  # 128 + SIGTERM: what a shell reports, so launchers that restart on it need no special case
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
+from typing import ClassVar
 
 from torch import nn
 
@@ -34,11 +35,25 @@ OnUpdate = Callable[[Update], None]
 class Follower:
     """Keeps a served model at the newest committed checkpoint of a run.
 
-    Only rows that changed are read, and only weights of them. Everything is read, verified and decoded before batches
-    are kept out, in ``staging_bytes`` of memory and beyond that in a file in the folder ``spill``. With ``each`` no
-    checkpoint is skipped that the run still holds. Where rows are stored as differences, the baseline's are kept in
-    memory as they are stored; without ``baseline_in_memory`` they are read for every update.
+    Only rows that changed are read, and only their weights. Everything is read, verified and decoded before batches
+    are kept out. Call ``update()`` yourself, ``follow()`` on a thread of yours, or ``start()`` for a thread of its own,
+    and put each batch into a ``with follower.serving():`` block.
+
+    Args:
+        url: The run to follow: a path or URL as of ``Checkpointer``, or a ``Store`` object.
+        model: The model that serves, or several by name, named as in training.
+        tables: Further embedding tables by name, as in training.
+        strict: Refuse a model that lacks a table or parameter of the run or has it in another shape. False updates what
+            matches.
+        each: Apply every checkpoint that the run still holds, one per update, instead of skipping to the newest.
+        staging_bytes: How much memory an update may take before it is written to the model.
+        spill: A folder for what does not fit into ``staging_bytes``. None: the system's folder for temporary files.
+        baseline_in_memory: Where rows are stored as differences, keep those of the baseline in memory, as they are
+            stored. False reads them again for every update.
+        options: Options of the object store's client, such as ``region`` or ``endpoint``.
     """
+
+    _runtime: ClassVar[Runtime] = SYSTEM  # holdfast.testing.runtime replaces it
 
     def __init__(
         self,
@@ -52,24 +67,22 @@ class Follower:
         spill: str | os.PathLike[str] | None = None,
         baseline_in_memory: bool = True,
         options: Mapping[str, str] | None = None,
-        runtime: Runtime = SYSTEM,
     ) -> None:
         if staging_bytes < 0:
             raise ConfigurationError(f"staging_bytes={staging_bytes} does not fit: take a number of at least 0")
         if spill is not None and not Path(spill).is_dir():
             raise ConfigurationError(f"spill={os.fspath(spill)!r} does not fit: there is no such folder")
         store = open_store(url, options=options, patience_s=_RETRY_S) if isinstance(url, str | os.PathLike) else url
-        self._runtime = runtime
         self._gate = Gate()
         self._updater = Updater(
-            RetryingStore(store, total_s=_RETRY_S, runtime=runtime),
+            RetryingStore(store, total_s=_RETRY_S, runtime=self._runtime),
             ServedModel(as_models(model), tables or {}, strict=strict),
             gate=self._gate,
             each=each,
             staging_bytes=staging_bytes,
             spill=Path(spill) if spill is not None else None,
             baseline_in_memory=baseline_in_memory,
-            runtime=runtime,
+            runtime=self._runtime,
         )
         self._error: HoldfastError | None = None
         self._stop = threading.Event()
@@ -110,7 +123,13 @@ class Follower:
     def follow(
         self, *, every_s: float = _PAUSE_S, stop: threading.Event | None = None, on_update: OnUpdate | None = None
     ) -> None:
-        """Update, wait ``every_s``, and again until ``stop`` is set. Goes on after errors, unless trying is useless."""
+        """Update again and again until told to stop. Goes on after errors, unless trying again cannot help.
+
+        Args:
+            every_s: How long to wait before looking again when there was nothing new.
+            stop: Set it, from another thread, to end this. None: without end.
+            on_update: Called with what each update changed.
+        """
         if not every_s > 0:
             raise ConfigurationError(f"every_s={every_s} does not fit: take a number above 0")
         stop = stop or threading.Event()
@@ -119,7 +138,12 @@ class Follower:
                 self._runtime.wait(stop, every_s)
 
     def start(self, *, every_s: float = _PAUSE_S, on_update: OnUpdate | None = None) -> None:
-        """Follow on a thread of its own, until ``stop``."""
+        """Follow on a thread of its own, until ``stop()``.
+
+        Args:
+            every_s: How long to wait before looking again when there was nothing new.
+            on_update: Called on that thread with what each update changed.
+        """
         if self._thread is not None:
             raise RunError("this Follower has been started already")
         self._stop.clear()

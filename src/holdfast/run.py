@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -56,7 +56,12 @@ _RETRY_S = 60.0  # how long an unreachable store is tried
 
 
 def open_run(url: str | os.PathLike[str] | Store, *, options: Mapping[str, str] | None = None) -> Run:
-    """Open a run to read it. Nothing is written but a lease while something is read."""
+    """Open a run to read it. Nothing is written but a lease while something is read.
+
+    Args:
+        url: The run: a path or URL as of ``Checkpointer``, or a ``Store`` object.
+        options: Options of the object store's client, such as ``region`` or ``endpoint``.
+    """
     return Run(_open(url, options))
 
 
@@ -72,8 +77,19 @@ def import_checkpoint(
 ) -> ImportReport:
     """Make the weights of a ``torch.save``, safetensors or DCP checkpoint the first baseline of an empty run.
 
-    ``tables`` are patterns of the embedding tables' names (without ``.weight``). Only names that begin with ``prefix``
-    are taken, without it. A ``Checkpointer`` on ``url`` then resumes from these weights, with fresh optimizers.
+    A ``Checkpointer`` on ``url`` then resumes from these weights, with fresh optimizers. No code in the file is run.
+
+    Args:
+        url: The empty run to write to.
+        source: The file or, for DCP, the folder to read.
+        tables: Patterns of the embedding tables' names, without ``.weight``.
+        step: The step that training is to count from.
+        prefix: Take only names that begin with it, and take it off them, such as ``module.``.
+        options: Options of the object store's client, such as ``region`` or ``endpoint``.
+        progress: Called now and then with the bytes written since the last call.
+
+    Returns:
+        Which tables and dense parameters were taken, and what was left out and why.
     """
     return importing.import_checkpoint(
         _open(url, options), Path(source), tables=tables, step=step, prefix=prefix, progress=progress
@@ -81,14 +97,22 @@ def import_checkpoint(
 
 
 class Run:
-    """The checkpoints of one URL. A checkpoint is named by its step or, where two timelines share one, by its id."""
+    """The checkpoints under one URL, to list, read, check and prune: while a training writes them or after it.
 
-    def __init__(self, store: Store, *, runtime: Runtime = SYSTEM) -> None:
+    ``open_run`` makes one. A checkpoint is named by its step or, where two timelines share one, by its id. While one is
+    read, a lease keeps others from deleting it.
+
+    Args:
+        store: Where the run's objects are.
+    """
+
+    _runtime: ClassVar[Runtime] = SYSTEM  # holdfast.testing.runtime replaces it
+
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._runtime = runtime
         self._told: set[str] = set()  # damaged catalogs, each warned of once
         self._writer = f"{socket.gethostname()}:{os.getpid()}"
-        self._chain = Chain(store, writer=self._writer, runtime=runtime)
+        self._chain = Chain(store, writer=self._writer, runtime=self._runtime)
 
     @property
     def url(self) -> str:
@@ -121,13 +145,21 @@ class Run:
         return [entry.info for entry in head.catalog.priority] if head else []
 
     def summary(self, step: int | str | None = None) -> RunSummary:
-        """The run and one of its checkpoints, the newest by default, at a glance."""
+        """The run and one of its checkpoints at a glance.
+
+        Args:
+            step: The checkpoint's step or id. None: the newest one.
+        """
         leases = all_leases(self._store)  # before we hold one ourselves
         with self._reading(step) as (reader, head, entry):
             return summarize(self.url, reader, head, entry, leases=leases)
 
     def grid(self, step: int | str | None = None) -> GridPicture:
-        """The increments that a checkpoint, the newest by default, stands on, and what became of their rows."""
+        """The increments that a checkpoint stands on, and what became of their rows.
+
+        Args:
+            step: The checkpoint's step or id. None: the newest one.
+        """
         with self._reading(step) as (reader, head, entry):
             entries = lineage(head, entry.info.id)
             parts = [reader.parts(each) for each in entries]
@@ -138,13 +170,21 @@ class Run:
         return read_history(self.head())
 
     def stored(self, step: int | str | None = None) -> tuple[StoredRows, ...]:
-        """How precisely the rows are stored that a checkpoint, the newest by default, stands on."""
+        """How precisely the rows are stored that a checkpoint stands on.
+
+        Args:
+            step: The checkpoint's step or id. None: the newest one.
+        """
         with self._reading(step) as (reader, head, entry):
             entries = lineage(head, entry.info.id)
             return stored_rows([each.info for each in entries], [reader.parts(each) for each in entries])
 
     def tables(self, step: int | str | None = None) -> list[TableSpec]:
-        """The tables of a checkpoint, the newest by default."""
+        """The tables of a checkpoint: names, rows and columns.
+
+        Args:
+            step: The checkpoint's step or id. None: the newest one.
+        """
         with self._reading(step) as (reader, _, entry):
             parts = reader.parts(entry)
             return list({table.spec.name: table.spec for part in parts for table in part.tables}.values())
@@ -160,7 +200,17 @@ class Run:
         strict: bool = True,
         progress: Progress | None = None,
     ) -> CheckpointInfo:
-        """Read a checkpoint into a model, and its optimizers where given; the run is not changed."""
+        """Read a checkpoint into a model, and its optimizers where given; the run is not changed.
+
+        Args:
+            step: The checkpoint's step or id. None: the newest one.
+            model: The model, or several by name, as in training.
+            optimizer: The optimizers, as in training. Without them only weights are restored.
+            extra: Further objects to restore by name, as in training.
+            tables: Further embedding tables by name, as in training.
+            strict: False restores what matches by name and shape and warns of the rest.
+            progress: Called now and then with the bytes read since the last call.
+        """
         models, optimizers = as_models(model), as_optimizers(optimizer)
         found = find_tables(models, optimizers, tables or {})
         state = TrainingState(models, optimizers, extra or {}, found)
@@ -169,7 +219,13 @@ class Run:
             return restorer.restore(head, entry, strict=strict, progress=progress).info
 
     def read_rows(self, table: str, ids: Tensor | Sequence[int], *, step: int | str | None = None) -> dict[str, Tensor]:
-        """Single rows of a table, weight and slots, in the order of ``ids``, reading only the blocks they lie in."""
+        """Single rows of a table, weight and slots, reading only the blocks they lie in.
+
+        Args:
+            table: The table's name.
+            ids: The rows' numbers; the result is in their order.
+            step: The checkpoint's step or id. None: the newest one.
+        """
         wanted = torch.as_tensor(ids, dtype=torch.int64).reshape(-1)
         with self._reading(step) as (reader, head, entry):
             plans = self._plans(reader, head, entry)
@@ -181,6 +237,10 @@ class Run:
         """Single rows as they were saved last, by the newest checkpoint or a priority save after it.
 
         They are of no one step: what a lost part of a table is brought back from.
+
+        Args:
+            table: The table's name.
+            ids: The rows' numbers; the result is in their order.
         """
         wanted = torch.as_tensor(ids, dtype=torch.int64).reshape(-1)
         with leased(self._store, self.head, newest_entries, runtime=self._runtime) as head:
@@ -191,12 +251,22 @@ class Run:
             return lookup_rows(reader, plans[table], wanted)
 
     def restore_plan(self, step: int | str | None = None) -> RestorePlan:
-        """What restoring a checkpoint, the newest by default, will read of the tables: from where and how much."""
+        """What restoring a checkpoint will read of the tables: from where and how much.
+
+        Args:
+            step: The checkpoint's step or id. None: the newest one.
+        """
         with self._reading(step) as (reader, head, entry):
             return RestorePlan.of(entry.info, self._plans(reader, head, entry))
 
     def state(self, step: int | str | None = None, *, rank: int = 0, tensors: bool = True) -> Any:
-        """The state tree of a checkpoint: everything but table rows. Without ``tensors`` zeros take their place."""
+        """The state tree of a checkpoint: everything but table rows.
+
+        Args:
+            step: The checkpoint's step or id. None: the newest one.
+            rank: Of which rank; each has random numbers and a reader's position of its own.
+            tensors: False puts zeros in place of tensors, which is faster.
+        """
         with self._reading(step) as (reader, _, entry):
             parts = {part.rank: part for part in reader.parts(entry)}
             if rank not in parts:
@@ -211,7 +281,14 @@ class Run:
         slots: bool = False,
         progress: Progress | None = None,
     ) -> CheckpointInfo:
-        """Write a checkpoint's weights as one ``.safetensors`` or ``.pt`` file, under their state_dict names."""
+        """Write a checkpoint's weights as one file, under their state_dict names.
+
+        Args:
+            path: The file; its name ends with ``.safetensors`` or ``.pt``.
+            step: The checkpoint's step or id. None: the newest one.
+            slots: Also write the tables' optimizer slots.
+            progress: Called now and then with the bytes read since the last call.
+        """
         with self._reading(step) as (reader, head, entry):
             plans = self._plans(reader, head, entry)
             first = reader.parts(entry)[0]
@@ -220,7 +297,12 @@ class Run:
             return entry.info
 
     def diff(self, first: int | str, second: int | str) -> list[TableDifference]:
-        """How the tables changed between two steps, bit for bit."""
+        """How the tables changed between two checkpoints, bit for bit.
+
+        Args:
+            first: The step or id of one checkpoint.
+            second: The step or id of the other.
+        """
         with self._reading(first) as (reader, head, a), self._reading(second) as (_, _, b):
             plans = self._plans(reader, head, a), self._plans(reader, head, b)
             with tempfile.TemporaryDirectory() as scratch:
@@ -230,6 +312,9 @@ class Run:
         """Read every byte of every kept checkpoint and compare it with its checksum; the problems found.
 
         A suspect checkpoint, one that a ``resume()`` could not restore, is cleared or condemned by it, in the run.
+
+        Args:
+            progress: Called now and then with the bytes read since the last call.
         """
         found = verify_run(self._store, self._chain, progress=progress, runtime=self._runtime)
         self._settle(found)
@@ -246,16 +331,33 @@ class Run:
             logger.warning("%s: suspect checkpoints stay suspect, the run could not be written: %s", self.url, error)
 
     def annotate(self, step: int | str, **metrics: float) -> None:
-        """Attach metrics to a kept checkpoint."""
+        """Attach metrics to a kept checkpoint.
+
+        Args:
+            step: The checkpoint's step or id.
+            metrics: Numbers by name; a name that is there already is replaced.
+        """
         entry = find_checkpoint(self._chain.head(), step, where=self.url)
         self._chain.commit(annotate(entry.info.id, metrics, term=None))
 
     def plan_prune(self, retention: Retention) -> list[Verdict]:
-        """What ``prune`` would drop and keep, and why, of each checkpoint; changes nothing."""
+        """What ``prune`` would drop and keep, and why, of each checkpoint; changes nothing.
+
+        Args:
+            retention: What to keep.
+        """
         return judge([entry.info for entry in self.head().entries], retention, self._runtime.wall_s())
 
     def prune(self, retention: Retention, *, grace_s: float = 600.0) -> tuple[list[CheckpointInfo], Collected]:
-        """Drop what the policy does not keep, then delete what was dropped longer than ``grace_s`` ago."""
+        """Drop the checkpoints that a policy does not keep, then delete objects that nothing refers to.
+
+        Args:
+            retention: What to keep. The newest checkpoint and what a kept one stands on always stay.
+            grace_s: Delete only what was dropped longer ago than this, so that whoever reads it can finish.
+
+        Returns:
+            The checkpoints that were dropped, and what was deleted.
+        """
         before = self._chain.head()  # raises on a damaged one: nothing is dropped while the newest state is unknown
         if before is None:
             raise CheckpointNotFound(f"{self._store.url} holds no run yet (no catalog): check the URL")

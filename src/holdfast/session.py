@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -42,7 +42,46 @@ logger = logging.getLogger("holdfast")
 
 
 class Checkpointer:
-    """Protects a training loop: see the package's README for the five lines it takes."""
+    """Saves a training loop's state while it runs, and brings it back after a restart.
+
+    Use it as a context manager around the loop: call ``resume()`` once before the first step, take the batches from
+    ``batches()``, and call ``step()`` after each of them. Leaving the block normally saves what is new and waits until
+    it is committed; leaving it by an exception saves nothing new and waits for the save under way.
+
+    With several processes, initialise ``torch.distributed`` first. Then every rank creates the same ``Checkpointer``
+    and calls the same methods at the same steps.
+
+    Args:
+        url: Where the run is kept: a local path, ``file://``, ``s3://``, ``gs://``, ``az://`` or ``abfs://``, or a
+            ``Store`` object. Each training has a URL of its own.
+        model: The model, or several by name; the names become prefixes of table names. Tables are discovered
+            automatically: every ``nn.Embedding`` and ``nn.EmbeddingBag``. Wrappers (DDP, ``torch.compile``) are fine.
+        optimizer: The optimizer or all of them. One that is not torch's own and moves only rows with a gradient can be
+            declared with ``RowLocal``, so that its tables are saved by changed rows.
+        loader: The data loader that ``batches()`` reads and whose position is saved: a ``StatefulDataLoader``, or
+            another iterable with ``state_dict()`` and ``load_state_dict()``. None: the position is not saved.
+        extra: Further state by name, saved and restored whole: objects with ``state_dict()`` and ``load_state_dict()``
+            (schedulers, gradient scalers, your own) and ``torch.Generator`` objects.
+        tables: Further embedding tables by name: parameters that no ``nn.Embedding`` holds.
+        save: When a save is due: ``EverySteps``, ``EveryMinutes``, ``Never``, joined by ``|`` and ``&``.
+        strategy: What a checkpoint holds: ``Full``, ``OneShot``, ``Consecutive``, ``Intermittent``, ``Grid`` or
+            ``Partial``. None: ``Grid`` if ``retention`` is ``KeepAll`` or ``TimeToLive``, otherwise ``Intermittent``.
+        precision: How precisely rows are stored: ``Exact``, ``Bits``, ``Auto``, ``PaperTable`` or ``PerTable``.
+            Training goes on in its own precision, and everything but table rows is always stored exactly.
+        retention: Which checkpoints are kept: ``KeepLast``, ``KeepBest``, ``KeepEvery``, ``KeepTagged``,
+            ``TimeToLive``, ``KeepAll``, joined by ``|`` and ``&``. Keep at least two to have one to fall back on.
+        overlap: What happens when a save is due while the one before is still being written: an ``Overlap``.
+        options: Options of the object store's client, such as ``region`` or ``endpoint``. They win over environment
+            variables and are never stored.
+        settings: Buffer sizes, timeouts and the agent's priority, which rarely need changing: a ``Settings``.
+
+    Raises:
+        ConfigurationError: An argument is not valid, a value cannot be stored without pickle, or the model is split
+            over the ranks.
+        RanksMissing: Other ranks did not create theirs in time.
+    """
+
+    _runtime: ClassVar[Runtime] = SYSTEM  # holdfast.testing.runtime replaces it
 
     def __init__(
         self,
@@ -60,7 +99,6 @@ class Checkpointer:
         overlap: Overlap = Overlap.SKIP,
         options: Mapping[str, str] | None = None,
         settings: Settings = Settings(),  # noqa: B008
-        runtime: Runtime = SYSTEM,
     ) -> None:
         training = Training(
             models=as_models(model),
@@ -77,7 +115,7 @@ class Checkpointer:
         self._metering = Metering(budget, loader, agreement.world) if budget is not None else None
         metered = self._metering.state if self._metering is not None else None
         place = Place(url=url, options=options)
-        assembly = Assembly(place, training, policies, settings, agreement, metered=metered, runtime=runtime)
+        assembly = Assembly(place, training, policies, settings, agreement, metered=metered, runtime=self._runtime)
         self._parts = parts = assembly.parts()
         self._store = parts.store
         self._reader = parts.reader
@@ -113,10 +151,19 @@ class Checkpointer:
         strict: bool = True,
         progress: Progress | None = None,
     ) -> int:
-        """Continue from the newest good checkpoint, or from that of ``step``; a fresh start on an empty run.
+        """Continue from a checkpoint, or start afresh on an empty run. Call it only once, before the first step.
 
-        Returns the step training stands at. ``reader=False`` leaves the loader and the random state as they are and
-        ``strict=False`` restores what fits: for transfer learning.
+        A damaged checkpoint is passed over, with a warning. What the last trainer's agent is still writing is waited
+        for, and the run is taken over: whoever wrote before can commit nothing more.
+
+        Args:
+            step: The step to go back to; later checkpoints become an abandoned timeline. None: the newest good one.
+            reader: False leaves the loader's position and the random state as they are, for training on other data.
+            strict: False restores the tables and parameters that match by name and shape and warns of the others.
+            progress: Called now and then with the bytes read since the last call.
+
+        Returns:
+            The step that training stands at: 0 on an empty run.
         """
         if self._started:
             raise RunError("resume() comes once, before the first step")
@@ -134,7 +181,11 @@ class Checkpointer:
         return self.steps
 
     def batches(self, epochs: int | None = 1) -> Iterator[Any]:
-        """The loader's batches, continuing where the checkpoint stopped; ``epochs`` counts from the very start."""
+        """The loader's batches, continuing where the checkpoint stopped.
+
+        Args:
+            epochs: Passes over the data, counted from the very start of the training. None: without end.
+        """
         if self._reader is None:
             raise ConfigurationError("batches() needs the data loader: pass loader= to Checkpointer")
         self._ensure_started()
@@ -145,6 +196,11 @@ class Checkpointer:
 
         While gradients are accumulated (no optimizer stepped since the last call) nothing is counted or saved. Each
         call is for the oldest batch of ``batches()`` that had none: batches may be taken ahead.
+
+        Args:
+            loss: A metric called ``loss``.
+            metrics: Further metrics by name: numbers, or tensors of one element, which are read when a save is taken.
+                A checkpoint lists the last value of each.
         """
         self._ensure_started(stepping=True)
         if loss is not None:
@@ -154,7 +210,12 @@ class Checkpointer:
     def save(self, tag: str | None = None, *, wait: bool = False) -> bool:
         """Save now, as of the last optimizer step; batches handed out or accumulated since come again after a resume.
 
-        ``wait`` returns only when it is committed (and raises SaveFailed if it is not).
+        Args:
+            tag: A name to keep it by (``KeepTagged``) and to show in lists.
+            wait: Return only when it is committed, and raise SaveFailed if it is not.
+
+        Returns:
+            Whether a snapshot was taken.
         """
         self._ensure_started(stepping=True)
         taken = self._routine.save(tag)
@@ -167,6 +228,14 @@ class Checkpointer:
 
         Server i of n holds the i-th of n equal, contiguous ranges of every table's rows. What comes back counts as
         changed, and what the rows had learnt since as lost samples. All ranks of a job call this at the same step.
+
+        Args:
+            servers: The numbers of the servers that were lost, from 0.
+            of: How many servers there are.
+            progress: Called now and then with the bytes read since the last call.
+
+        Returns:
+            How many rows came back, and from which steps.
         """
         lost = Servers(numbers=tuple(servers), of=of)
         self._ensure_started()
@@ -182,6 +251,10 @@ class Checkpointer:
         """Go back to the last checkpoint, everything, without a new process; the step training stands at.
 
         What ``recover`` is compared with. The loop over ``batches()`` must have been left, unless ``reader=False``.
+
+        Args:
+            reader: False leaves the loader's position and the random state as they are.
+            progress: Called now and then with the bytes read since the last call.
         """
         self._ensure_started()
         if reader and self._reader is not None and self._reader.is_live:
@@ -196,16 +269,30 @@ class Checkpointer:
         return self.steps
 
     def emulate_failure(self, servers: Sequence[int], *, of: int) -> None:
-        """For emulation: overwrite with NaN what ``servers`` of ``of`` hold, as their failure would."""
+        """For emulation: overwrite with NaN what some servers hold, as their failure would.
+
+        Args:
+            servers: The numbers of the servers that fail, from 0.
+            of: How many servers there are.
+        """
         self._ensure_started()
         self._parts.recovery.lose(Servers(numbers=tuple(servers), of=of))
 
     def mark(self, table: str, ids: Tensor | None = None) -> None:
-        """Say that rows were changed behind PyTorch's back (through ``.data``); None: all rows of the table."""
+        """Say that rows were changed behind PyTorch's back, through ``.data`` or a NumPy view.
+
+        Args:
+            table: The table's name.
+            ids: The rows' numbers. None: all of them.
+        """
         self._parts.tracker.mark(table, ids)
 
     def annotate(self, **metrics: float) -> None:
-        """Attach metrics that arrived after the save (an evaluation's AUC) to the last committed checkpoint."""
+        """Attach metrics that arrived after the save (an evaluation's AUC) to the last committed checkpoint.
+
+        Args:
+            metrics: Numbers by name; a name that is there already is replaced.
+        """
         self._agents.poll()
         if (checkpoint := self._outcomes.position.checkpoint) is None:
             raise RunError("there is no committed checkpoint to attach metrics to yet")
@@ -214,7 +301,8 @@ class Checkpointer:
     def drain(self, *, arranged: bool = False) -> None:
         """Wait until the save under way is committed; raises SaveFailed if it was not.
 
-        ``arranged`` waits for the grid as well, until no increment is due for rearrangement.
+        Args:
+            arranged: Wait for the grid as well, until no increment is due for rearrangement.
         """
         self._agents.drain()
         if arranged:

@@ -108,24 +108,43 @@ class Doubt(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointInfo:
-    """One committed checkpoint as the catalog lists it."""
+    """One committed checkpoint as the run lists it.
 
-    id: str  # unique in the run; also the prefix of its objects
+    Args:
+        id: Unique in the run; also the prefix of its objects.
+        step: The optimizer steps behind its state.
+        term: Of the trainer that saved it.
+        kind: What it holds: ``FULL``, ``DIFFERENTIAL`` or ``INCREMENTAL``.
+        parent: The checkpoint that training came from.
+        base: The checkpoint that its rows stand on. None: it is a baseline.
+        created_s: When it was saved, in seconds since 1970, by the writer's clock.
+        size_bytes: Everything that it wrote.
+        rows_written: Table rows that it wrote.
+        full_bytes: What a full checkpoint would have written.
+        tag: The name that ``save()`` gave it.
+        metrics: What ``step()`` and ``annotate()`` said of it.
+        abandoned: It is on a timeline that was left by going back.
+        stall_s: How long training waited for its snapshot. None: not known.
+        duration_s: From the beginning of its snapshot until it was committed. None: not known.
+        doubt: Whether it is suspect or condemned. None: neither.
+    """
+
+    id: str
     step: int
     term: int
     kind: Kind
-    parent: str | None  # the checkpoint training came from
-    base: str | None  # the checkpoint its rows stand on (None for a baseline)
-    created_s: float  # the writer's clock, seconds since 1970
-    size_bytes: int  # everything this checkpoint wrote
+    parent: str | None
+    base: str | None
+    created_s: float
+    size_bytes: int
     rows_written: int
-    full_bytes: int  # what a full checkpoint would have written
+    full_bytes: int
     tag: str | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
-    abandoned: bool = False  # on a timeline that was left by going back
-    stall_s: float | None = None  # how long training waited for its snapshot; None: not known
-    duration_s: float | None = None  # from the beginning of its snapshot until it was committed; None: not known
-    doubt: Doubt | None = None  # None: there is none
+    abandoned: bool = False
+    stall_s: float | None = None
+    duration_s: float | None = None
+    doubt: Doubt | None = None
 
     @property
     def standing(self) -> str:

@@ -20,6 +20,7 @@ from holdfast.policy.precision import Bits, Exact, Precision
 from holdfast.runtime import Runtime
 from holdfast.storage import MemoryStore
 from holdfast.testing.faults import Fault, FaultyStore, Operation
+from holdfast.testing.runtime import with_runtime
 from tests.grid import SETTINGS
 
 ROWS = 400
@@ -289,7 +290,7 @@ def test_wherever_the_store_fails_the_model_stays_whole(store: MemoryStore, trai
     faulty = FaultyStore(store)
     served = Clicks()
     # The store's faults are met at once, without a minute of patience.
-    follower = hf.Follower(faulty, served, runtime=impatient())
+    follower = with_runtime(hf.Follower, impatient())(faulty, served)
     assert follower.update()
     number, failed = 0, 0
     while True:
@@ -476,7 +477,7 @@ def test_following_goes_on_after_errors_until_it_is_stopped(
 ) -> None:
     training.save()
     faulty = FaultyStore(store, {1: Fault.UNAVAILABLE, 2: Fault.UNAVAILABLE})
-    follower = hf.Follower(faulty, Clicks(), runtime=impatient())
+    follower = with_runtime(hf.Follower, impatient())(faulty, Clicks())
     stop, updates = threading.Event(), list[int]()
 
     def applied(update: object) -> None:

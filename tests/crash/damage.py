@@ -13,6 +13,7 @@ from holdfast.policy import Strategy
 from holdfast.run import Run
 from holdfast.storage import LocalStore
 from holdfast.testing.disk import SimulatedDisk
+from holdfast.testing.runtime import with_runtime
 from tests.crash.scripted import State, Training, runtime
 
 ROOT = "/run"
@@ -68,7 +69,7 @@ def make_sample(strategy: Strategy) -> Sample:
 
 def guarded(disk: SimulatedDisk, training: Training, strategy: Strategy) -> hf.Checkpointer:
     """The guard of a training whose run is on that disk."""
-    return hf.Checkpointer(
+    return with_runtime(hf.Checkpointer, runtime(1))(
         LocalStore(ROOT, disk),
         model=training.model,
         optimizer=training.optimizers,
@@ -77,7 +78,6 @@ def guarded(disk: SimulatedDisk, training: Training, strategy: Strategy) -> hf.C
         strategy=strategy,
         retention=hf.KeepAll(),
         settings=_SETTINGS,
-        runtime=runtime(1),
     )
 
 

@@ -12,6 +12,7 @@ from holdfast.policy import Retention, Strategy
 from holdfast.run import Run
 from holdfast.runtime import Runtime
 from holdfast.storage import Store
+from holdfast.testing.runtime import with_runtime
 from tests.crash.scripted import State, Training
 from tests.tiny import same
 
@@ -52,7 +53,7 @@ class Job:
         self.training = Training()
         self.clock = Clock()
         self.states: dict[int, State] = {}
-        self.guard = hf.Checkpointer(
+        self.guard = with_runtime(hf.Checkpointer, self.clock.runtime)(
             store,
             model=self.training.model,
             optimizer=self.training.optimizers,
@@ -61,7 +62,6 @@ class Job:
             strategy=strategy,
             retention=retention,
             settings=hf.Settings(**{**SETTINGS, **settings}),
-            runtime=self.clock.runtime,
         )
 
     def train(self, steps: int = 1) -> None:
@@ -98,7 +98,7 @@ def steps_of(store: Store) -> list[int]:
 
 def check_exact(store: Store, states: dict[int, State]) -> None:
     """Every checkpoint of the run holds what the training had at its step, and not a byte of it is off."""
-    run = Run(store, runtime=Clock().runtime)
+    run = with_runtime(Run, Clock().runtime)(store)
     assert run.verify() == []
     for info in run.checkpoints():
         training = Training()

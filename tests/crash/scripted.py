@@ -21,6 +21,7 @@ import holdfast as hf
 from holdfast.policy import Precision, Strategy
 from holdfast.runtime import Runtime
 from holdfast.storage import Store
+from holdfast.testing.runtime import with_runtime
 from tests.tiny import Tiny, snapshot
 
 STRATEGIES = {
@@ -188,7 +189,7 @@ def trainer(
 ) -> Iterator[tuple[Training, hf.Checkpointer]]:
     """A trainer of the script, as a process that starts would make it."""
     training = Training()
-    with hf.Checkpointer(
+    with with_runtime(hf.Checkpointer, world)(
         store,
         model=training.model,
         optimizer=training.optimizers,
@@ -198,7 +199,6 @@ def trainer(
         precision=precision,
         retention=RETENTION,
         settings=SETTINGS,
-        runtime=world,
     ) as guard:
         yield training, guard
 

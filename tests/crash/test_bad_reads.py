@@ -13,6 +13,7 @@ from holdfast.format.catalog import CATALOG_PREFIX, DATA_PREFIX
 from holdfast.run import Run
 from holdfast.storage import MemoryStore, Store
 from holdfast.testing.faults import Fault, FaultyStore, Operation
+from holdfast.testing.runtime import with_runtime
 from holdfast.types import Doubt
 from tests.crash.jobs import Clock, Job, check_exact
 from tests.crash.scripted import STRATEGIES
@@ -87,10 +88,10 @@ def test_any_one_bad_read_during_a_resume_costs_nothing(strategy: str, caplog: p
 def test_one_bad_read_of_a_run_that_is_looked_at_is_read_again(fault: Fault) -> None:
     store, job = trained()
     clean = FaultyStore(copy_of(store))
-    assert Run(clean, runtime=Clock().runtime).verify() == []
+    assert with_runtime(Run, Clock().runtime)(clean).verify() == []
     for number, operation in enumerate(clean.history, start=1):
         if operation.kind in ("get", "get_range"):
-            assert Run(FaultyStore(store, {number: fault}), runtime=Clock().runtime).verify() == []
+            assert with_runtime(Run, Clock().runtime)(FaultyStore(store, {number: fault})).verify() == []
     check_exact(store, job.states)
 
 
@@ -131,7 +132,7 @@ def test_a_suspect_that_verify_finds_damaged_is_condemned_and_goes_with_the_next
     data[-1] ^= 1
     store.put(bundle, data)
     assert resumed(store).guard.steps == 2
-    run = Run(store, runtime=Clock().runtime)
+    run = with_runtime(Run, Clock().runtime)(store)
     run.prune(hf.KeepLast(1), grace_s=0.0)
     assert [info.step for info in run.checkpoints()] == [2, 3]
     assert [problem.object_name for problem in run.verify()] == [bundle]
@@ -145,7 +146,7 @@ def test_a_verification_that_can_read_nothing_condemns_nothing() -> None:
     failing = Failing(folder(store, 3), unreadable)
     assert resumed(FaultyStore(store, before=failing)).guard.steps == 2
     failing.prefix = DATA_PREFIX
-    assert Run(FaultyStore(store, before=failing), runtime=Clock().runtime).verify()
+    assert with_runtime(Run, Clock().runtime)(FaultyStore(store, before=failing)).verify()
     assert [info.doubt for info in Run(store).checkpoints()] == [None, None, Doubt.SUSPECT]
 
 

@@ -20,6 +20,7 @@ from holdfast.errors import CheckpointNotFound, DamagedData
 from holdfast.format.bundle import BLOCK_BYTES
 from holdfast.run import Run
 from holdfast.storage import LocalStore
+from holdfast.testing.runtime import with_runtime
 from tests.crash.damage import (
     ROOT,
     ROWS,
@@ -53,7 +54,7 @@ class Examination:
         self.sample, self.damage, self.name = sample, damage, damage.name
         self.disk = sample.disk.copy()
         replace_object(self.disk, damage.name, damage.data)
-        self.run = Run(LocalStore(ROOT, self.disk), runtime=runtime(2))
+        self.run = with_runtime(Run, runtime(2))(LocalStore(ROOT, self.disk))
         self.is_newest_catalog = damage.name == sample.newest_catalog
         self.needed_by_head = self.is_newest_catalog or self._is_page_of_the_head()
         self.visible = self._visible()

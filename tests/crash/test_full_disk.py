@@ -16,6 +16,7 @@ from holdfast.checkpoint.lease import HeldLease
 from holdfast.run import Run
 from holdfast.storage import LocalStore
 from holdfast.testing.disk import SimulatedDisk
+from holdfast.testing.runtime import with_runtime
 from tests.crash.jobs import Clock, Job, check_exact, steps_of
 from tests.crash.scripted import Training
 from tests.tiny import build, same, snapshot, train_step
@@ -104,7 +105,7 @@ def test_a_trainer_resumes_on_a_disk_without_a_free_byte_and_saves_again() -> No
 def test_a_prune_has_room_on_a_disk_without_a_free_byte_and_gives_it_back() -> None:
     full = Full(hf.KeepAll())
     full.fill()
-    run = Run(full.store, runtime=Clock().runtime)
+    run = with_runtime(Run, Clock().runtime)(full.store)
     dropped, collected = run.prune(hf.KeepLast(1), grace_s=0.0)
     assert len(dropped) == 2 and collected.objects
     assert full.reserved_bytes >= hf.Settings().reserve_bytes // 2
@@ -115,7 +116,7 @@ def test_a_prune_without_a_reserve_deletes_what_is_due_first() -> None:
     full = Full(reserve_bytes=0)
     full.disk.now_s += GRACE_S + 1
     full.fill()
-    _, collected = Run(full.store, runtime=Clock().runtime).prune(hf.KeepLast(1))
+    _, collected = with_runtime(Run, Clock().runtime)(full.store).prune(hf.KeepLast(1))
     assert collected.objects == 0 and steps_of(full.store) == [3]  # all was due, and gone before it committed
     assert not Run(full.store).head().garbage
 
@@ -125,7 +126,7 @@ def test_a_full_disk_can_be_read(reserve_bytes: int, caplog: pytest.LogCaptureFi
     full = Full(reserve_bytes=reserve_bytes)
     full.fill()
     training = Training()
-    run = Run(full.store, runtime=Clock().runtime)
+    run = with_runtime(Run, Clock().runtime)(full.store)
     run.restore(3, model=training.model, optimizer=training.optimizers, extra=training.extra)
     assert same(training.state(), full.job.states[3])
     assert ("is full: reading without a lease" in caplog.text) == (reserve_bytes == 0)

@@ -25,6 +25,7 @@ from holdfast.runtime import Runtime
 from holdfast.storage import LocalStore, Store
 from holdfast.testing.disk import SimulatedDisk
 from holdfast.testing.power import PowerCut
+from holdfast.testing.runtime import with_runtime
 from tests.crash.recording import (
     REBOOTS,
     ROOT,
@@ -103,7 +104,7 @@ def live(store: Store, name: str, world: Runtime, acknowledged: Acknowledged = l
 def check(name: str, recording: Recording, left: Aftermath) -> None:
     """Everything that must hold after a power cut."""
     store = LocalStore(ROOT, left.disk, runtime(READER))
-    run = Run(store, runtime=runtime(READER))
+    run = with_runtime(Run, runtime(READER))(store)
     head = Chain(store).head()
     number = head.catalog.number if head else 0
     assert number >= left.committed

@@ -12,6 +12,7 @@ from holdfast.run import Run
 from holdfast.storage import MemoryStore, Store
 from holdfast.testing.faults import Fault, FaultyStore, Operation
 from holdfast.testing.power import PowerCut
+from holdfast.testing.runtime import with_runtime
 from tests.crash.jobs import Clock, Job, check_exact, steps_of
 from tests.crash.scripted import Training
 from tests.tiny import same
@@ -67,7 +68,7 @@ def test_what_is_being_read_is_not_pulled_away_by_a_prune(how: str) -> None:
             Run(store).prune(hf.KeepLast(1), grace_s=0.0)
 
     reader = FaultyStore(store, before=prune)
-    run = Run(reader, runtime=Clock().runtime)
+    run = with_runtime(Run, Clock().runtime)(reader)
     training = Training()
     if how == "restore":
         run.restore(2, model=training.model, optimizer=training.optimizers, extra=training.extra)
@@ -96,7 +97,7 @@ def test_what_was_read_during_a_prune_is_deleted_by_the_next_one() -> None:
         if operation.kind == "get_range":
             Run(store).prune(hf.KeepLast(1), grace_s=0.0)
 
-    Run(FaultyStore(store, before=prune), runtime=Clock().runtime).restore(2, model=Training().model)
+    with_runtime(Run, Clock().runtime)(FaultyStore(store, before=prune)).restore(2, model=Training().model)
     assert any(second in info.name for info in store.list("data/"))
     Run(store).prune(hf.KeepLast(1), grace_s=0.0)
     assert not any(second in info.name for info in store.list("data/"))
@@ -109,7 +110,7 @@ def test_a_checkpoint_that_was_dropped_before_the_readers_lease_is_not_read() ->
         if operation.kind == "put" and operation.name.startswith("leases/reader"):
             Run(store).prune(hf.KeepLast(1), grace_s=0.0)
 
-    run = Run(FaultyStore(store, before=prune), runtime=Clock().runtime)
+    run = with_runtime(Run, Clock().runtime)(FaultyStore(store, before=prune))
     with pytest.raises(CheckpointNotFound, match="the checkpoint of step 1 was dropped just now"):
         run.restore(1, model=Training().model)
 

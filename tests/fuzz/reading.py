@@ -25,6 +25,7 @@ from holdfast.errors import HoldfastError, ModelMismatch
 from holdfast.format.dtypes import torch_dtype
 from holdfast.format.tree import encode_tree
 from holdfast.run import Run
+from holdfast.testing.runtime import with_runtime
 from tests.fuzz.runs import AT_ONCE, Rows, SampleRun
 
 
@@ -60,7 +61,7 @@ def read_everything(run: SampleRun, chance: random.Random) -> Verdict:
                 refused.append(f"{type(error).__name__}: {error}")
     except HoldfastError as error:
         refused.append(f"{type(error).__name__}: {error}")
-    problems = Run(run.store, runtime=AT_ONCE).verify()
+    problems = with_runtime(Run, AT_ONCE)(run.store).verify()
     return Verdict(refused=refused, problems=[f"{each.object_name}: {each.what}" for each in problems])
 
 

@@ -21,6 +21,7 @@ from holdfast.policy import Precision, Retention, Strategy
 from holdfast.run import Run
 from holdfast.runtime import Runtime
 from holdfast.storage import LocalStore, MemoryStore, Store
+from holdfast.testing.runtime import with_runtime
 from holdfast.types import Kind
 from tests.independent.writing import save
 
@@ -60,7 +61,7 @@ def _sample(name: str, made: Store, folder: Path) -> SampleRun:
         path = folder / info.name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(made.get(info.name))
-    run = Run(LocalStore(folder), runtime=AT_ONCE)
+    run = with_runtime(Run, AT_ONCE)(LocalStore(folder))
     infos = run.checkpoints()
     rows = {info.id: _rows(run, info.id) for info in infos}
     states = {info.id: run.state(info.id) for info in infos}

@@ -18,6 +18,7 @@ from holdfast.errors import DamagedData
 from holdfast.format.document import digest
 from holdfast.format.manifest import Manifest
 from holdfast.run import Run
+from holdfast.testing.runtime import with_runtime
 from tests.fuzz.edits import Documents
 from tests.fuzz.reading import read_everything
 from tests.fuzz.runs import AT_ONCE, SampleRun, sample_run
@@ -57,7 +58,7 @@ def refused(run: SampleRun, changed: dict[str, bytes]) -> str:
 
 def part(run: SampleRun, age: int) -> str:
     """The manifest of one of the run's checkpoints, counted from the baseline."""
-    entry = Run(run.store, runtime=AT_ONCE).head().entries[age]
+    entry = with_runtime(Run, AT_ONCE)(run.store).head().entries[age]
     return f"data/{entry.info.id}/part-00000"
 
 

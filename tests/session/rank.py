@@ -25,6 +25,7 @@ import holdfast as hf
 from holdfast.policy import Precision, SavePolicy, Strategy
 from holdfast.runtime import Runtime
 from holdfast.storage import open_store
+from holdfast.testing.runtime import with_runtime
 from tests.checkpoint.ddp_tracker_worker import distributed
 from tests.checkpoint.tracker_cases import CASES, Case
 from tests.checkpoint.tracker_values import digests_of
@@ -162,7 +163,8 @@ class Rank:
         """Start training under a Checkpointer; the step it stands at."""
         rate = clock_rates[self._rank]
         self._training = Training.start(self._rank, sparse=sparse, read_ahead=read_ahead)
-        self._guard = hf.Checkpointer(
+        clock = Runtime(monotonic_s=lambda: rate * time.monotonic())
+        self._guard = with_runtime(hf.Checkpointer, clock)(
             url,
             model=self._training.model,
             optimizer=self._training.optimizers,
@@ -174,7 +176,6 @@ class Rank:
             retention=hf.KeepAll(),
             overlap=hf.Overlap(overlap),
             settings=hf.Settings(**{**SETTINGS, **(settings or {})}),
-            runtime=Runtime(monotonic_s=lambda: rate * time.monotonic()),
         )
         if resume:
             self._guard.resume(step)

@@ -20,6 +20,7 @@ from holdfast.checkpoint.launch import AgentProcess
 from holdfast.runtime import Runtime
 from holdfast.storage import LocalStore, MemoryStore, Store
 from holdfast.testing.faults import FaultyStore, Operation
+from holdfast.testing.runtime import with_runtime
 from tests.tiny import ROWS, build, same, snapshot, train_step, uninterrupted
 
 SETTINGS = {"grace_s": 0.0, "handle_sigterm": False, "agent_timeout_s": 60.0}
@@ -49,14 +50,13 @@ class Training:
     def __init__(self, place: str | Store, rows: tuple[int, ...] = ROWS, **settings: float) -> None:
         self.clock = Clock()
         self.model, self.optimizers = build(rows=rows)
-        self.guard = hf.Checkpointer(
+        self.guard = with_runtime(hf.Checkpointer, self.clock.runtime)(
             place,
             model=self.model,
             optimizer=self.optimizers,
             save=hf.Never(),
             retention=hf.KeepAll(),
             settings=hf.Settings(**{**SETTINGS, **settings}),
-            runtime=self.clock.runtime,
         )
         self.clock.deaths = lambda: self.guard.stats.agent_deaths
 

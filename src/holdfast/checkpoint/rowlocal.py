@@ -29,6 +29,9 @@ class RowLocal:
 
     For optimizers that are not torch's own. Rows have a gradient if a sparse one names them, or if a dense one is not
     all +0.0 there. The first steps are checked: rows that moved without a gradient make the table be saved whole.
+
+    Args:
+        optimizer: The optimizer; pass the result to ``Checkpointer(optimizer=...)`` in its place.
     """
 
     optimizer: Optimizer

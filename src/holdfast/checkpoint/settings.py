@@ -14,23 +14,42 @@ _TIMES = ("grace_s", "retry_s", "takeover_s", "part_timeout_s")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What rarely needs changing. Times in seconds, sizes in bytes."""
+    """What rarely needs changing. Times in seconds, sizes in bytes.
 
-    buffer_bytes: int | None = None  # snapshot memory; None: one full snapshot, at most a quarter of what is available
-    frame_bytes: int = 32 * 2**20  # the unit of the buffer and about the size of a bundle
-    grace_s: float = 600.0  # how long a dropped checkpoint's objects stay
-    reserve_bytes: int = RESERVE_BYTES  # kept in a local run, to be released when the disk is full; 0: none
-    retry_s: float = 120.0  # how long an unreachable store is tried before a save fails
-    takeover_s: float = 300.0  # how long resume() waits for a predecessor's agent
-    lease_s: float = TTL_S  # how long after its last sign of life an agent counts as at work
-    part_timeout_s: float = 1800.0  # how long a rank's part waits for the others'
-    agent_timeout_s: float = 120.0  # how long an agent may give no sign of life before it is killed and replaced
-    store_timeout_s: float = 600.0  # how much longer than retry_s it may wait for one operation of its store
-    ranks_s: float = 1800.0  # how long a rank waits for the others, where all must come, before it raises
-    uploads: int = 2  # frames written at the same time
-    niceness: int = 5  # of the agent: training comes first; more, and a save takes long where training takes all CPUs
+    Args:
+        buffer_bytes: Memory for snapshots. None: room for one full snapshot, at most a quarter of what is available.
+        frame_bytes: The unit of the buffer, and about the size of a stored object.
+        grace_s: How long the objects of a dropped checkpoint stay, so that whoever reads them can finish.
+        reserve_bytes: Room kept back in a local run and released when the disk is full. 0: none.
+        retry_s: How long an unreachable store is tried before a save fails.
+        takeover_s: How long ``resume()`` waits for the last trainer's agent.
+        lease_s: How long after its last sign of life an agent still counts as working.
+        part_timeout_s: How long one rank's part of a save waits for the others'.
+        agent_timeout_s: How long an agent may give no sign of life before it is killed and replaced.
+        store_timeout_s: How much longer than ``retry_s`` an agent may wait for one operation of its store.
+        ranks_s: How long a rank waits for the others, where all must come, before it raises ``RanksMissing``.
+        uploads: How many frames are written at the same time.
+        niceness: Of the agent, so that training comes first. The higher, the longer a save takes on a busy machine.
+        handle_sigterm: Catch SIGTERM: save at the next step, then raise ``Terminated``.
+        baseline_in_memory: Where rows are stored as differences, the agent keeps the baseline in memory. False reads
+            it back for every save.
+    """
+
+    buffer_bytes: int | None = None
+    frame_bytes: int = 32 * 2**20
+    grace_s: float = 600.0
+    reserve_bytes: int = RESERVE_BYTES
+    retry_s: float = 120.0
+    takeover_s: float = 300.0
+    lease_s: float = TTL_S
+    part_timeout_s: float = 1800.0
+    agent_timeout_s: float = 120.0
+    store_timeout_s: float = 600.0
+    ranks_s: float = 1800.0
+    uploads: int = 2
+    niceness: int = 5
     handle_sigterm: bool = True
-    baseline_in_memory: bool = True  # for rows stored as differences; else the agent reads the baseline for every save
+    baseline_in_memory: bool = True
 
     def __post_init__(self) -> None:
         for name in _COUNTS if self.buffer_bytes is None else ("buffer_bytes", *_COUNTS):

@@ -36,7 +36,11 @@ class Policy:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The policy that ``to_dict`` described; it must be of the kind this is called on."""
+        """The policy that ``to_dict`` described; it must be of the kind this is called on.
+
+        Args:
+            data: What ``to_dict`` gave.
+        """
         policy = _build(data)
         if not isinstance(policy, cls):
             raise ConfigurationError(f"{policy!r} is not a {cls.__name__}")

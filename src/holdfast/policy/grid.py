@@ -25,7 +25,12 @@ class Rule(Policy, ABC):
 
     @abstractmethod
     def is_due(self, dead: int, alive: int) -> bool:
-        """Whether to rearrange a bundle with ``alive`` bytes of records, ``dead`` of which were replaced since."""
+        """Whether to rearrange a bundle of records.
+
+        Args:
+            dead: Bytes of what was alive that later checkpoints have replaced.
+            alive: Bytes that were alive when it was last rearranged.
+        """
 
 
 @registered("dead_share")
@@ -35,6 +40,9 @@ class DeadShare(Rule):
 
     That bounds both sides: a restore of the newest checkpoint reads at most this share for nothing, and a record is
     rewritten only after so many others of its bundle were replaced.
+
+    Args:
+        share: Between 0 and 1. Less makes restores read less for nothing and the agent write more.
     """
 
     share: float = 0.25
@@ -52,9 +60,14 @@ class DeadShare(Rule):
 class Pairs(Rule):
     """IncrCP's rule (section 4.3): when one new checkpoint replaces more than a share ``threshold`` of a bundle.
 
-    What one checkpoint alone replaces of it and does not reach the threshold is never looked at again. The three
-    checks come in this order, each may be left out: do the row ids of both overlap at all; how many rows of the new
-    one are among the living of the old one, by the index in memory; how many, by the ids as they are stored.
+    What one checkpoint alone replaces of it and does not reach the threshold is never looked at again. Three checks
+    come in turn, each of which may be left out.
+
+    Args:
+        threshold: The share, between 0 and 1.
+        check_range: First ask whether the row ids of both overlap at all.
+        check_membership: Then count, by the index in memory, how many rows of the new one are alive in the old one.
+        check_actual: Then count them by the ids as they are stored.
     """
 
     threshold: float = 0.02
@@ -77,9 +90,12 @@ class Pairs(Rule):
 class Grid(Strategy):
     """One baseline, then increments in a grid: as small as consecutive ones, as fast to restore as differential ones.
 
-    ``reset`` takes a new baseline when writing it takes less than writing an increment and reading what has gathered
-    above the old one (section 4.5). ``concatenate`` puts what a rearrangement splits off into one bundle (section 4.4).
-    ``max_postponed`` is how many saves in a row may go before a rearrangement that is due.
+    Args:
+        rule: When a bundle is worth rearranging: ``DeadShare`` or ``Pairs``.
+        reset: Take a new baseline when writing it takes less than writing an increment and reading what has gathered
+            above the old one (section 4.5).
+        concatenate: Put what a rearrangement splits off into one bundle (section 4.4).
+        max_postponed: How many saves in a row may go before a rearrangement that is due.
     """
 
     rule: Rule = DeadShare()

@@ -16,14 +16,17 @@ from holdfast.types import Kind
 class PLS(Policy):
     """How much of the samples' effect partial recoveries may lose in a whole training.
 
-    ``total_samples`` are those of the training and ``samples_per_step`` those of a step, over all ranks. Where they
-    are not given the data loader is asked: its batch size, and one pass over its batches.
+    Args:
+        budget: The share that may be lost, above 0 and at most 1.
+        total_samples: Samples of the whole training. None: one pass over the data loader.
+        samples_per_step: Samples of a step, over all ranks. None: the data loader's batch size times the ranks.
+        warn_at: From which share of the budget on each recovery warns.
     """
 
     budget: float
     total_samples: int | None = None
     samples_per_step: int | None = None
-    warn_at: float = 0.8  # of the budget
+    warn_at: float = 0.8
 
     def __post_init__(self) -> None:
         fits = is_finite_number(self.budget) and 0 < self.budget <= 1
@@ -41,7 +44,12 @@ class Partial(Strategy):
     """Checkpoints as ``consistent`` decides, and between them the rows that ``priority`` puts first.
 
     A lost part of the tables comes back from the newest rows saved, everything else goes on: ``guard.recover()``.
-    Without ``priority`` (None) it comes back from the last checkpoint: CPR-vanilla. ``budget`` meters what is lost.
+
+    Args:
+        priority: Which rows are saved between two checkpoints: ``MFU``, ``SSU`` or ``SCAR``. None: none, so that a lost
+            part comes back from the last checkpoint (CPR-vanilla).
+        consistent: The strategy of the checkpoints themselves; any but another ``Partial``.
+        budget: Meters what recoveries lose and warns before it is too much. None: not metered.
     """
 
     priority: Priority | None = MFU()  # noqa: RUF009 - frozen

@@ -31,7 +31,12 @@ class Precision(Policy, ABC):
 
     @abstractmethod
     def decide(self, table: str, restores: int) -> Stored:
-        """How to store a table of a model that was restored so often."""
+        """How to store a table.
+
+        Args:
+            table: The table's name.
+            restores: How often the model has been restored by now.
+        """
 
 
 @registered("exact")
@@ -48,9 +53,11 @@ class Exact(Precision):
 class Bits(Precision):
     """So many bits per value of a weight, whatever happens; optimizer slots as their kind needs it.
 
-    ``difference`` stores the baseline in 8 bits and, in ``bits``, what changed rows differ by from it. ``method`` is
-    "default" (least squares; plain for 8 bits), "published" (Check-N-Run's greedy search), "asymmetric", "symmetric" or
-    "kmeans" (for comparison; not for 8 bits).
+    Args:
+        bits: 2, 3, 4 or 8.
+        difference: Store the baseline in 8 bits and, in ``bits``, what changed rows differ by from it.
+        method: "default" (least squares; plain for 8 bits), "published" (Check-N-Run's greedy search), "asymmetric",
+            "symmetric" or "kmeans" (for comparison; not for 8 bits).
     """
 
     bits: int
@@ -94,10 +101,17 @@ class _FromFailures(Precision):
 class Auto(_FromFailures):
     """The fewest bits that our own study shows to cost no more than ``auc_drop_percent`` of the AUC.
 
-    ``failure_probability`` is that of one node failing within an hour; ``nodes`` nodes run for ``expected_hours``. Once
-    there were more restores than the chosen bits are shown to bear, the next setting that bears them takes over, on a
-    new baseline; beyond what was measured, rows are stored exactly. ``difference`` says whether changed rows are stored
-    as differences from a baseline in 8 bits; None: if that is what takes fewest bits.
+    Once there were more restores than the chosen bits are shown to bear, the next setting that bears them takes over,
+    on a new baseline; beyond what was measured, rows are stored exactly.
+
+    Args:
+        failure_probability: Of one node failing within an hour.
+        nodes: How many nodes the job runs on.
+        expected_hours: How long it runs.
+        auc_drop_percent: What all restores together may cost, in percent of the AUC.
+        difference: Whether changed rows are stored as differences from a baseline in 8 bits. None: where that takes
+            the fewest bits.
+        method: "default" or "published", as of ``Bits``; others were not measured.
     """
 
     failure_probability: float
@@ -132,8 +146,15 @@ class Auto(_FromFailures):
 class PaperTable(_FromFailures):
     """Check-N-Run's own table: 2 bits for 1 restore, 3 for 3, 4 for 20; 8, on a new baseline, once there were more.
 
-    ``accuracy_budget`` is the share of the accuracy that all restores together may cost, 0.0001 in the paper; others
-    scale its numbers. The paper trains on billions of samples: on shorter trainings its bits cost more (see ``Auto``).
+    The paper trains on billions of samples: on shorter trainings its bits cost more (see ``Auto``).
+
+    Args:
+        failure_probability: Of one node failing within an hour.
+        nodes: How many nodes the job runs on.
+        expected_hours: How long it runs.
+        accuracy_budget: The share of the accuracy that all restores together may cost. Another one than the paper's
+            0.0001 scales the numbers of its table.
+        method: As of ``Bits``.
     """
 
     failure_probability: float
@@ -168,7 +189,12 @@ class PaperTable(_FromFailures):
 @registered("per_table")
 @dataclass(frozen=True, slots=True)
 class PerTable(Precision):
-    """One precision for most tables, and others for those that are named: ``PerTable(Bits(2), {"user": Exact()})``."""
+    """One precision for most tables, and others for those that are named: ``PerTable(Bits(2), {"user": Exact()})``.
+
+    Args:
+        default: For all tables without one of their own.
+        tables: Precisions by table name.
+    """
 
     default: Precision
     tables: Mapping[str, Precision] | tuple[tuple[str, Precision], ...]

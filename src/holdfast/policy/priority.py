@@ -29,14 +29,22 @@ class Priority(Policy, ABC):
         require(fits, self, "r", "above 0 and at most 1", self.r)
 
     def rows(self, rows: int) -> int:
-        """How many rows of so many are saved at a time, at most."""
+        """How many rows of a table are saved at a time, at most.
+
+        Args:
+            rows: How many it has.
+        """
         return min(rows, max(1, int(self.r * rows)))
 
 
 @registered("scar")
 @dataclass(frozen=True, slots=True)
 class SCAR(Priority):
-    """The rows that have moved furthest (L2) since they were last saved: exact, and a second copy of the weights."""
+    """The rows that have moved furthest (L2) since they were last saved: exact, and a second copy of the weights.
+
+    Args:
+        r: The share, above 0 and at most 1.
+    """
 
     r: float = 0.125
 
@@ -44,7 +52,11 @@ class SCAR(Priority):
 @registered("mfu")
 @dataclass(frozen=True, slots=True)
 class MFU(Priority):
-    """The rows used most often since they were last saved: a counter of four bytes per row."""
+    """The rows used most often since they were last saved: a counter of four bytes per row.
+
+    Args:
+        r: The share, above 0 and at most 1.
+    """
 
     r: float = 0.125
 
@@ -54,7 +66,10 @@ class MFU(Priority):
 class SSU(Priority):
     """Rows used in every ``period``-th sample, at most the share ``r`` of them; what is too many is dropped at random.
 
-    A list of 4·r bytes per row. The seed decides what is sampled and dropped.
+    Args:
+        r: The share, above 0 and at most 1.
+        period: Look at every sample (1), every second one (2), and so on.
+        seed: Decides what is sampled and dropped.
     """
 
     r: float = 0.125

@@ -42,12 +42,22 @@ class Retention(Policy, ABC):
         return False
 
     def kept(self, checkpoints: Sequence[CheckpointInfo], now_s: float) -> frozenset[str]:
-        """Ids of the checkpoints to keep. Their rows may stand on others: see ``closure``."""
+        """Ids of the checkpoints to keep. Their rows may stand on others: see ``closure``.
+
+        Args:
+            checkpoints: All of the run, oldest first.
+            now_s: The time, in seconds since 1970.
+        """
         return self.chosen(checkpoints, now_s) | _newest(checkpoints) | _suspect(checkpoints)
 
     @abstractmethod
     def chosen(self, checkpoints: Sequence[CheckpointInfo], now_s: float) -> frozenset[str]:
-        """The policy's own choice, before the newest checkpoint and suspect ones are added to it."""
+        """The policy's own choice, before the newest checkpoint and suspect ones are added to it.
+
+        Args:
+            checkpoints: All of the run, oldest first.
+            now_s: The time, in seconds since 1970.
+        """
 
     def __or__(self, other: Retention) -> Retention:
         return KeptByAny(flattened(KeptByAny, self, other)) if isinstance(other, Retention) else NotImplemented
@@ -72,7 +82,11 @@ class KeepAll(Retention):
 @registered("keep_last")
 @dataclass(frozen=True, slots=True)
 class KeepLast(Retention):
-    """The ``n`` newest of the live timeline."""
+    """The newest of the live timeline.
+
+    Args:
+        n: How many, at least 1.
+    """
 
     n: int
 
@@ -86,7 +100,11 @@ class KeepLast(Retention):
 @registered("keep_every")
 @dataclass(frozen=True, slots=True)
 class KeepEvery(Retention):
-    """The first one at or after each multiple of ``n_steps``, so that saves off the grid still leave a trail."""
+    """The first one at or after each multiple of ``n_steps``, so that saves at other steps still leave a trail.
+
+    Args:
+        n_steps: How many steps apart, at least 1.
+    """
 
     n_steps: int
 
@@ -104,10 +122,15 @@ class KeepEvery(Retention):
 @registered("keep_best")
 @dataclass(frozen=True, slots=True)
 class KeepBest(Retention):
-    """The ``n`` best of the live timeline by a metric; of equal ones the newer.
+    """The best of the live timeline by a metric; of equal ones the newer.
 
     A checkpoint without the metric, or with NaN, is not chosen. Where metrics arrive after the save, add a
     ``KeepLast`` long enough for them to arrive.
+
+    Args:
+        metric: Its name, as given to ``step()`` or ``annotate()``.
+        mode: "max" if more is better, "min" if less is.
+        n: How many, at least 1.
     """
 
     metric: str
@@ -141,7 +164,11 @@ class KeepTagged(Retention):
 @registered("time_to_live")
 @dataclass(frozen=True, slots=True)
 class TimeToLive(Retention):
-    """Those at most ``days`` old, on any timeline. Alone it keeps all of them; after ``&`` it limits the others."""
+    """Those at most ``days`` old, on any timeline. Alone it keeps all of them; after ``&`` it limits the others.
+
+    Args:
+        days: How old, above 0.
+    """
 
     days: float = 14
 

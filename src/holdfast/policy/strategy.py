@@ -49,7 +49,11 @@ class Strategy(Policy, ABC):
         return False
 
     def decide(self, context: StrategyContext) -> Kind:
-        """The kind of the checkpoint that is due."""
+        """The kind of the checkpoint that is due.
+
+        Args:
+            context: What was committed since the newest baseline, and what changed since.
+        """
         return self._on_baseline(context) if context.baseline_exists else Kind.FULL
 
     @abstractmethod
@@ -89,9 +93,10 @@ class Consecutive(Strategy):
 class Intermittent(Strategy):
     """The rows changed since the baseline, and a new baseline when history says that it pays (section 4.1.1).
 
-    With ``least_gain`` it is taken as soon as going on could lower the average size of a checkpoint by no more than
-    that share: close to the least bandwidth the average hardly changes, while every delta makes the store hold more.
-    None is the paper's rule, which looks back at the last delta and so comes late.
+    Args:
+        least_gain: Take the baseline as soon as going on could lower the average size of a checkpoint by no more than
+            this share: close to the least bandwidth the average hardly changes, while every delta makes the store hold
+            more. None: the paper's rule, which looks back at the last delta and so comes late.
     """
 
     least_gain: float | None = None

@@ -35,17 +35,28 @@ class SavePolicy(Policy, ABC):
 
     @abstractmethod
     def due(self, context: SaveContext) -> bool:
-        """Whether to save now."""
+        """Whether to save now.
+
+        Args:
+            context: Where training stands.
+        """
 
     @abstractmethod
     def steps_until_due(self, context: SaveContext) -> int | None:
         """Steps still to take until ``due`` (0: due now), or None when time decides.
 
         A reader that reads ahead asks this, so as to have no batch in flight across a checkpoint (Check-N-Run, 3.4).
+
+        Args:
+            context: Where training stands.
         """
 
     def scaled(self, share: float) -> SavePolicy:
-        """The same, after a share of its interval each time: when rows are saved between two checkpoints."""
+        """The same, after a share of its interval each time: when rows are saved between two checkpoints.
+
+        Args:
+            share: Above 0 and at most 1.
+        """
         raise ConfigurationError(
             f"{type(self).__name__} does not say when a share of its interval is over, as Partial(priority=...) needs "
             "it: give it a method scaled(share), or use EverySteps or EveryMinutes"
@@ -65,6 +76,9 @@ class EverySteps(SavePolicy):
 
     Counted from step 0 and not from the last save: a save in between (a tag, a signal, another policy) does not
     shift the later ones, and a run that was killed saves at the same steps as one that was not.
+
+    Args:
+        n: The number of steps, at least 1.
     """
 
     n: int
@@ -86,7 +100,11 @@ class EverySteps(SavePolicy):
 @registered("every_minutes")
 @dataclass(frozen=True, slots=True)
 class EveryMinutes(SavePolicy):
-    """When the last save is ``minutes`` old."""
+    """When the last save is so many minutes old.
+
+    Args:
+        minutes: How old, above 0.
+    """
 
     minutes: float
 
