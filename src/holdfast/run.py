@@ -23,7 +23,7 @@ from holdfast.checkpoint.collect import Collected, collect_catalogs, collect_dro
 from holdfast.checkpoint.crew import Progress
 from holdfast.checkpoint.export import TableDifference, difference, export_file
 from holdfast.checkpoint.grid.picture import GridPicture, draw_grid
-from holdfast.checkpoint.history import HistoryEvent, read_history
+from holdfast.checkpoint.history import read_history
 from holdfast.checkpoint.importing import ImportReport
 from holdfast.checkpoint.lookup import lookup_rows
 from holdfast.checkpoint.outlines import plan_checkpoint
@@ -42,6 +42,7 @@ from holdfast.checkpoint.summary import RunSummary, all_leases, summarize
 from holdfast.checkpoint.tables import find_tables
 from holdfast.checkpoint.verify import Problem, Verification, verify_run
 from holdfast.errors import CheckpointNotFound, HoldfastError, RunError
+from holdfast.events import HistoryEvent
 from holdfast.format.catalog import Entry
 from holdfast.policy import Retention
 from holdfast.runtime import SYSTEM, Runtime

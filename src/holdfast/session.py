@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, ClassVar
@@ -33,6 +33,8 @@ from holdfast.checkpoint.position import Position, SaveStats
 from holdfast.checkpoint.resume import position_of
 from holdfast.checkpoint.settings import Settings
 from holdfast.errors import ConfigurationError, RunError
+from holdfast.events import Happening, Recovery, SaveCommitted, SaveGivenUp, SnapshotTaken
+from holdfast.hooks import EventQueue, Hooks
 from holdfast.policy import EverySteps, Exact, KeepLast, Overlap, Precision, Retention, SavePolicy, Strategy
 from holdfast.recovery import Metering
 from holdfast.runtime import SYSTEM, Runtime
@@ -71,6 +73,12 @@ class Checkpointer:
         retention: Which checkpoints are kept: ``KeepLast``, ``KeepBest``, ``KeepEvery``, ``KeepTagged``,
             ``TimeToLive``, ``KeepAll``, joined by ``|`` and ``&``. Keep at least two to have one to fall back on.
         overlap: What happens when a save is due while the one before is still being written: an ``Overlap``.
+        on_save: Called with a ``SnapshotTaken`` when a save was copied. This and the following three are called on the
+            training's thread, at the end of a call of this object; one that raises is logged once. See
+            ``holdfast.events``.
+        on_commit: Called with a ``SaveCommitted`` when a save is in the run.
+        on_failure: Called with a ``SaveGivenUp`` when a save was given up; training goes on.
+        on_recover: Called with a ``Recovery`` when ``resume()``, ``recover()`` or ``recover_fully()`` brought it back.
         options: Options of the object store's client, such as ``region`` or ``endpoint``. They win over environment
             variables and are never stored.
         settings: Buffer sizes, timeouts and the agent's priority, which rarely need changing: a ``Settings``.
@@ -97,6 +105,10 @@ class Checkpointer:
         precision: Precision = Exact(),  # noqa: B008
         retention: Retention = KeepLast(1),  # noqa: B008
         overlap: Overlap = Overlap.SKIP,
+        on_save: Callable[[SnapshotTaken], object] | None = None,
+        on_commit: Callable[[SaveCommitted], object] | None = None,
+        on_failure: Callable[[SaveGivenUp], object] | None = None,
+        on_recover: Callable[[Recovery], object] | None = None,
         options: Mapping[str, str] | None = None,
         settings: Settings = Settings(),  # noqa: B008
     ) -> None:
@@ -115,7 +127,18 @@ class Checkpointer:
         self._metering = Metering(budget, loader, agreement.world) if budget is not None else None
         metered = self._metering.state if self._metering is not None else None
         place = Place(url=url, options=options)
-        assembly = Assembly(place, training, policies, settings, agreement, metered=metered, runtime=self._runtime)
+        hooks = Hooks(on_save=on_save, on_commit=on_commit, on_failure=on_failure, on_recover=on_recover)
+        self._events = EventQueue(hooks)
+        assembly = Assembly(
+            place,
+            training,
+            policies,
+            settings,
+            agreement,
+            metered=metered,
+            tell=self._events.tell,
+            runtime=self._runtime,
+        )
         self._parts = parts = assembly.parts()
         self._store = parts.store
         self._reader = parts.reader
@@ -167,18 +190,21 @@ class Checkpointer:
         """
         if self._started:
             raise RunError("resume() comes once, before the first step")
-        returning = self._parts.returning
-        term = returning.take_over(step, patience_s=self._takeover_s)
-        restored = returning.restore(step, strict=strict, progress=progress)
-        if restored is None:
-            if step is not None:
-                raise RunError(f"{self._store.url} holds no checkpoint to resume from")
-            self._start(Position(term=term))
-            return 0
-        if reader:
-            returning.restore_reader(restored.rank)
-        self._start(position_of(restored, term), pls=restored.job.pls)
-        return self.steps
+        returning, since_s = self._parts.returning, self._outcomes.now_s
+        with self._events:
+            term = returning.take_over(step, patience_s=self._takeover_s)
+            restored = returning.restore(step, strict=strict, progress=progress)
+            if restored is None:
+                if step is not None:
+                    raise RunError(f"{self._store.url} holds no checkpoint to resume from")
+                self._start(Position(term=term))
+                return 0
+            if reader:
+                returning.restore_reader(restored.rank)
+            self._start(position_of(restored, term), pls=restored.job.pls)
+            what = Happening.TOOK_OVER if step is None else Happening.WENT_BACK
+            self._outcomes.recovered(what, step=self.steps, checkpoint_step=self.steps, since_s=since_s)
+            return self.steps
 
     def batches(self, epochs: int | None = 1) -> Iterator[Any]:
         """The loader's batches, continuing where the checkpoint stopped.
@@ -202,10 +228,11 @@ class Checkpointer:
             metrics: Further metrics by name: numbers, or tensors of one element, which are read when a save is taken.
                 A checkpoint lists the last value of each.
         """
-        self._ensure_started(stepping=True)
-        if loss is not None:
-            metrics["loss"] = loss
-        self._routine.after_batch({name: as_metric(name, value) for name, value in metrics.items()})
+        with self._events:
+            self._ensure_started(stepping=True)
+            if loss is not None:
+                metrics["loss"] = loss
+            self._routine.after_batch({name: as_metric(name, value) for name, value in metrics.items()})
 
     def save(self, tag: str | None = None, *, wait: bool = False) -> bool:
         """Save now, as of the last optimizer step; batches handed out or accumulated since come again after a resume.
@@ -217,11 +244,12 @@ class Checkpointer:
         Returns:
             Whether a snapshot was taken.
         """
-        self._ensure_started(stepping=True)
-        taken = self._routine.save(tag)
-        if wait:
-            self._agents.drain()
-        return taken
+        with self._events:
+            self._ensure_started(stepping=True)
+            taken = self._routine.save(tag)
+            if wait:
+                self._agents.drain()
+            return taken
 
     def recover(self, servers: Sequence[int], *, of: int, progress: Progress | None = None) -> Recovered:
         """Bring back what ``servers`` of ``of`` held, from the newest rows saved, and let everything else go on.
@@ -237,15 +265,22 @@ class Checkpointer:
         Returns:
             How many rows came back, and from which steps.
         """
-        lost = Servers(numbers=tuple(servers), of=of)
-        self._ensure_started()
-        self._agents.settle()
-        recovered = self._parts.recovery.recover(lost, progress=progress)
-        if self._metering is None:
-            return recovered
-        saved_step = self._outcomes.position.step
-        self.stats.pls = self._metering.failed(self.steps, saved_step=saved_step, lost_share=lost.share)
-        return replace(recovered, pls=self.stats.pls)
+        lost, since_s = Servers(numbers=tuple(servers), of=of), self._outcomes.now_s
+        with self._events:
+            self._ensure_started()
+            self._agents.settle()
+            recovered = self._parts.recovery.recover(lost, progress=progress)
+            if self._metering is not None:
+                saved_step = self._outcomes.position.step
+                self.stats.pls = self._metering.failed(self.steps, saved_step=saved_step, lost_share=lost.share)
+            self._outcomes.recovered(
+                Happening.RECOVERED_PART,
+                step=self.steps,
+                checkpoint_step=recovered.checkpoint_step,
+                since_s=since_s,
+                lost_share=lost.share,
+            )
+            return replace(recovered, pls=self.stats.pls)
 
     def recover_fully(self, *, reader: bool = True, progress: Progress | None = None) -> int:
         """Go back to the last checkpoint, everything, without a new process; the step training stands at.
@@ -259,14 +294,18 @@ class Checkpointer:
         self._ensure_started()
         if reader and self._reader is not None and self._reader.is_live:
             raise RunError("leave the loop over batches() before recover_fully(), and begin it again after it")
-        self._agents.settle()
-        restored = self._parts.returning.restore(None, strict=True, progress=progress)
-        if restored is None:
-            raise RunError(f"{self._store.url} holds no checkpoint to go back to yet")
-        if reader:
-            self._parts.returning.restore_reader(restored.rank)
-        self._stand_on(position_of(restored, self._outcomes.position.term), restored.job.pls)
-        return self.steps
+        since_s = self._outcomes.now_s
+        with self._events:
+            self._agents.settle()
+            restored = self._parts.returning.restore(None, strict=True, progress=progress)
+            if restored is None:
+                raise RunError(f"{self._store.url} holds no checkpoint to go back to yet")
+            if reader:
+                self._parts.returning.restore_reader(restored.rank)
+            self._stand_on(position_of(restored, self._outcomes.position.term), restored.job.pls)
+            what = Happening.WENT_BACK
+            self._outcomes.recovered(what, step=self.steps, checkpoint_step=self.steps, since_s=since_s)
+            return self.steps
 
     def emulate_failure(self, servers: Sequence[int], *, of: int) -> None:
         """For emulation: overwrite with NaN what some servers hold, as their failure would.
@@ -293,10 +332,11 @@ class Checkpointer:
         Args:
             metrics: Numbers by name; a name that is there already is replaced.
         """
-        self._agents.poll()
-        if (checkpoint := self._outcomes.position.checkpoint) is None:
-            raise RunError("there is no committed checkpoint to attach metrics to yet")
-        self._agents.annotate(checkpoint, {name: float(value) for name, value in metrics.items()})
+        with self._events:
+            self._agents.poll()
+            if (checkpoint := self._outcomes.position.checkpoint) is None:
+                raise RunError("there is no committed checkpoint to attach metrics to yet")
+            self._agents.annotate(checkpoint, {name: float(value) for name, value in metrics.items()})
 
     def drain(self, *, arranged: bool = False) -> None:
         """Wait until the save under way is committed; raises SaveFailed if it was not.
@@ -304,17 +344,19 @@ class Checkpointer:
         Args:
             arranged: Wait for the grid as well, until no increment is due for rearrangement.
         """
-        self._agents.drain()
-        if arranged:
-            self._agents.arrange()
+        with self._events:
+            self._agents.drain()
+            if arranged:
+                self._agents.arrange()
 
     def close(self) -> None:
         """Save what is new, wait for it, end the agent. Raises SaveFailed if the last state is not committed."""
         if self._closed:
             return
         try:
-            if self._started:
-                self._routine.finish()
+            with self._events:
+                if self._started:
+                    self._routine.finish()
         finally:
             self._release()
 
@@ -328,8 +370,9 @@ class Checkpointer:
             self.close()
             return
         try:
-            if not self._closed:
-                self._agents.drain()
+            with self._events:
+                if not self._closed:
+                    self._agents.drain()
         except Exception as failure:
             logger.warning("while leaving because of an error: %s", failure)
         finally:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -16,6 +16,7 @@ import holdfast as hf
 from holdfast import errors
 from holdfast.checkpoint.position import SaveStats
 from holdfast.cli import app
+from holdfast.events import TrainingEvent
 from tests.docs.pages import GUIDE, KINDS, ROOT, SETUP, Section, anchors, guide_pages, links, sections
 from tests.docs.playing import Player
 
@@ -68,6 +69,13 @@ def test_the_guide_says_what_to_do_about_every_error() -> None:
 def test_the_guide_describes_every_field(described: type, page: str) -> None:
     missing = [field.name for field in fields(described) if f"`{field.name}`" not in text(page)]
     assert missing in ([], ["last_commit_s"])  # a monotonic clock's reading: nothing for people
+
+
+def test_the_guide_describes_every_event_that_hooks_receive() -> None:
+    written = text("saving.md")
+    for event in get_args(TrainingEvent):
+        missing = [field.name for field in fields(event) if f"`{field.name}`" not in written]
+        assert f"`{event.__name__}`" in written and missing == []
 
 
 def test_the_guide_shows_every_command_and_its_options() -> None:

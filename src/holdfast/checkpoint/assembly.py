@@ -20,7 +20,7 @@ from holdfast.checkpoint.intending import Intending
 from holdfast.checkpoint.launch import Launcher, configuration
 from holdfast.checkpoint.liveness import Limits
 from holdfast.checkpoint.news import SharedNews
-from holdfast.checkpoint.outcomes import Outcomes
+from holdfast.checkpoint.outcomes import Outcomes, Tell
 from holdfast.checkpoint.partial import PartRecovery
 from holdfast.checkpoint.priority import RowChooser
 from holdfast.checkpoint.reader import Reader
@@ -81,6 +81,7 @@ class Assembly:
         agreement: Agreement,
         *,
         metered: Metered | None,
+        tell: Tell,
         runtime: Runtime,
     ) -> None:
         self._place = place
@@ -89,6 +90,7 @@ class Assembly:
         self._settings = settings
         self._agreement = agreement
         self._metered = metered
+        self._tell = tell
         self._runtime = runtime
         self._opened = place.open(settings.retry_s)
         self._store = patient_store(self._opened, retry_s=settings.retry_s, grace_s=settings.grace_s, runtime=runtime)
@@ -115,7 +117,7 @@ class Assembly:
         """All of them."""
         pinned = _pin_for(self._tables, self._buffer)
         contents = self._contents()
-        outcomes = Outcomes(contents, runtime=self._runtime)
+        outcomes = Outcomes(contents, tell=self._tell, runtime=self._runtime)
         agents = self._agents(outcomes, pinned=pinned)
         saver = self._saver(contents, outcomes, agents)
         termination = TerminationFlag(install=self._settings.handle_sigterm)

@@ -7,22 +7,12 @@ term than the one before it was written by another trainer.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
 
 from holdfast.checkpoint.chain import Head
+from holdfast.events import Happening, HistoryEvent
 from holdfast.format.catalog import Event
 from holdfast.types import CheckpointInfo
-
-
-class Happening(Enum):
-    """What a trainer did other than to save."""
-
-    BEGAN = "began"
-    TOOK_OVER = "took over"  # a trainer started on a run that was there: after a failure, or to go on
-    WENT_BACK = "went back"  # to a checkpoint that is not the newest
-    FENCED = "fenced off its agent"  # which hung and could not be killed
-
 
 _REASONS = {  # catalogs'
     "create": Happening.BEGAN,
@@ -30,20 +20,6 @@ _REASONS = {  # catalogs'
     "go back": Happening.WENT_BACK,
     "fence": Happening.FENCED,
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryEvent:
-    """Something that happened to a run. ``at_s`` is by the writer's clock; ``exact``: it is not merely the latest."""
-
-    what: Happening
-    at_s: float
-    exact: bool
-    term: int
-    writer: str | None  # None: not known any more
-    from_step: int | None  # the step that training went on from; None: the beginning, or not known
-    idle_s: float | None  # since the last checkpoint that is known of an earlier term; None: there is none
-    abandoned: int = 0  # checkpoints that were left
 
 
 def read_history(head: Head) -> tuple[HistoryEvent, ...]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from holdfast.checkpoint.contents import Contents
 from holdfast.checkpoint.position import Pause, Position, SaveStats, fineness_of
 from holdfast.checkpoint.state_digests import PieceDigest
+from holdfast.events import Happening, Recovery, SaveCommitted, SaveGivenUp, SnapshotTaken, TrainingEvent
 from holdfast.format.catalog import Intent
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.types import CheckpointInfo, Kind
 
 logger = logging.getLogger("holdfast")
+
+Tell = Callable[[TrainingEvent], None]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,8 +39,9 @@ class InFlight:
 class Outcomes:
     """One save at a time: ``begin``, then ``committed`` or ``give_up``."""
 
-    def __init__(self, contents: Contents, *, runtime: Runtime = SYSTEM) -> None:
+    def __init__(self, contents: Contents, *, tell: Tell, runtime: Runtime = SYSTEM) -> None:
         self._contents = contents
+        self._tell = tell
         self._runtime = runtime
         self._pause = Pause()
         self.in_flight: InFlight | None = None
@@ -56,6 +60,11 @@ class Outcomes:
         """How old the last commit is, for messages."""
         return self.stats.age(self._runtime.monotonic_s())
 
+    @property
+    def now_s(self) -> float:
+        """By a monotonic clock."""
+        return self._runtime.monotonic_s()
+
     def may_retry(self) -> bool:
         """Whether the pause after a failed save is over."""
         return self._pause.is_over(self._runtime.monotonic_s())
@@ -69,6 +78,21 @@ class Outcomes:
         """A snapshot is being taken."""
         self.in_flight = InFlight(intent=intent)
 
+    def taken(self, intent: Intent, stall_s: float) -> None:
+        """Its snapshot is whole, after the loop waited for so long."""
+        self.stats.count_snapshot(stall_s, checkpoint=intent.kind is not Kind.PRIORITY)
+        self._tell(
+            SnapshotTaken(
+                checkpoint=intent.checkpoint,
+                step=intent.step,
+                term=intent.term,
+                kind=intent.kind,
+                tag=intent.tag,
+                at_s=self._runtime.wall_s(),
+                stall_s=stall_s,
+            )
+        )
+
     def awaited(self, checkpoint: str) -> InFlight | None:
         """The save under way, if it is this one: there may be news of one that was given up."""
         in_flight = self.in_flight
@@ -80,6 +104,7 @@ class Outcomes:
         ended, self.in_flight = self.in_flight, None
         self._pause.end()
         self._contents.committed(info.kind, state)
+        self._tell(SaveCommitted(info=info, at_s=self._runtime.wall_s()))
         if ended.is_priority:
             self.stats.count_priority(info.size_bytes)
             return
@@ -96,20 +121,38 @@ class Outcomes:
             self._give_up_rows(ended, why)
             return
         self.failure = f"the checkpoint of step {ended.intent.step} was not committed: {why}"
-        self._count_failure()
+        self._count_failure(ended.intent.step, why, ended.intent)
 
     def refuse(self, step: int, why: str) -> None:
         """A checkpoint that is due cannot even be taken."""
         self.failure = f"the checkpoint of step {step} was not taken: {why}"
-        self._count_failure()
+        self._count_failure(step, why)
+
+    def recovered(
+        self, what: Happening, *, step: int, checkpoint_step: int, since_s: float, lost_share: float = 1.0
+    ) -> None:
+        """Training stands at ``step`` again, after work on it since then."""
+        self._tell(
+            Recovery(
+                what=what,
+                step=step,
+                checkpoint_step=checkpoint_step,
+                term=self.position.term,
+                at_s=self._runtime.wall_s(),
+                duration_s=self.now_s - since_s,
+                lost_share=lost_share,
+                pls=self.stats.pls,
+            )
+        )
 
     def raise_term(self, term: int) -> None:
         """From now on saves are of this term."""
         self.position = replace(self.position, term=term)
 
-    def _count_failure(self) -> None:
+    def _count_failure(self, step: int, why: str, intent: Intent | None = None) -> None:
         self.stats.failed += 1
         pause_s = self._pause.begin(self._runtime.monotonic_s())
+        self._tell_given_up(step, why, pause_s, intent)
         told = "%s; the next save holds its rows, in %.0f s at the earliest; %s"
         logger.warning(told, self.failure, pause_s, self.age)
 
@@ -118,5 +161,21 @@ class Outcomes:
         if ended.unwanted:
             return
         self.stats.priority_failed += 1
-        self._pause.begin(self._runtime.monotonic_s())
+        pause_s = self._pause.begin(self._runtime.monotonic_s())
+        self._tell_given_up(ended.intent.step, why, pause_s, ended.intent)
         logger.warning("the rows chosen at step %d were not saved: %s", ended.intent.step, why)
+
+    def _tell_given_up(self, step: int, why: str, pause_s: float, intent: Intent | None) -> None:
+        """``intent``: of the save that was taken; None if there is none."""
+        self._tell(
+            SaveGivenUp(
+                checkpoint=intent.checkpoint if intent is not None else None,
+                step=step,
+                term=self.position.term,
+                kind=intent.kind if intent is not None else None,
+                at_s=self._runtime.wall_s(),
+                reason=why,
+                retry_s=pause_s,
+                last_commit_step=self.stats.last_commit_step,
+            )
+        )

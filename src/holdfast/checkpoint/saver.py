@@ -96,8 +96,7 @@ class Saver:
         finally:
             taken_by_all = not self._agreement.any(not taken)
         if taken:
-            stall_s = self._runtime.monotonic_s() - started_s
-            self._outcomes.stats.count_snapshot(stall_s, checkpoint=not request.priority)
+            self._outcomes.taken(intent, self._runtime.monotonic_s() - started_s)
         return taken_by_all
 
     def _plan(self, request: SaveRequest, force: bool) -> str | None:

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 from holdfast.checkpoint.chain import Head
 from holdfast.checkpoint.grid.picture import GridPicture
-from holdfast.checkpoint.history import Happening, HistoryEvent
 from holdfast.checkpoint.stored import StoredRows
 from holdfast.errors import CheckpointNotFound, DamagedData
+from holdfast.events import Happening, HistoryEvent
 from holdfast.format.state import JobState, SavedState
 from holdfast.planner.pls import PlsMeter
 from holdfast.run import Run

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.checkpoint.history import Happening, HistoryEvent
+from holdfast.events import Happening, HistoryEvent
 from holdfast.report import charts
 from holdfast.report.facts import RunFacts
 from holdfast.report.grid_section import grid_section
