@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import enum
 import inspect
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 import holdfast as hf
+from holdfast import events
 from holdfast.runtime import Runtime
 from holdfast.testing.runtime import with_runtime
 from tests.docs.docstrings import arguments, explained, members
@@ -30,6 +31,11 @@ def test_every_method_of_a_public_class_explains_itself_and_its_arguments(name: 
         assert inspect.getdoc(value), f"hf.{name}.{member} has no docstring"
         if not isinstance(value, property):
             assert explained(value) == arguments(value), f"hf.{name}.{member}: explain each argument under 'Args:'"
+
+
+@pytest.mark.parametrize("kind", get_args(events.TrainingEvent), ids=lambda kind: kind.__name__)
+def test_every_event_that_a_hook_receives_explains_its_fields(kind: type) -> None:
+    assert explained(kind) == arguments(kind)
 
 
 @pytest.mark.parametrize("name", [each for each in CLASSES if issubclass(getattr(hf, each), enum.Enum)])

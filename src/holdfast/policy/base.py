@@ -48,7 +48,11 @@ class Policy:
 
 
 def registered(name: str) -> Callable[[type[P]], type[P]]:
-    """Class decorator (above ``@dataclass``): stored policies of this class are called ``name``, for ever."""
+    """Class decorator (above ``@dataclass``): stored policies of this class are called ``name``, for ever.
+
+    Args:
+        name: Not yet taken; runs in stores refer to it.
+    """
 
     def register(policy_class: type[P]) -> type[P]:
         if name in _class_of:
