@@ -11,7 +11,7 @@ PYTEST_ARGS ?=
 WORKERS ?= 2 # pytest processes
 BENCH ?=
 
-.PHONY: help setup test test-slow lint format demo bench
+.PHONY: help setup test test-slow lint format demo bench docs
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -50,6 +50,10 @@ format: setup ## rewrite the code as ruff wants it
 
 demo: setup ## train, get killed, resume, compare: under two minutes
 	$(BIN)/python -m benchmarks.demo
+
+docs: setup ## build the site, with the reference made from docstrings, into build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "build/site/index.html"
 
 bench: setup ## run a benchmark: make bench BENCH=stall
 	$(BIN)/python -m benchmarks $(BENCH)

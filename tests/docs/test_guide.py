@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-import torch
 import typer
 
 import holdfast as hf
@@ -17,24 +15,11 @@ from holdfast import errors
 from holdfast.checkpoint.position import SaveStats
 from holdfast.cli import app
 from holdfast.events import TrainingEvent
-from tests.docs.pages import GUIDE, KINDS, ROOT, SETUP, Section, anchors, guide_pages, links, sections
+from tests.docs.pages import GUIDE, KINDS, ROOT, Section, anchors, guide_pages, links, sections
 from tests.docs.playing import Player
 
 SECTIONS = [section for page in guide_pages() for section in sections(page)]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-
-
-@pytest.fixture
-def namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """An empty folder, one thread, and the model of the examples."""
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"__name__": "guide"}
-    (setup,) = [block for section in SECTIONS for block in section.blocks if block.kind == SETUP]
-    exec(setup.compiled(), names)  # type: ignore[arg-type]
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield names
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("section", [each for each in SECTIONS if each.runs], ids=lambda section: section.name)
@@ -92,32 +77,11 @@ def test_links_lead_somewhere(document: Path) -> None:
         assert not fragment or fragment in anchors(target), f"{target}#{fragment}"
 
 
-def test_the_loop_of_the_readme_runs(namespace: dict[str, Any]) -> None:
-    model, optimizers, loader = namespace["build"]()
-    namespace |= {"model": model, "sparse_optimizer": optimizers[0], "dense_optimizer": optimizers[1], "loader": loader}
-    namespace["scheduler"] = torch.optim.lr_scheduler.StepLR(optimizers[1], step_size=50)
-    train_step = namespace["train_step"]
-    namespace["train_step"] = lambda batch: train_step(model, optimizers, batch)
-    (loop,) = [block for section in sections(ROOT / "README.md") for block in section.blocks if block.kind == "python"]
-    Player(namespace).execute(loop)
-    assert hf.open_run("runs/17").checkpoints()[-1].step == 200
-
-
-def test_the_readme_names_commands_and_figures_that_exist() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for target in re.findall(r"^make ([a-z-]+)", readme, re.MULTILINE):
-        assert f"\n{target}:" in makefile
-    name = ""
-    for command, key in re.findall(r"^\|(?: `python -m benchmarks (\w+)`)? \| `(\w+)` \|", readme, re.MULTILINE):
-        name = command or name
-        claims = ROOT / "benchmarks" / "claims"
-        files = [claims / f"{name}.py", *claims.glob(f"_{name}_*.py")]
-        source = "".join(file.read_text(encoding="utf-8") for file in files)
-        assert key in source or any(re.fullmatch(each, key) for each in _templates(source)), f"{name}: {key}"
-
-
-def _templates(source: str) -> list[str]:
-    """What the f-strings of a source can come to, as patterns."""
-    literals = re.findall(r"f\"([a-z0-9_{}]*)\"", re.sub(r"\{[^{}\"]*\}", "{}", source))
-    return [literal.replace("{}", r"\w*") for literal in literals if len(literal.replace("{}", "")) > 4]
+def test_every_document_can_be_reached_from_the_readme() -> None:
+    reached, waiting = set[Path](), [ROOT / "README.md"]
+    while waiting:
+        document = waiting.pop().resolve()
+        if document.suffix == ".md" and document not in reached:
+            reached.add(document)
+            waiting += [target for target, _ in links(document)]
+    assert {document.resolve() for document in DOCUMENTS} - reached == set()
