@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
@@ -75,6 +76,14 @@ def test_links_lead_somewhere(document: Path) -> None:
     for target, fragment in links(document):
         assert target.exists(), target
         assert not fragment or fragment in anchors(target), f"{target}#{fragment}"
+
+
+def test_the_guide_lists_the_extras_that_there_are() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (everything,) = project["optional-dependencies"]["all"]
+    _, _, install = text("start.md").partition("## Install\n")
+    listed = re.findall(r"^\| `(\w+)` \|", install.partition("\n## ")[0], re.MULTILINE)
+    assert sorted(listed) == sorted(everything.removeprefix("holdfast[").removesuffix("]").split(","))
 
 
 def test_every_document_can_be_reached_from_the_readme() -> None:
