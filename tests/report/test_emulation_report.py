@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from typer.testing import CliRunner
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 from holdfast.cli import app
 from holdfast.planner import Failure, Overheads, Recovery
 from holdfast.planner.emulated import EmulatedJob, EmulatedRun, EmulatedStrategy
+from holdfast.report import emulation_report
 from tests.report.browser import PHONE_WIDTH, look_at
 
 HOUR_S = 3600.0
@@ -44,7 +46,7 @@ def test_a_phone_shows_every_strategy_of_an_emulation(tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     result = CliRunner().invoke(app, ["report", "--emulation", str(tmp_path / "e.json"), "-o", str(page)])
     assert result.exit_code == 0, result.output
-    assert "<b>" not in page.read_text(encoding="utf-8").partition("<script>")[0]
+    assert "<b>" not in page.read_text(encoding="utf-8")
     seen = look_at(page)
     assert seen.drawn == len(seen.captions) == 4
     assert seen.bars_under("Time that is not training") == 2 * 4
@@ -55,6 +57,13 @@ def test_a_phone_shows_every_strategy_of_an_emulation(tmp_path: Path) -> None:
     assert "Beyond the PLS budget of 0.1 with at least one seed: <b>CPR</b>." in seen.text
     assert "94.8%" in seen.text  # 900 s instead of 17200 s
     assert "never" in seen.text
+
+
+def test_a_job_that_nothing_happened_to_has_a_page() -> None:
+    quiet = EmulatedRun(seed=0, overheads=Overheads(), failures=(), pls=0.0, auc=0.8, auc_drop=0.0)
+    strategy = EmulatedStrategy(name="full", recovery=Recovery.FULL, interval_s=HOUR_S, runs=(quiet,))
+    text = emulation_report(replace(job(), strategies=(strategy,)))
+    assert "There were none." in text
 
 
 def test_what_is_no_emulation_is_a_clear_error(tmp_path: Path) -> None:

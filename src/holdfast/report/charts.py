@@ -1,4 +1,4 @@
-"""The charts, as Vega-Lite that fits itself to the width it finds."""
+"""The charts, as Vega-Lite. Colours are the page's variables, which follow its mode; ``label`` tells of one mark."""
 
 from __future__ import annotations
 
@@ -7,90 +7,107 @@ from typing import Any
 
 import altair as alt
 
+from holdfast.report.time_axis import time_axis
+from holdfast.report.words import in_units, plain_unit
+
 Rows = Sequence[Mapping[str, Any]]
 
-_KINDS = {"full": "#1f5fa8", "differential": "#e0912f", "incremental": "#3a9c6b"}
+SERIES = tuple(f"var(--c{number})" for number in range(1, 9))
+_KINDS = dict(zip(("full", "differential", "incremental"), SERIES, strict=False))
 _CAUSES = {
-    "save": "#1f5fa8",
-    "load": "#3a9c6b",
-    "lost": "#c8453b",
-    "reschedule": "#e0912f",
-    "parity": "#8a63b5",
+    "save": "var(--c1)",
+    "load": "var(--c3)",
+    "lost": "var(--c4)",
+    "reschedule": "var(--c2)",
+    "parity": "var(--c5)",
+    "idle": "var(--idle)",
 }
-_INK = "#2f6db5"
-_LIMIT = "#c8453b"
-_TIME = alt.X("at_ms:T", title=None, scale=alt.Scale(type="utc"), axis=alt.Axis(labelOverlap=True, tickCount=5))
-_LEGEND = alt.Legend(orient="top", title=None)
+_INK = "var(--c1)"
+_LIMIT = "var(--c4)"
+_PALE = 0.35
+_WIDTH = 440  # of every chart: two stand side by side on a desk, one fills a phone
+_LETTERS = 56  # of a legend, side by side
 
 
-def sizes_over_time(rows: Rows) -> dict[str, Any]:
-    """Each checkpoint at its time; of the fields ``at_ms``, ``size``, ``kind``, ``abandoned`` and for the tooltip."""
-    present = {kind: color for kind, color in _KINDS.items() if any(row["kind"] == kind for row in rows)}
+def sizes_over_time(rows: Rows, unit: str) -> dict[str, Any]:
+    """Each checkpoint at its time; of the fields ``at_ms``, ``value``, ``kind`` and ``abandoned``."""
     base = alt.Chart(_data(rows)).encode(
-        x=_TIME,
-        y=alt.Y("size:Q", title="bytes written", axis=_bytes()),
-        color=alt.Color("kind:N", scale=_scale(present), legend=_LEGEND),
-        opacity=alt.condition("datum.abandoned", alt.value(0.35), alt.value(1)),
-        tooltip=[alt.Tooltip(f"{name}:N", title=name) for name in ("step", "kind", "written", "created", "tag")],
+        x=_time(rows),
+        y=alt.Y("value:Q", title=unit, axis=_ticks()),
+        color=_colors("kind", _present(_KINDS, rows, "kind")),
+        opacity=alt.condition("datum.abandoned", alt.value(_PALE), alt.value(1)),
     )
-    return _spec(alt.layer(base.mark_rule(strokeWidth=1.5), base.mark_circle(size=60, opacity=1)))
+    points = base.mark_circle(size=_point_size(rows)).encode(description="label:N")
+    return _spec(alt.layer(base.mark_rule(strokeWidth=1.5), points))
 
 
-def lines_over_time(rows: Rows, title: str, *, number: str = "~s") -> dict[str, Any]:
+def lines_over_time(rows: Rows, title: str) -> dict[str, Any]:
     """One line for each ``name``, of the fields ``at_ms`` and ``value``, which only changes at its points."""
-    chart = (
-        alt.Chart(_data(rows))
-        .mark_line(interpolate="step-after", point=True)
-        .encode(
-            x=_TIME,
-            y=alt.Y("value:Q", title=title, axis=alt.Axis(format=number, tickCount=5)),
-            color=alt.Color("name:N", legend=_LEGEND),
-        )
+    names = list(dict.fromkeys(row["name"] for row in rows))
+    base = alt.Chart(_data(rows)).encode(
+        x=_time(rows),
+        y=alt.Y("value:Q", title=title, axis=_ticks()),
+        color=_colors("name", dict(zip(names, SERIES, strict=False))),
     )
-    return _spec(chart)
+    points = base.mark_circle(size=_point_size(rows) / 2, opacity=1).encode(description="label:N")
+    return _spec(alt.layer(base.mark_line(interpolate="step-after", strokeWidth=1.5), points))
 
 
 def points_over_time(rows: Rows, title: str) -> dict[str, Any]:
     """The field ``value`` of each checkpoint."""
     chart = (
         alt.Chart(_data(rows))
-        .mark_circle(size=45, color=_INK)
-        .encode(x=_TIME, y=alt.Y("value:Q", title=title), tooltip=["step:N", "value:Q"])
+        .mark_circle(size=_point_size(rows), color=_INK, opacity=1)
+        .encode(x=_time(rows), y=alt.Y("value:Q", title=title, axis=_ticks()), description="label:N")
     )
-    return _spec(chart, height=140)
+    return _spec(chart, height=160)
+
+
+def values_over_steps(rows: Rows, title: str) -> dict[str, Any]:
+    """The field ``value`` at each ``step``: a line through the live timeline, pale points for what is ``abandoned``."""
+    step = alt.X("step:Q", title="step", scale=alt.Scale(zero=False, nice=False, padding=8), axis=_whole_ticks())
+    base = alt.Chart(_data(rows)).encode(x=step, y=alt.Y("value:Q", title=title, scale=_near(), axis=_ticks()))
+    line = base.transform_filter("!datum.abandoned").mark_line(color=_INK, strokeWidth=1.5)
+    points = base.mark_circle(size=_point_size(rows), color=_INK).encode(
+        opacity=alt.condition("datum.abandoned", alt.value(_PALE), alt.value(1)), description="label:N"
+    )
+    return _spec(alt.layer(line, points), height=160)
 
 
 def shares(rows: Rows, steps: Sequence[str], columns: Sequence[str]) -> dict[str, Any]:
-    """A field for each ``row`` and ``column``, the darker the larger its ``share``."""
+    """A field for each ``row`` and ``column``, the denser the larger its ``share``."""
+    legend = alt.Legend(
+        orient="top",
+        title="share of the row's bytes",
+        format="%",
+        values=[0.25, 0.5, 0.75, 1],
+        symbolFillColor=_INK,
+        symbolStrokeColor=_INK,
+    )
     chart = (
         alt.Chart(_data(rows))
-        .mark_rect()
+        .mark_rect(color=_INK)
         .encode(
             x=alt.X("column:O", title="replaced by step", sort=columns, axis=alt.Axis(labelAngle=-60)),
             y=alt.Y("row:O", title="written by step", sort=steps),
-            color=alt.Color(
-                "share:Q",
-                scale=alt.Scale(scheme="blues", domain=[0, 1]),
-                legend=alt.Legend(orient="top", title="share of the row's bytes", format="%", gradientLength=160),
-            ),
-            tooltip=[alt.Tooltip("row:N", title="written by"), "column:N", alt.Tooltip("share:Q", format=".1%")],
+            opacity=alt.Opacity("share:Q", scale=alt.Scale(domain=[0, 1], range=[0.08, 1]), legend=legend),
+            description="label:N",
         )
     )
-    return _spec(chart, height=max(120, min(420, 16 * len(steps))))
+    return _spec(chart, height=max(120, min(480, 16 * len(steps))))
 
 
 def stacked_causes(rows: Rows, names: Sequence[str]) -> dict[str, Any]:
     """A bar for each ``name``, made of the ``share`` of each ``cause``."""
-    present = {cause: color for cause, color in _CAUSES.items() if any(row["cause"] == cause for row in rows)}
     chart = (
         alt.Chart(_data(rows))
         .mark_bar()
         .encode(
             y=alt.Y("name:N", title=None, sort=names),
-            x=alt.X("share:Q", title="of the training time", axis=alt.Axis(format="%", tickCount=5)),
-            color=alt.Color("cause:N", scale=_scale(present), legend=_LEGEND),
+            x=alt.X("share:Q", title="of the time", axis=alt.Axis(format="~%", tickCount=4)),
+            color=_colors("cause", _present(_CAUSES, rows, "cause")),
             order=alt.Order("order:Q"),
-            tooltip=["name:N", "cause:N", alt.Tooltip("share:Q", format=".3%")],
+            description="label:N",
         )
     )
     return _spec(chart, height=max(60, 32 * len(names)))
@@ -98,16 +115,20 @@ def stacked_causes(rows: Rows, names: Sequence[str]) -> dict[str, Any]:
 
 def dots(rows: Rows, names: Sequence[str], title: str, *, limit: float | None = None) -> dict[str, Any]:
     """A dot for each ``value`` beside its ``name``, a tick at the mean, and a line at a limit."""
+    unit = plain_unit([*(row["value"] for row in rows), limit or 0.0])
+    title = in_units(title, unit)
+    rows = [{**row, "value": row["value"] / unit.factor} for row in rows]
     base = alt.Chart(_data(rows)).encode(y=alt.Y("name:N", title=None, sort=names))
-    value = alt.X("value:Q", title=title, axis=alt.Axis(tickCount=5))
+    value = alt.X("value:Q", title=title, axis=_ticks())
     layers: list[Any] = [
-        base.mark_circle(size=45, opacity=0.6, color=_INK).encode(x=value, tooltip=["name:N", "seed:N", "value:Q"]),
-        base.mark_tick(thickness=3, size=22, color=_INK).encode(x=alt.X("mean(value):Q", title=title)),
+        base.mark_circle(size=45, opacity=0.7, color=_INK).encode(x=value, description="label:N"),
+        base.mark_tick(thickness=3, size=22, color=_INK, aria=False).encode(x=alt.X("mean(value):Q", title=title)),
     ]
     if limit is not None:
-        layers.append(
-            alt.Chart(_data([{"limit": limit}])).mark_rule(color=_LIMIT, strokeDash=[4, 3]).encode(x="limit:Q")
+        line = alt.Chart(_data([{"limit": limit / unit.factor}])).mark_rule(
+            color=_LIMIT, strokeDash=[4, 3], strokeWidth=2
         )
+        layers.append(line.encode(x="limit:Q"))
     return _spec(alt.layer(*layers), height=max(60, 32 * len(names)))
 
 
@@ -115,11 +136,11 @@ def moments(rows: Rows, title: str, *, end: float) -> dict[str, Any]:
     """A mark at each of the ``hours``, up to the end, beside its ``name``, in the order they come."""
     chart = (
         alt.Chart(_data(rows))
-        .mark_point(shape="triangle-down", filled=True, size=90, color=_LIMIT)
+        .mark_point(shape="triangle-down", filled=True, size=90, color=_LIMIT, opacity=1)
         .encode(
-            x=alt.X("hours:Q", title=title, scale=alt.Scale(domain=[0, end]), axis=alt.Axis(tickCount=8)),
+            x=alt.X("hours:Q", title=title, scale=alt.Scale(domain=[0, end]), axis=alt.Axis(tickCount=6)),
             y=alt.Y("name:N", title=None, sort=None),
-            tooltip=["name:N", "hours:Q", "servers:N"],
+            description="label:N",
         )
     )
     return _spec(chart, height=max(60, 24 * len({row["name"] for row in rows})))
@@ -129,16 +150,64 @@ def _data(rows: Rows) -> alt.InlineData:
     return alt.InlineData(values=[dict(row) for row in rows])
 
 
-def _scale(colors: Mapping[str, str]) -> alt.Scale:
-    return alt.Scale(domain=list(colors), range=list(colors.values()))
+def _present(colors: Mapping[str, str], rows: Rows, field: str) -> dict[str, str]:
+    return {name: color for name, color in colors.items() if any(row[field] == name for row in rows)}
 
 
-def _bytes() -> alt.Axis:
-    return alt.Axis(format="~s", tickCount=5)
+def _colors(field: str, colors: Mapping[str, str]) -> alt.Color:
+    """A colour for each value of a field, with a legend in as few lines as its names need."""
+    columns = max(1, _LETTERS // (4 + max(map(len, colors), default=0)))
+    legend = alt.Legend(orient="top", title=None, symbolOpacity=1, labelLimit=380, columns=columns)
+    return alt.Color(f"{field}:N", scale=alt.Scale(domain=list(colors), range=list(colors.values())), legend=legend)
 
 
-def _spec(chart: Any, *, height: int = 220) -> dict[str, Any]:
-    drawn = chart.properties(width="container", height=height, autosize=alt.AutoSizeParams(type="fit-x"))
-    spec: dict[str, Any] = drawn.configure(font="system-ui, sans-serif").configure_view(stroke=None).to_dict()
-    del spec["$schema"]  # an address, which nothing needs to ask
-    return spec
+def _time(rows: Rows) -> alt.X:
+    return time_axis([row["at_ms"] / 1000 for row in rows])
+
+
+def _point_size(rows: Rows) -> float:
+    """In square pixels; many points are small ones."""
+    return max(8.0, min(45.0, 4000 / len(rows)))
+
+
+def _near() -> alt.Scale:
+    return alt.Scale(zero=False, padding=8)
+
+
+def _ticks() -> alt.Axis:
+    return alt.Axis(tickCount=5)
+
+
+def _whole_ticks() -> alt.Axis:
+    return alt.Axis(tickCount=5, tickMinStep=1, format=",d", labelOverlap=True)
+
+
+def _spec(chart: Any, *, height: int = 200) -> dict[str, Any]:
+    drawn = chart.properties(width=_WIDTH, height=height, autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
+    return dict(drawn.properties(config=_CONFIG, padding=_PADDING).to_dict())
+
+
+_PADDING = {"left": 2, "top": 4, "right": 30, "bottom": 2}  # half of a date reaches beyond the axis
+_CONFIG = {
+    "background": "transparent",
+    "font": "system-ui, sans-serif",
+    "view": {"stroke": None},
+    "axis": {
+        "labelColor": "var(--soft)",
+        "titleColor": "var(--soft)",
+        "gridColor": "var(--line)",
+        "domainColor": "var(--soft)",
+        "tickColor": "var(--soft)",
+        "labelFontSize": 12,
+        "titleFontSize": 12,
+        "titleFontWeight": "normal",
+        "labelLimit": 140,
+    },
+    "legend": {
+        "labelColor": "var(--ink)",
+        "titleColor": "var(--soft)",
+        "labelFontSize": 12,
+        "titleFontSize": 12,
+        "titleFontWeight": "normal",
+    },
+}

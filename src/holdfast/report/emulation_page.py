@@ -10,9 +10,10 @@ from typing import Any
 from holdfast.planner.emulated import EmulatedJob, EmulatedStrategy
 from holdfast.planner.job import Overheads
 from holdfast.planner.recovery import Recovery
+from holdfast.planner.schedule import Failure
 from holdfast.report import charts
 from holdfast.report.page import Card, Chart, Page, Section, Table
-from holdfast.report.words import count, duration, finite, number, percent
+from holdfast.report.words import NOTHING, count, duration, finite, number, percent, spread
 
 _HOUR_S = 3600.0
 _CAUSES = [field.name for field in fields(Overheads)]
@@ -26,7 +27,7 @@ def emulation_page(job: EmulatedJob) -> Page:
     seeds = {run.seed for strategy in job.strategies for run in strategy.runs}
     return Page(
         title=job.title,
-        subtitle=f"An emulated job of {job.total_s / _HOUR_S:g} h on {count(job.servers)} servers, {len(seeds)} seeds.",
+        subtitle=f"An emulated job of {duration(job.total_s)} on {count(job.servers)} servers, {len(seeds)} seeds.",
         notices=_notices(job),
         cards=list(_cards(job)),
         sections=[section for section in sections if section is not None],
@@ -36,7 +37,7 @@ def emulation_page(job: EmulatedJob) -> Page:
 def _notices(job: EmulatedJob) -> list[str]:
     budget = job.pls_budget
     over = [each.name for each in job.strategies if budget is not None and max(each.values("pls")) > budget]
-    return [f"Beyond the PLS budget of {budget:g} with at least one seed: {', '.join(over)}."] if over else []
+    return [f"Beyond the PLS budget of {number(budget)} with at least one seed: {', '.join(over)}."] if over else []
 
 
 def _cards(job: EmulatedJob) -> Iterator[Card]:
@@ -45,7 +46,7 @@ def _cards(job: EmulatedJob) -> Iterator[Card]:
     reference = _reference(job)
     if reference is not None and reference is not best and reference.overheads.total_s:
         less = 1 - best.overheads.total_s / reference.overheads.total_s
-        yield Card(label="Reduction", value=f"{less:.1%}", note=f"of the overhead of {reference.name}")
+        yield Card(label="Reduction", value=percent(less, 1), note=f"of the overhead of {reference.name}")
     drops = [(drop, each.name) for each in job.strategies if (drop := each.mean("auc_drop")) is not None]
     if drops:
         worst, name = max(drops)
@@ -67,6 +68,7 @@ def _overheads(job: EmulatedJob) -> Section:
             "cause": cause.removesuffix("_s"),
             "share": getattr(each.overheads, cause) / job.total_s,
             "order": order,
+            "label": f"{each.name}, {cause.removesuffix('_s')}: {percent(getattr(each.overheads, cause), job.total_s)}",
         }
         for each in job.strategies
         for order, cause in enumerate(used)
@@ -85,7 +87,14 @@ def _overheads(job: EmulatedJob) -> Section:
         charts=[
             Chart(caption="Time that is not training; means over the seeds.", spec=charts.stacked_causes(rows, names))
         ],
-        tables=[Table(columns=columns, rows=[_row(job, each, used) for each in job.strategies])],
+        tables=[
+            Table(
+                caption="Strategies: means over the seeds, with their standard errors",
+                columns=columns,
+                rows=[_row(job, each, used) for each in job.strategies],
+                words=("strategy",),
+            )
+        ],
     )
 
 
@@ -105,19 +114,19 @@ def _row(job: EmulatedJob, strategy: EmulatedStrategy, causes: list[str]) -> lis
 def _spread(values: list[float]) -> str:
     """The mean, and its standard error where there are several."""
     if not values:
-        return "-"
+        return NOTHING
     mean = statistics.fmean(values)
     if len(values) < 2:
         return number(mean)
-    return f"{mean:.3g} ± {statistics.stdev(values) / len(values) ** 0.5:.1g}"
+    return spread(mean, statistics.stdev(values) / len(values) ** 0.5)
 
 
 def _measured(job: EmulatedJob, name: str, title: str, axis: str, *, limit: float | None = None) -> Section | None:
     rows: list[dict[str, Any]] = [
-        {"name": strategy.name, "seed": run.seed, "value": finite(value)}
+        {"name": strategy.name, "value": value, "label": f"{strategy.name}, seed {run.seed}: {number(value)}"}
         for strategy in job.strategies
         for run in strategy.runs
-        if (value := getattr(run, name)) is not None
+        if (value := finite(getattr(run, name))) is not None
     ]
     if not rows:
         return None
@@ -128,17 +137,21 @@ def _measured(job: EmulatedJob, name: str, title: str, axis: str, *, limit: floa
 
 def _failures(job: EmulatedJob) -> Section:
     by_seed = {run.seed: run.failures for strategy in reversed(job.strategies) for run in strategy.runs}
-    marks = [
-        {"name": f"seed {seed}", "hours": failure.at_s / _HOUR_S, "servers": ", ".join(map(str, failure.servers))}
-        for seed, failures in sorted(by_seed.items())
-        for failure in failures
-    ]
+    marks = [_mark(seed, failure) for seed, failures in sorted(by_seed.items()) for failure in failures]
     if not marks:
         return Section(title="Failures", text=["There were none."])
-    rows = [[str(mark["name"]), f"{mark['hours']:.2f} h", str(mark["servers"])] for mark in marks]
+    rows = [[mark["name"], mark["after"], mark["servers"]] for mark in marks]
     caption = "When failures struck; every strategy meets the same ones."
+    table = Table(caption="Failures by seed", columns=("seed", "after", "servers lost"), rows=rows, words=("seed",))
     return Section(
         title="Failures",
         charts=[Chart(caption=caption, spec=charts.moments(marks, "hours of training", end=job.total_s / _HOUR_S))],
-        tables=[Table(columns=("seed", "after", "servers lost"), rows=rows)],
+        tables=[table],
     )
+
+
+def _mark(seed: int, failure: Failure) -> dict[str, Any]:
+    after, servers = duration(failure.at_s), ", ".join(map(str, failure.servers))
+    label = f"seed {seed}, after {after}: servers {servers}"
+    hours = failure.at_s / _HOUR_S
+    return {"name": f"seed {seed}", "hours": hours, "after": after, "servers": servers, "label": label}

@@ -11,9 +11,10 @@ from holdfast.checkpoint.chain import Head
 from holdfast.checkpoint.grid.picture import GridPicture
 from holdfast.checkpoint.stored import StoredRows
 from holdfast.errors import CheckpointNotFound, DamagedData
-from holdfast.events import Happening, HistoryEvent
+from holdfast.events import HistoryEvent
 from holdfast.format.state import JobState, SavedState
 from holdfast.planner.pls import PlsMeter
+from holdfast.report.losses import Losses, losses
 from holdfast.run import Run
 from holdfast.types import CheckpointInfo
 
@@ -54,9 +55,14 @@ class RunFacts:
         return sum(known) if known else None
 
     @property
-    def idle_s(self) -> float:
-        """From last checkpoints to the trainers that took over: what was trained again, and waiting for machines."""
-        return sum(event.idle_s or 0.0 for event in self.history if event.what is Happening.TOOK_OVER)
+    def losses(self) -> tuple[Losses | None, ...]:
+        """What each event of the history cost."""
+        return losses(self.history, self.checkpoints)
+
+    @property
+    def loss(self) -> Losses:
+        """What all of them cost."""
+        return sum((each for each in self.losses if each is not None), start=Losses())
 
     @property
     def span_s(self) -> float:

@@ -10,8 +10,8 @@ from holdfast.report import charts
 from holdfast.report.page import Chart, Section, Table
 from holdfast.report.words import count, how_many, percent, size
 
-_COLUMNS = 40  # of the picture, at most, as on the terminal
-_ROWS = 60
+_COLUMNS = 24  # of the picture, at most
+_ROWS = 40
 _ALIVE = "alive"
 
 
@@ -23,8 +23,8 @@ def grid_section(picture: GridPicture | None) -> Section | None:
     cohorts = picture.cohorts[-_ROWS:]
     if not cohorts:
         return Section(title="Grid", text=text)
-    if left := len(picture.cohorts) - len(cohorts):
-        text.append(f"{how_many(left, 'older checkpoint')} left out.")
+    if len(picture.cohorts) > len(cohorts):
+        text.append(f"The picture shows the newest {len(cohorts)}; the table lists all.")
     steps = [_label(cohort) for cohort in cohorts]
     groups = _groups(picture)
     spec = charts.shares(
@@ -40,16 +40,16 @@ def grid_section(picture: GridPicture | None) -> Section | None:
 
 def _summary(picture: GridPicture) -> str:
     if not picture.cohorts:
-        return f"Nothing stands above the baseline of step {picture.baseline.step} yet."
+        return f"Nothing stands above the baseline of step {count(picture.baseline.step)} yet."
     return (
-        f"{how_many(len(picture.cohorts), 'checkpoint')} above the baseline of step {picture.baseline.step}: "
+        f"{how_many(len(picture.cohorts), 'checkpoint')} above the baseline of step {count(picture.baseline.step)}: "
         f"{size(picture.size_bytes)}, {size(picture.alive_bytes)} of it alive; {size(picture.unused_bytes)} in bundles "
         "that nothing refers to."
     )
 
 
 def _label(cohort: Cohort) -> str:
-    return str(cohort.checkpoint.step)
+    return count(cohort.checkpoint.step)
 
 
 def _groups(picture: GridPicture) -> dict[str, str]:
@@ -67,8 +67,19 @@ def _cells(cohort: Cohort, groups: dict[str, str]) -> list[dict[str, Any]]:
         replaced[groups[by]] = replaced.get(groups[by], 0) + size_bytes
     whole = max(1, cohort.size_bytes)
     return [
-        {"row": _label(cohort), "column": column, "share": part / whole} for column, part in replaced.items() if part
+        {
+            "row": _label(cohort),
+            "column": column,
+            "share": part / whole,
+            "label": f"step {_label(cohort)}: {percent(part, whole)} {_fate(column)}",
+        }
+        for column, part in replaced.items()
+        if part
     ]
+
+
+def _fate(column: str) -> str:
+    return column if column == _ALIVE else f"replaced by step {column}"
 
 
 def _table(picture: GridPicture) -> Table:
@@ -82,6 +93,7 @@ def _table(picture: GridPicture) -> Table:
             count(cohort.bundles),
             steps.get(cohort.arranged_by or "", "-"),
         ]
-        for cohort in reversed(picture.cohorts[-_ROWS:])
+        for cohort in reversed(picture.cohorts)
     ]
-    return Table(columns=("step", "size", "alive", "rounds", "bundles", "arranged up to"), rows=rows)
+    columns = ("step", "size", "alive", "rounds", "bundles", "arranged up to")
+    return Table(caption="Increments, newest first", columns=columns, rows=rows)

@@ -1,32 +1,25 @@
-"""The page: what it is made of, and its HTML.
+"""What a page is made of, and its HTML.
 
-Everything that comes from a run is text: the template escapes it, charts get it as JSON in a block that is not run, and
-the page's content policy runs no script but our two and loads nothing from anywhere.
+Everything that comes from a run is text: the template escapes it, charts are drawn while the page is made, and the
+page's content policy runs no script and loads nothing from anywhere.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from importlib.resources import files
 from typing import Any
 
-import altair
-import vl_convert
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
-_DRAW = """
-const charts = document.querySelectorAll("figure[data-chart]");
-const draw = figure => vegaEmbed(
-  figure.querySelector("div"), JSON.parse(document.getElementById(figure.dataset.chart).textContent),
-  {actions: false, renderer: "svg", ast: true}
-).catch(error => { figure.querySelector("div").textContent = "This chart could not be drawn: " + error; throw error; });
-Promise.allSettled([...charts].map(draw)).then(results => {
-  document.body.dataset.drawn = results.filter(result => result.status === "fulfilled").length;
-});
-"""
+from holdfast.printable import printable
+from holdfast.report.svg import draw
+
+_ROWS_IN_VIEW = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +41,22 @@ class Chart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows of text; columns after the first ``words`` hold numbers."""
+    """Rows of text, each named by its first cell. Columns hold numbers, but for those named in ``words``."""
 
+    caption: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
-    words: int = 1
+    words: Collection[str] = ()
+
+    @property
+    def in_view(self) -> Sequence[Sequence[str]]:
+        """Rows that are seen at once."""
+        return self.rows[:_ROWS_IN_VIEW]
+
+    @property
+    def folded(self) -> Sequence[Sequence[str]]:
+        """Rows that are seen when they are asked for, and in print."""
+        return self.rows[_ROWS_IN_VIEW:]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,21 +82,32 @@ class Page:
 
 def render(page: Page) -> str:
     """The page's HTML."""
-    library = _library()
     environment = Environment(
-        loader=PackageLoader("holdfast.report", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        loader=PackageLoader("holdfast.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        finalize=_shown,
     )
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src {_hash(library)} {_hash(_DRAW)}"
-    return environment.get_template("page.html.jinja").render(page=page, policy=policy, library=library, draw=_DRAW)
+    style = stylesheet()
+    policy = f"default-src 'none'; style-src {_hash(style)}"
+    template = environment.get_template("page.html.jinja")
+    return template.render(page=page, policy=policy, style=Markup(style), draw=_drawn)
 
 
-@lru_cache(maxsize=1)
-def _library() -> str:
-    """Vega, Vega-Lite and Vega-Embed, of the version that altair writes for."""
-    version = ".".join(altair.SCHEMA_VERSION.lstrip("v").split(".")[:2])
-    bundle: str = vl_convert.javascript_bundle(snippet="window.vegaEmbed = vegaEmbed;", vl_version=version)
-    return bundle.replace("</script", "<\\/script")
+def stylesheet() -> str:
+    """How a page looks: on a screen, in the dark, on paper."""
+    return files("holdfast.report").joinpath("page.css").read_text(encoding="utf-8")
 
 
-def _hash(script: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+def _drawn(chart: Chart, caption_id: str) -> Markup:
+    return Markup(draw(chart.spec, described_by=caption_id))
+
+
+def _shown(value: object) -> object:
+    """What comes from a run, without what steers a page or cannot be written; markup is ours."""
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from holdfast.checkpoint.stored import StoredRows
 from holdfast.report import charts
 from holdfast.report.page import Chart, Section, Table
-from holdfast.report.words import count, finite, number, size
+from holdfast.report.thinning import thinned
+from holdfast.report.words import count, in_units, number, plain_unit, size
+
+_COLUMNS = ("table", "weights", "rows", "size", "mean loss")
 
 
 def stored_section(stored: Sequence[StoredRows]) -> Section | None:
@@ -23,8 +27,8 @@ def stored_section(stored: Sequence[StoredRows]) -> Section | None:
     return Section(
         title="Precision of what is stored",
         text=["Every row is stored exactly." if not lossy else _explained()],
-        charts=[_chart(lossy)] if lossy else [],
-        tables=[Table(columns=("table", "weights", "rows", "size", "mean loss"), rows=rows, words=2)],
+        charts=[_chart(drawn)] if (drawn := [each for each in lossy if math.isfinite(each.loss)]) else [],
+        tables=[Table(caption="Stored rows by table and precision", columns=_COLUMNS, rows=rows, words=_COLUMNS[:2])],
     )
 
 
@@ -39,9 +43,32 @@ def _figures(group: Sequence[StoredRows]) -> list[str]:
 
 
 def _chart(lossy: Sequence[StoredRows]) -> Chart:
+    names = _most_lossy(lossy)
+    told = [each for each in lossy if each.table in names]
+    unit = plain_unit(each.loss for each in told)
     rows = [
-        {"at_ms": 1000 * each.checkpoint.created_s, "name": each.table, "value": finite(each.loss)} for each in lossy
+        _point(each, unit.factor)
+        for name in names
+        for each in thinned([each for each in told if each.table == name], lambda each: each.loss)
     ]
-    return Chart(
-        caption="Mean loss of each checkpoint's rows.", spec=charts.lines_over_time(rows, "mean loss", number="~g")
-    )
+    left = len({each.table for each in lossy}) - len(names)
+    rest = f" The {len(names)} tables with the largest are drawn." if left else ""
+    spec = charts.lines_over_time(rows, in_units("mean loss", unit))
+    return Chart(caption=f"Mean loss of each checkpoint's rows.{rest}", spec=spec)
+
+
+def _most_lossy(lossy: Sequence[StoredRows]) -> list[str]:
+    """As many tables as there are colours."""
+    largest: dict[str, float] = {}
+    for each in lossy:
+        largest[each.table] = max(each.loss, largest.get(each.table, 0.0))
+    return sorted(sorted(largest, key=lambda name: -largest[name])[: len(charts.SERIES)])
+
+
+def _point(each: StoredRows, factor: float) -> dict[str, Any]:
+    return {
+        "at_ms": 1000 * each.checkpoint.created_s,
+        "name": each.table,
+        "value": each.loss / factor,
+        "label": f"{each.table}, step {count(each.checkpoint.step)}: {number(each.loss)}",
+    }

@@ -1,0 +1,26 @@
+"""Fewer points than a run has checkpoints, for charts that stay small and still show every extreme."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+MOST_DRAWN = 400
+
+T = TypeVar("T")
+
+
+def thinned(points: Sequence[T], value: Callable[[T], float], most: int = MOST_DRAWN) -> list[T]:
+    """At most so many points, in their order: of each group of neighbours the smallest and the largest."""
+    if len(points) <= most:
+        return list(points)
+    width = math.ceil(len(points) / (most // 2))
+    return [
+        point for first in range(0, len(points), width) for point in _extremes(points[first : first + width], value)
+    ]
+
+
+def _extremes(group: Sequence[T], value: Callable[[T], float]) -> list[T]:
+    places = sorted(range(len(group)), key=lambda place: value(group[place]))
+    return [group[place] for place in sorted({places[0], places[-1]})]
