@@ -435,6 +435,15 @@ def test_servers_that_do_not_exist_are_refused(store: MemoryStore, servers: list
         assert same(started.state(), state)
 
 
+def test_servers_without_a_row_are_refused_because_nothing_would_come_back(store: MemoryStore) -> None:
+    with training(store, hf.Partial()) as started:
+        state = started.state()
+        for act in (started.guard.recover, started.guard.emulate_failure):
+            with pytest.raises(ConfigurationError, match=r"\[0\] of 100000 hold no row of any table .* of="):
+                act([0], of=100_000)
+        assert same(started.state(), state)
+
+
 def test_without_any_checkpoint_nothing_comes_back_and_that_is_said(store: MemoryStore) -> None:
     with training(store, hf.Full()) as started:
         started.train(2)

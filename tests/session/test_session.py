@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -399,13 +400,20 @@ def test_a_save_that_fails_leaves_no_rows_behind_on_a_full_disk(store: MemorySto
 
 
 @pytest.mark.parametrize(
-    ("argument", "value"),
-    [("save", 3), ("retention", 3), ("strategy", hf.OneShot), ("overlap", "wait"), ("settings", None)],
+    ("argument", "value", "remedy"),
+    [
+        ("save", 1000, "hf.EverySteps(1000)"),
+        ("save", "10m", "hf.EveryMinutes(10)"),
+        ("retention", 3, "hf.KeepLast(3)"),
+        ("strategy", hf.OneShot, "OneShot()"),
+        ("overlap", "wait", "hf.Overlap.WAIT"),
+        ("settings", None, "a Settings"),
+    ],
 )
-def test_a_wrong_argument_is_named_when_the_checkpointer_is_created(
-    store: MemoryStore, argument: str, value: object
+def test_a_wrong_argument_is_named_with_its_remedy_when_the_checkpointer_is_created(
+    store: MemoryStore, argument: str, value: object, remedy: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=argument):
+    with pytest.raises(ConfigurationError, match=re.escape(f"{argument}={value!r} is not valid; pass {remedy}")):
         checkpointer(store, *build(), **{argument: value})
 
 

@@ -26,6 +26,7 @@ from holdfast.policy import (
     Strategy,
     default_strategy,
 )
+from holdfast.policy.slips import meant_by
 from holdfast.storage import MemoryStore, Store, open_store
 
 Declared = Optimizer | RowLocal  # an optimizer as a user hands it over
@@ -120,8 +121,8 @@ def as_row_local(optimizer: Declared | Sequence[Declared]) -> list[Optimizer]:
 def require(name: str, value: object, kind: type) -> None:
     """Refuse a policy that is none, or the class of one where one is meant."""
     if not isinstance(value, kind):
-        hint = f"{value.__name__}()" if isinstance(value, type) else f"a {kind.__name__}"
-        raise ConfigurationError(f"{name}={value!r} does not fit: take {hint}")
+        hint = f"{value.__name__}()" if isinstance(value, type) else meant_by(name, value) or f"a {kind.__name__}"
+        raise ConfigurationError(f"{name}={value!r} is not valid; pass {hint}")
 
 
 def as_metric(name: str, value: object) -> Any:

@@ -108,6 +108,7 @@ class PartRecovery:
 
     def recover(self, lost: Servers, *, progress: Progress | None = None) -> Recovered:
         """Bring back what the servers held. No save may be under way."""
+        self._require_rows(lost)
         with leased(self._store, self._head, newest_entries, runtime=self._runtime) as head, self._writing(lost):
             reader = VerifiedReader(self._store, runtime=self._runtime)
             restorer = PartialRestorer(reader, self._tables, fresh_slots=self._fresh_slots(head), progress=progress)
@@ -115,11 +116,24 @@ class PartRecovery:
 
     def lose(self, lost: Servers) -> None:
         """For emulation: NaN takes the place of what the servers hold, so that a row that stays away is seen."""
+        self._require_rows(lost)
         with self._writing(lost):
             for table in self._tables:
                 for tensor in row_tensors(table).values():
                     for start, stop in lost.ranges(table.rows):
                         tensor[start:stop] = float("nan") if tensor.is_floating_point() else 0
+
+    def _require_rows(self, lost: Servers) -> None:
+        """Refuse servers that hold nothing: whoever names them expects rows to come back."""
+        if any(lost.ranges(table.rows) for table in self._tables):
+            return
+        largest = max(self._tables, key=lambda table: table.rows, default=None)
+        if largest is None:
+            raise ConfigurationError("nothing can be lost or recovered: the model has no embedding table; see tables=")
+        raise ConfigurationError(
+            f"servers {list(lost.numbers)} of {lost.of} hold no row of any table (the largest, {largest.name}, has "
+            f"{largest.rows:,} rows): nothing is lost or recovered. Pass as of= how many servers share the tables"
+        )
 
     def _fresh_slots(self, head: Head) -> frozenset[str]:
         """Tables whose slots in the checkpoint are those of an optimizer before; priority saves have ours."""
