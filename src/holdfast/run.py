@@ -19,7 +19,13 @@ from holdfast.checkpoint import importing
 from holdfast.checkpoint.arguments import Declared, as_models, as_optimizers
 from holdfast.checkpoint.chain import Chain, Head
 from holdfast.checkpoint.changes import Clocks, annotate, prune, settle_doubts
-from holdfast.checkpoint.collect import Collected, collect_catalogs, collect_dropped, collect_orphans
+from holdfast.checkpoint.collect import (
+    Collected,
+    collect_catalogs,
+    collect_dropped,
+    collect_orphans,
+    garbage_objects,
+)
 from holdfast.checkpoint.crew import Progress
 from holdfast.checkpoint.export import TableDifference, difference, export_file
 from holdfast.checkpoint.grid.picture import GridPicture, draw_grid
@@ -44,16 +50,14 @@ from holdfast.checkpoint.verify import Problem, Verification, verify_run
 from holdfast.errors import CheckpointNotFound, HoldfastError, RunError
 from holdfast.events import HistoryEvent
 from holdfast.format.catalog import Entry
+from holdfast.opening import open_patiently, read_head
 from holdfast.policy import Retention
 from holdfast.runtime import SYSTEM, Runtime
-from holdfast.storage import Store, open_store
+from holdfast.storage import Store
 from holdfast.storage.retry import RetryingStore
 from holdfast.types import CheckpointInfo, TableSpec
 
 logger = logging.getLogger("holdfast")
-
-
-_RETRY_S = 60.0  # how long an unreachable store is tried
 
 
 def open_run(url: str | os.PathLike[str] | Store, *, options: Mapping[str, str] | None = None) -> Run:
@@ -63,7 +67,7 @@ def open_run(url: str | os.PathLike[str] | Store, *, options: Mapping[str, str] 
         url: The run: a path or URL as of ``Checkpointer``, or a ``Store`` object.
         options: Options of the object store's client, such as ``region`` or ``endpoint``.
     """
-    return Run(_open(url, options))
+    return Run(open_patiently(url, options))
 
 
 def import_checkpoint(
@@ -93,7 +97,7 @@ def import_checkpoint(
         Which tables and dense parameters were taken, and what was left out and why.
     """
     return importing.import_checkpoint(
-        _open(url, options), Path(source), tables=tables, step=step, prefix=prefix, progress=progress
+        open_patiently(url, options), Path(source), tables=tables, step=step, prefix=prefix, progress=progress
     )
 
 
@@ -127,13 +131,7 @@ class Run:
 
     def head(self) -> Head:
         """The newest catalog; raises CheckpointNotFound on an empty run."""
-        head = self._chain.head(skip_damaged=True)
-        if head is None:
-            raise CheckpointNotFound(f"{self._store.url} holds no run yet (no catalog): check the URL")
-        for name in set(head.damaged) - self._told:
-            self._told.add(name)
-            logger.warning("%s cannot be read; this view is of %s", name, head.ref.name)
-        return head
+        return read_head(self._chain, self._store.url, told=self._told)
 
     def checkpoints(self) -> list[CheckpointInfo]:
         """Every checkpoint that is kept, oldest first, abandoned timelines included."""
@@ -153,7 +151,8 @@ class Run:
         """
         leases = all_leases(self._store)  # before we hold one ourselves
         with self._reading(step) as (reader, head, entry):
-            return summarize(self.url, reader, head, entry, leases=leases)
+            waiting = garbage_objects(self._store, head.garbage)
+            return summarize(self.url, reader, head, entry, leases=leases, waiting=waiting)
 
     def grid(self, step: int | str | None = None) -> GridPicture:
         """The increments that a checkpoint stands on, and what became of their rows.
@@ -389,8 +388,3 @@ class Run:
         if info.id not in head.by_id:
             raise CheckpointNotFound(f"the checkpoint of step {info.step} was dropped just now")
         return lineage(head, info.id)
-
-
-def _open(url: str | os.PathLike[str] | Store, options: Mapping[str, str] | None) -> Store:
-    store = open_store(url, options=options, patience_s=_RETRY_S) if isinstance(url, str | os.PathLike) else url
-    return RetryingStore(store, total_s=_RETRY_S)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,49 +15,8 @@ from typer.testing import CliRunner
 import holdfast as hf
 from holdfast.checkpoint.lease import Lease
 from holdfast.cli import app
+from tests.cli.command import holdfast
 from tests.tiny import Tiny, build, same, train_step
-
-
-def train(url: Path, first: int | None, steps: int) -> Tiny:
-    model, optimizers = build()
-    with hf.Checkpointer(
-        url,
-        model=model,
-        optimizer=optimizers,
-        save=hf.EverySteps(2),
-        strategy=hf.OneShot(),
-        retention=hf.KeepAll(),
-        overlap=hf.Overlap.WAIT,
-    ) as guard:
-        guard.resume(first)
-        for step in range(guard.steps, steps):
-            guard.step(loss=train_step(model, optimizers, step), auc=0.5 + step / 100)
-        guard.drain()
-        guard.save(tag=f"end-{steps}", wait=True)
-    return model
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tiny]:
-    """Steps 2 and 4 live, 5 abandoned (tagged), then 6, 8, 9."""
-    url = tmp_path_factory.mktemp("runs") / "run"
-    train(url, None, 5)
-    return url, train(url, 4, 9)
-
-
-@pytest.fixture
-def run(trained: tuple[Path, Tiny], tmp_path: Path) -> Path:
-    """A copy to do harm to."""
-    shutil.copytree(trained[0], tmp_path / "run")
-    return tmp_path / "run"
-
-
-def holdfast(*arguments: object, expect: int = 0, answer: str | None = None) -> str:
-    """Standard output of a command that ended as expected; standard error where that was not with 0."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=answer)
-    assert result.exit_code == expect, result.output
-    assert "\x1b" not in result.output, "escape codes where there is no terminal"
-    return result.stdout if expect == 0 else result.output
 
 
 def lines(text: str, word: str) -> list[str]:
@@ -85,14 +42,6 @@ def test_ls_lists_every_checkpoint_and_marks_the_abandoned(trained: tuple[Path, 
     assert "end-5" in abandoned
     assert len(lines(text, "full  ")) == 1 + 1  # the heading, and the one baseline
     assert "auc=0.58" in text
-
-
-def test_ls_as_json_says_what_the_library_says(trained: tuple[Path, Tiny]) -> None:
-    listed: list[dict[str, Any]] = json.loads(holdfast("ls", trained[0], "--json"))
-    infos = hf.open_run(trained[0]).checkpoints()
-    assert [item["id"] for item in listed] == [info.id for info in infos]
-    assert listed[-1]["metrics"] == infos[-1].metrics
-    assert listed[-1]["kind"] == "differential"
 
 
 def test_show_describes_the_run_its_tables_and_what_a_checkpoint_stands_on(trained: tuple[Path, Tiny]) -> None:

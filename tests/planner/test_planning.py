@@ -33,6 +33,8 @@ from holdfast.planner import (
     stored_for,
 )
 from holdfast.policy import Stored, Strategy
+from holdfast.storage import MemoryStore
+from tests.tiny import build
 
 MINUTE_S, HOUR_S = 60.0, 3600.0
 FAST = 1e18
@@ -178,17 +180,40 @@ def test_nothing_is_lost_unless_the_budget_allows_it() -> None:
     assert exact.recommended.is_exact and exact.recommended.parity is None
     names = {each.rung.name: each.objections for each in exact.alternatives}
     assert names["partial"] == ("loses PLS 0.1",) and names["grid, quantized"] == ("keeps 8 bits",)
-    assert plan(WORK, Budget(pls=0.1)).recommended.name == "partial"
-    assert plan(WORK, Budget(pls=0.1)).reduction > 0.8
     assert plan(WORK, Budget(quantized=True)).recommended.bits == 3
     shares = [each.rung.overhead_share for each in exact.alternatives]
     assert shares == sorted(shares)
 
 
-def test_parity_is_recommended_where_failures_are_frequent_and_memory_is_there() -> None:
+def test_what_this_version_cannot_do_is_never_recommended_but_told_with_what_it_needs() -> None:
+    made = plan(WORK, Budget(pls=0.1), parity=Parity())
+    needs = {each.rung.name: each.needs for each in made.alternatives}
+    assert {name for name, needed in needs.items() if needed} == {
+        "partial",
+        "partial, quantized",
+        "parity",
+        "parity, partial",
+    }
+    assert made.recommended.name == "grid" and made.recommended.recovery is Recovery.FULL
+    assert made.unavailable is not None and made.unavailable.rung.name == "partial"
+    assert made.unavailable.needs is not None and "embedding servers" in made.unavailable.needs
+    assert made.reduction_by(made.unavailable.rung) > 0.8 > made.reduction
+    assert plan(WORK).unavailable is None
+
+
+def test_parity_is_the_best_where_failures_are_frequent_and_memory_is_there() -> None:
     often = replace(WORK, mtbf_s=1 * HOUR_S)
-    assert plan(often, Budget(memory_share=0.25), parity=Parity()).recommended.parity == Parity()
-    assert plan(often, Budget(memory_share=0.2), parity=Parity()).recommended.parity is None
+    best = plan(often, Budget(memory_share=0.25), parity=Parity()).unavailable
+    assert best is not None and best.rung.parity == Parity()
+    assert plan(often, Budget(memory_share=0.2), parity=Parity()).unavailable is None
+
+
+def test_an_error_never_offers_what_this_version_cannot_do_as_the_closest() -> None:
+    hopeless = replace(WORK, rates=replace(RATES, write_bytes_per_s=1.5e5))
+    with pytest.raises(ConfigurationError, match=r"no setting meets the budget; the closest is '(?!partial)"):
+        plan(hopeless, Budget(pls=1.0))
+    with pytest.raises(ConfigurationError, match=r"'partial' would, but it needs .* which this version does not have"):
+        plan(WORK, Budget(pls=0.1, overhead_share=0.008))
 
 
 @pytest.mark.parametrize(
@@ -219,6 +244,16 @@ def test_bad_input_is_refused_with_its_remedy(call: object, complaint: str) -> N
         call()  # type: ignore[operator]
 
 
+def test_the_call_of_every_setting_that_this_version_has_is_accepted() -> None:
+    available = [each.rung for each in plan(WORK, parity=Parity()).alternatives if each.needs is None]
+    assert len(available) == 7
+    for rung in available:
+        model, optimizers = build()
+        names = {"hf": hf, "url": MemoryStore(), "model": model, "optimizer": optimizers, "loader": None}
+        with eval(python_call(rung), names) as guard:
+            guard.resume()
+
+
 def names_of(call: str) -> set[str]:
     tree = ast.parse(call)
     return {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
@@ -242,9 +277,9 @@ def test_the_call_to_paste_says_what_was_planned() -> None:
     assert given_["strategy"] == rung.strategy
     assert rung.interval_s is not None
     assert given_["save"].minutes == pytest.approx(rung.interval_s / 60, rel=0.01)
-    partial = plan(WORK, Budget(pls=0.1)).recommended
+    partial = partial_rung("partial", WORK, hf.Full(), 0.1)
     strategy = eval(names_strategy(python_call(partial, pls=0.1)), {"hf": hf})
     assert strategy == hf.Partial(priority=hf.MFU(r=0.125), consistent=partial.strategy, budget=hf.PLS(0.1))
     assert "precision=hf.Bits(3, difference=True)" in python_call(plan(WORK, Budget(quantized=True)).recommended)
-    short = plan(replace(WORK, total_s=5 * HOUR_S), Budget(pls=0.1)).recommended
+    short = partial_rung("partial", replace(WORK, total_s=5 * HOUR_S), hf.Full(), 0.1)
     assert short.interval_s is None and "save=hf.Never()" in python_call(short, pls=0.1)

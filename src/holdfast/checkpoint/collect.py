@@ -59,11 +59,16 @@ def collect_dropped(store: Store, chain: Chain, *, term: int, grace_s: float) ->
     due = frozenset(item for item in head.garbage if now_s - item.dropped_s >= grace_s and item.folder not in leased)
     if not due:
         return Collected()
-    objects = {info.name: info for item in due for info in _objects(store, item)}
-    store.delete(list(objects))
+    objects = garbage_objects(store, due)
+    store.delete([info.name for info in objects])
     chain.commit(forget_garbage(due, term=term))
     dropped = sum(not item.names for item in due)
-    return Collected(checkpoints=dropped, objects=len(objects), size_bytes=_size(objects.values()))
+    return Collected(checkpoints=dropped, objects=len(objects), size_bytes=_size(objects))
+
+
+def garbage_objects(store: Store, garbage: Iterable[Garbage]) -> list[ObjectInfo]:
+    """What is still there of it, each object once."""
+    return list({info.name: info for item in garbage for info in _objects(store, item)}.values())
 
 
 def _size(objects: Iterable[ObjectInfo]) -> int:

@@ -14,7 +14,7 @@ from holdfast.checkpoint.stored import StoredRows, stored_rows
 from holdfast.errors import DamagedData
 from holdfast.format.catalog import Entry, Garbage
 from holdfast.format.layout import row_bytes
-from holdfast.storage import Store
+from holdfast.storage import ObjectInfo, Store
 from holdfast.types import CheckpointInfo, TableSpec
 
 
@@ -58,6 +58,8 @@ class RunSummary:
     priority_saves: int  # of rows since the newest checkpoint
     priority_bytes: int
     garbage: tuple[Garbage, ...]
+    garbage_objects: int
+    garbage_bytes: int
     leases: tuple[Lease, ...]
     checkpoint: CheckpointInfo
     lineage: tuple[CheckpointInfo, ...]  # what its rows stand on, baseline first, itself last
@@ -74,9 +76,15 @@ def all_leases(store: Store) -> tuple[Lease, ...]:
 
 
 def summarize(
-    url: str, reader: VerifiedReader, head: Head, entry: Entry, *, leases: tuple[Lease, ...] = ()
+    url: str,
+    reader: VerifiedReader,
+    head: Head,
+    entry: Entry,
+    *,
+    leases: tuple[Lease, ...] = (),
+    waiting: Sequence[ObjectInfo] = (),
 ) -> RunSummary:
-    """Read the checkpoint's manifests, no rows; ``leases`` are those of others."""
+    """Read the checkpoint's manifests, no rows; ``leases`` are those of others, ``waiting`` the garbage's objects."""
     catalog = head.catalog
     infos = [each.info for each in head.entries]
     chain = tuple(each.info for each in lineage(head, entry.info.id))
@@ -98,6 +106,8 @@ def summarize(
         priority_saves=len(catalog.priority),
         priority_bytes=_size_bytes([each.info for each in catalog.priority]),
         garbage=head.garbage,
+        garbage_objects=len(waiting),
+        garbage_bytes=sum(info.size_bytes for info in waiting),
         leases=leases,
         checkpoint=entry.info,
         lineage=chain,

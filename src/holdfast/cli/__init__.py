@@ -15,7 +15,6 @@ app = typer.Typer(
     cls=OneLineErrors,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 app.callback()(common_options)
 app.command("ls")(inspecting.ls)
@@ -33,4 +32,4 @@ app.command("report")(reporting.report)
 
 def main() -> None:
     """The ``holdfast`` command."""
-    app()
+    app(prog_name="holdfast")

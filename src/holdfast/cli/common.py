@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
@@ -16,11 +19,12 @@ from holdfast.errors import HoldfastError
 from holdfast.printable import printable_lines
 
 if TYPE_CHECKING:
+    from holdfast.checkpoint.chain import Head
     from holdfast.run import Run
 
 FAILED = 1  # the command worked and what it looked at is not good
 ERROR = 2  # the command could not do its work
-_PIPE_WIDTH = 240  # columns where there is no terminal to ask: nothing is cut off
+_PIPE_WIDTH = 240  # columns where there is no terminal, nor COLUMNS, to ask: nothing is left out
 
 UrlArgument: TypeAlias = Annotated[str, typer.Argument(metavar="URL", help="Where the run is.", show_default=False)]
 StoreOptions: TypeAlias = Annotated[
@@ -30,20 +34,54 @@ StoreOptions: TypeAlias = Annotated[
 StepOption: TypeAlias = Annotated[int | None, typer.Option("--step", help="A checkpoint's step; default: the newest.")]
 
 
+JsonFlag: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, errors too.")]
+_USAGE_ERROR: type[Any] = typer.BadParameter.__mro__[1]  # click's UsageError: typer does not export it
+_JSON_ASKED = "holdfast.json"
+
+
 class OneLineErrors(TyperGroup):
-    """Ends a command that failed for a known reason with one line on standard error."""
+    """Ends a command that failed for a known reason with one line on standard error; with --json, as JSON."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Parse what stands before the command."""
+        as_json = "--json" in args
+        with _usage_errors(as_json=as_json):
+            ctx = super().make_context(info_name, args, parent, **extra)
+        ctx.meta[_JSON_ASKED] = as_json
+        return ctx
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
+        as_json = ctx.meta[_JSON_ASKED]
         try:
-            return super().invoke(ctx)
+            with _usage_errors(as_json=as_json):
+                return super().invoke(ctx)
         except BrokenPipeError:
             raise
         except (HoldfastError, OSError) as error:
             if ctx.params.get("traceback"):
                 raise
-            errors().print(f"error: {error}", style="red", soft_wrap=True)
+            _tell(error, str(error), as_json=as_json)
             raise typer.Exit(ERROR) from error
+
+
+@contextmanager
+def _usage_errors(*, as_json: bool) -> Iterator[None]:
+    """Typer frames them for people, unless JSON was asked for."""
+    try:
+        yield
+    except _USAGE_ERROR as error:
+        if not as_json:
+            raise
+        _tell(error, error.format_message(), as_json=True)
+        raise typer.Exit(ERROR) from error
+
+
+def _tell(error: Exception, message: str, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({"error": {"type": type(error).__name__, "message": message}}))
+    else:
+        errors().print(f"error: {message}", style="red", soft_wrap=True)
 
 
 def _print_version(wanted: bool) -> None:
@@ -81,9 +119,17 @@ class _PlainConsole(Console):
 
 def _console(*, stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
-    return _PlainConsole(
-        stderr=stderr, width=None if stream.isatty() else _PIPE_WIDTH, markup=False, highlight=False, emoji=False
-    )
+    width = None if stream.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH
+    return _PlainConsole(stderr=stderr, width=width, markup=False, highlight=False, emoji=False)
+
+
+def newest(url: str, options: Sequence[str] | None) -> Head:
+    """What the run at a URL lists; raises CheckpointNotFound where there is none. Needs no PyTorch."""
+    from holdfast.checkpoint.chain import Chain
+    from holdfast.opening import open_patiently, read_head
+
+    store = open_patiently(url, parsed(options))
+    return read_head(Chain(store), store.url, told=set())
 
 
 def opened(url: str, options: Sequence[str] | None) -> Run:

@@ -9,12 +9,11 @@ from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich import box
+import typer
 from rich.filesize import decimal
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-from rich.table import Table
 
 from holdfast.cli.common import errors
 from holdfast.printable import printable
@@ -23,34 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.types import CheckpointInfo
-
-_NUMBERS = {
-    "step",
-    "term",
-    "rank",
-    "rows",
-    "dim",
-    "bundles",
-    "written",
-    "changed",
-    "size",
-    "of full",
-    "share",
-    "largest",
-    "alive",
-    "rounds",
-}
-_WORDS = {"kind", "created", "dtype"}
-
-
-def table(*columns: str, title: str | None = None) -> Table:
-    """An empty table; numbers are aligned to the right, and where it is narrow only free text is folded."""
-    drawn = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for column in columns:
-        numbers = column in _NUMBERS
-        short = numbers or column in _WORDS
-        drawn.add_column(column, justify="right" if numbers else "left", no_wrap=short, overflow="fold")
-    return drawn
 
 
 def size(size_bytes: int) -> str:
@@ -88,26 +59,36 @@ def label(info: CheckpointInfo) -> str:
     return f"step {info.step} ({info.kind.value}, {size(info.size_bytes)})"
 
 
+def print_json(value: object) -> None:
+    """The one document that a command with --json prints."""
+    typer.echo(as_json(value))
+
+
 def as_json(value: object) -> str:
     """A value as JSON text; numbers that JSON does not know become text."""
-    return json.dumps(_plain(value), indent=2)
+    return json.dumps(plain(value), indent=2)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value as what JSON knows."""
     if is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, Path):
+        return str(value)
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @contextmanager
 def progress_bar(what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
     """A bar of bytes on standard error while the block runs; nothing where that is not a terminal."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
     console = errors()
     columns = (TextColumn(what), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:

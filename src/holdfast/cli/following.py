@@ -30,7 +30,7 @@ def follow(
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Look once, then end.")] = False,
     every: Annotated[float, typer.Option("--every", metavar="S", help="Look every S seconds.", min=0.01)] = 1.0,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, one object per line, errors too.")] = False,
     option: StoreOptions = None,
 ) -> None:
     """Tell of every checkpoint as it is committed, and keep an exported file up to date."""

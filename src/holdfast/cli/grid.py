@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from rich.console import RenderableType
 from rich.text import Text
 
-from holdfast.cli.drawing import checkpoints, count, share, size, table
+from holdfast.cli.drawing import checkpoints, count, share, size
+from holdfast.cli.tables import FittedTable
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.grid.picture import Cohort, GridPicture
@@ -24,9 +25,10 @@ def drawn_grid(picture: GridPicture) -> list[RenderableType]:
         return [Text(f"nothing stands above the baseline of step {picture.baseline.step} yet")]
     ids = [cohort.checkpoint.id for cohort in picture.cohorts]
     width = math.ceil(len(ids) / _COLUMNS)  # checkpoints in a column
-    drawn = table(
-        "step", "size", "alive", "replaced by later checkpoints", "rounds", "bundles", "arranged up to", title="Grid"
-    )
+    drawn = FittedTable(
+        "step", "size", "alive", "replaced by later checkpoints", "rounds", "bundles", "arranged up to",
+        title="Grid", optional=("bundles", "arranged up to", "rounds"),
+    )  # fmt: skip
     steps = {cohort.checkpoint.id: str(cohort.checkpoint.step) for cohort in picture.cohorts}
     for number, cohort in enumerate(picture.cohorts):
         if number >= _ROWS:

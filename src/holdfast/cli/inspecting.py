@@ -3,35 +3,38 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
-from rich.table import Table
 
-from holdfast.cli.common import StepOption, StoreOptions, UrlArgument, opened, output
-from holdfast.cli.drawing import as_json, checkpoints, count, label, measured, share, size, table, when
+from holdfast.cli.bases import BaseUse, base_uses
+from holdfast.cli.common import JsonFlag, StepOption, StoreOptions, UrlArgument, newest, opened, output
+from holdfast.cli.drawing import checkpoints, count, label, measured, plain, print_json, share, size, when
 from holdfast.cli.grid import drawn_grid
+from holdfast.cli.tables import FittedTable
 from holdfast.printable import printable
 
 if TYPE_CHECKING:
+    from holdfast.checkpoint.chain import Head
     from holdfast.checkpoint.export import TableDifference
     from holdfast.checkpoint.summary import RunSummary
     from holdfast.types import CheckpointInfo
 
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
 
 def ls(url: UrlArgument, json: JsonFlag = False, option: StoreOptions = None) -> None:
     """List the checkpoints of a run, oldest first."""
-    listed = opened(url, option).checkpoints()
+    head = newest(url, option)
+    listed = [entry.info for entry in head.entries]
+    uses = base_uses(listed)
     if json:
-        typer.echo(as_json(listed))
+        print_json([_listed(info, uses.get(info.id)) for info in listed])
         return
-    output().print(_checkpoints(listed))
-    kept = sum(info.size_bytes for info in listed)
-    full = sum(info.full_bytes for info in listed)
-    output().print(f"{checkpoints(len(listed))}, {size(kept)}; all of them full: {size(full)}")
+    output().print(_checkpoints(listed, uses))
+    output().print(_totals(listed, head))
+    if any(use.is_sole_reason for use in uses.values()):
+        output().print("only base: newer checkpoints were dropped; it stays because others stand on its rows")
 
 
 def show(
@@ -44,12 +47,15 @@ def show(
     """Show a run, and one of its checkpoints in full."""
     if grid:
         picture = opened(url, option).grid(step)
-        for drawn in [as_json(picture)] if json else drawn_grid(picture):
+        if json:
+            print_json(picture)
+            return
+        for drawn in drawn_grid(picture):
             output().print(drawn)
         return
     summary = opened(url, option).summary(step)
     if json:
-        typer.echo(as_json(summary))
+        print_json(summary)
         return
     for drawn in (_run(summary), _checkpoint(summary), _tables(summary), _parts(summary)):
         output().print(drawn)
@@ -59,15 +65,28 @@ def diff(
     url: UrlArgument,
     first: Annotated[int, typer.Argument(metavar="A", help="A checkpoint's step.")],
     second: Annotated[int, typer.Argument(metavar="B", help="Another one's.")],
+    json: JsonFlag = False,
     option: StoreOptions = None,
 ) -> None:
     """Compare the tables of two checkpoints, bit for bit."""
     differences = opened(url, option).diff(first, second)
-    output().print(_differences(differences, first, second))
+    if json:
+        print_json(differences)
+    else:
+        output().print(_differences(differences, first, second))
 
 
-def _checkpoints(listed: list[CheckpointInfo]) -> Table:
-    drawn = table("step", "term", "kind", "rows", "size", "of full", "created", "tag and metrics")
+def _listed(info: CheckpointInfo, use: BaseUse | None) -> dict[str, object]:
+    """A checkpoint as JSON: what the library says of it, and how many stand on it."""
+    only = use is not None and use.is_sole_reason
+    return {**plain(info), "base_of": use.needed_by if use else 0, "only_base": only}
+
+
+def _checkpoints(listed: list[CheckpointInfo], uses: Mapping[str, BaseUse]) -> FittedTable:
+    drawn = FittedTable(
+        "step", "term", "kind", "rows", "size", "of full", "created", "tag and metrics",
+        optional=("of full", "term", "rows", "created"),
+    )  # fmt: skip
     for info in listed:
         drawn.add_row(
             str(info.step),
@@ -77,15 +96,27 @@ def _checkpoints(listed: list[CheckpointInfo]) -> Table:
             size(info.size_bytes),
             share(info.size_bytes, info.full_bytes),
             when(info.created_s),
-            " ".join(filter(None, [info.standing, printable(info.tag or ""), measured(info.metrics)])),
+            _remarks(info, uses.get(info.id)),
             style="dim" if info.abandoned else None,
         )
     return drawn
 
 
-def _facts(title: str, **facts: str) -> Table:
-    drawn = table("", "", title=title)
-    drawn.show_header = False
+def _remarks(info: CheckpointInfo, use: BaseUse | None) -> str:
+    base = f"({'only base' if use.is_sole_reason else 'base'} of {use.needed_by})" if use else ""
+    return " ".join(filter(None, [info.standing, base, printable(info.tag or ""), measured(info.metrics)]))
+
+
+def _totals(listed: list[CheckpointInfo], head: Head) -> str:
+    kept = sum(info.size_bytes for info in listed)
+    full = sum(info.full_bytes for info in listed)
+    dropped = len({item.folder for item in head.garbage})
+    garbage = f"; garbage in {dropped:,} folder{'s' if dropped > 1 else ''}" if dropped else ""
+    return f"{checkpoints(len(listed))}, {size(kept)}; all of them full: {size(full)}{garbage}"
+
+
+def _facts(title: str, **facts: str) -> FittedTable:
+    drawn = FittedTable("", "", title=title)
     for name, value in facts.items():
         drawn.add_row(name.replace("_", " "), value)
     return drawn
@@ -100,7 +131,9 @@ def _run(summary: RunSummary) -> RenderableType:
         f"{when(summary.committed_s)}",
         "head": summary.head or "none",
         "checkpoints": f"{summary.checkpoints}{abandoned}, {size(summary.kept_bytes)}",
-        "garbage_waiting": ", ".join(dict.fromkeys(item.folder for item in summary.garbage)) or "none",
+        "garbage": f"{count(summary.garbage_objects)} objects, {size(summary.garbage_bytes)}, waiting for deletion"
+        if summary.garbage
+        else "none",
         "leases": ", ".join(f"{lease.kind} {printable(lease.holder)}" for lease in summary.leases) or "none",
     }
     if summary.priority_saves:
@@ -131,7 +164,10 @@ def _checkpoint(summary: RunSummary) -> RenderableType:
 
 
 def _tables(summary: RunSummary) -> RenderableType:
-    drawn = table("table", "rows", "dim", "dtype", "slots", "size", "written", "stored", "loss", title="Tables")
+    drawn = FittedTable(
+        "table", "rows", "dim", "dtype", "slots", "size", "written", "stored", "loss",
+        title="Tables", optional=("slots", "dtype", "loss", "dim", "written"),
+    )  # fmt: skip
     for each in summary.tables:
         weight = each.spec.columns[0]
         drawn.add_row(
@@ -149,14 +185,15 @@ def _tables(summary: RunSummary) -> RenderableType:
 
 
 def _parts(summary: RunSummary) -> RenderableType:
-    drawn = table("rank", "bundles", "written", "size", title="Parts")
+    drawn = FittedTable("rank", "bundles", "written", "size", title="Parts")
     for part in summary.parts:
         drawn.add_row(str(part.rank), count(part.bundles), count(part.rows_written), size(part.size_bytes))
     return drawn
 
 
-def _differences(differences: list[TableDifference], first: int, second: int) -> Table:
-    drawn = table("table", "rows", "changed", "share", "largest", "", title=f"From step {first} to step {second}")
+def _differences(differences: list[TableDifference], first: int, second: int) -> FittedTable:
+    title = f"From step {first} to step {second}"
+    drawn = FittedTable("table", "rows", "changed", "share", "largest", "", title=title, optional=("share",))
     for each in differences:
         lacking = {"first": f"not so in step {second}", "second": f"not in step {first}", None: ""}[each.only_in]
         drawn.add_row(

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.common import output
-from holdfast.cli.drawing import as_json, size, table
+from holdfast.cli.common import JsonFlag, output
+from holdfast.cli.drawing import print_json, size
+from holdfast.cli.tables import FittedTable
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from holdfast.planner import Parity, Plan, Rates, Rung
+    from holdfast.planner import Assessed, Parity, Plan, Rates, Rung
 
 _HOUR_S = 3600.0
 _GB = 1e9
+_LACKING = "*"  # marks what this version cannot do
 
 
 def plan(
@@ -43,7 +43,7 @@ def plan(
     parity: Annotated[str | None, typer.Option(metavar="K+R", help="Consider parity: R for every K servers.")] = None,
     max_memory: Annotated[float, typer.Option(metavar="SHARE", help="Extra memory that parity may take.")] = 1.0,
     max_overhead: Annotated[float | None, typer.Option(metavar="SHARE", help="Of the training time.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: JsonFlag = False,
 ) -> None:
     """Recommend how to survive failures, with what every alternative would cost."""
     from holdfast.planner import Budget, ChangedShare, Workload, python_call
@@ -66,7 +66,7 @@ def plan(
     made = make_plan(work, budget, parity=_parity(parity, network_gb_per_s))
     call = python_call(made.recommended, pls=allowed_pls)
     if json:
-        typer.echo(as_json(_plain(made, call)))
+        print_json(_plain(made, call))
     else:
         _print(made, call)
 
@@ -124,8 +124,10 @@ def _plain(made: Plan, call: str) -> dict[str, Any]:
         "recommended": made.recommended.name,
         "reduction": made.reduction,
         "python": call,
+        "unavailable": made.unavailable.rung.name if made.unavailable else None,
         "alternatives": [
-            {**_rung_values(each.rung), "objections": list(each.objections)} for each in made.alternatives
+            {**_rung_values(each.rung), "objections": list(each.objections), "needs": each.needs}
+            for each in made.alternatives
         ],
     }
 
@@ -153,32 +155,58 @@ def _print(made: Plan, call: str) -> None:
         f"{work.total_s / _HOUR_S:g} h of training, a failure every {work.mtbf_s / _HOUR_S:.3g} h: "
         f"{work.total_s / work.mtbf_s:.3g} to expect, each taking {work.lost_servers} of {work.servers} servers"
     )
-    output().print(_table(made))
-    better = f", {made.reduction:.0%} less than full checkpoints" if made.reduction > 0 else ""
-    output().print(f"recommended: {made.recommended.name}, {made.recommended.overhead_share:.2%}{better}\n")
+    output().print(_settings(made))
+    needs = dict.fromkeys(each.needs for each in made.alternatives if each.needs is not None)
+    for each in needs:
+        output().print(f"{_LACKING} not in this version: needs {each}")
+    output().print(_times(made))
+    output().print(f"recommended: {_in_short(made, made.recommended)}\n")
     output().print(call, soft_wrap=True)
+    if made.unavailable is not None:
+        output().print(f"\n{_unavailable(made, made.unavailable)}")
 
 
-def _table(made: Plan) -> Table:
-    drawn = table(
-        "setting", "save every", "size", "save", "load", "lost", "resched.", "parity", "overhead", "PLS", "but"
-    )
-    for column in drawn.columns[1:-1]:
-        column.justify = "right"
+def _in_short(made: Plan, rung: Rung) -> str:
+    reduction = made.reduction_by(rung)
+    better = f", {reduction:.0%} less than full checkpoints" if reduction > 0 else ""
+    return f"{rung.name}, {rung.overhead_share:.2%}{better}"
+
+
+def _unavailable(made: Plan, better: Assessed) -> str:
+    return f"not in this version: {_in_short(made, better.rung)}. It would need {better.needs}"
+
+
+def _settings(made: Plan) -> FittedTable:
+    drawn = FittedTable("setting", "save every", "size", "overhead", "PLS", "but", optional=("size",))
     for each in made.alternatives:
         rung = each.rung
-        parts = rung.overheads
-        shares = (parts.save_s, parts.load_s, parts.lost_s, parts.reschedule_s, parts.parity_s, parts.total_s)
         drawn.add_row(
-            rung.name,
+            f"{rung.name} {_LACKING}" if each.needs else rung.name,
             _interval(rung.interval_s),
             size(int(rung.written_bytes)),
-            *(f"{part / made.workload.total_s:.2%}" for part in shares),
+            f"{rung.overhead_share:.2%}",
             f"{rung.expected_pls:.2g}" if rung.expected_pls else "-",
             "; ".join(each.objections),
-            style="bold" if rung is made.recommended else "dim" if each.objections else None,
+            style=_style(made, each),
         )
     return drawn
+
+
+def _times(made: Plan) -> FittedTable:
+    """Where the time of each alternative goes, as shares of the training."""
+    drawn = FittedTable("setting", "save", "load", "lost", "resched.", "parity", title="Overhead by cause")
+    for each in made.alternatives:
+        parts = each.rung.overheads
+        shares = (parts.save_s, parts.load_s, parts.lost_s, parts.reschedule_s, parts.parity_s)
+        cells = (f"{part / made.workload.total_s:.2%}" for part in shares)
+        drawn.add_row(each.rung.name, *cells, style=_style(made, each))
+    return drawn
+
+
+def _style(made: Plan, each: Assessed) -> str | None:
+    if each.rung is made.recommended:
+        return "bold"
+    return "dim" if each.objections or each.needs else None
 
 
 def _interval(interval_s: float | None) -> str:

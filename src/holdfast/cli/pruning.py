@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
-from holdfast.cli.common import StoreOptions, UrlArgument, opened, output
-from holdfast.cli.drawing import count, size, table
-from holdfast.policy import KeepBest, KeepEvery, KeepLast, KeepTagged, Retention, TimeToLive
+from holdfast.cli.common import JsonFlag, StoreOptions, UrlArgument, opened, output
+from holdfast.cli.drawing import count, print_json, size
+from holdfast.cli.tables import FittedTable
 from holdfast.types import Doubt
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
+    from holdfast.checkpoint.collect import Collected
     from holdfast.checkpoint.pruning import Verdict
+    from holdfast.policy import KeepBest, Retention
+    from holdfast.types import CheckpointInfo
 
 
 def prune(
@@ -35,12 +36,18 @@ def prune(
     ] = 10.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would go.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    json: JsonFlag = False,
     option: StoreOptions = None,
 ) -> None:
     """Drop the checkpoints that no rule keeps; the newest always stays, and what a kept one stands on."""
     retention = _retention(keep_last, keep_every, keep_best, keep_tagged, ttl_days)
+    if json and not (yes or dry_run):
+        raise typer.BadParameter("--json does not ask: add --yes or --dry-run")
     run = opened(url, option)
     verdicts = run.plan_prune(retention)
+    if json:
+        print_json(_as_json(verdicts, None if dry_run else run.prune(retention, grace_s=60 * grace_minutes)))
+        return
     output().print(_verdicts(verdicts))
     goes = [verdict.checkpoint for verdict in verdicts if not verdict.stays]
     output().print(f"{len(goes)} of {len(verdicts)} checkpoints go: {size(sum(info.size_bytes for info in goes))}")
@@ -59,6 +66,8 @@ def prune(
 def _retention(
     last: int | None, every: int | None, best: str | None, tagged: bool, ttl_days: float | None
 ) -> Retention:
+    from holdfast.policy import KeepEvery, KeepLast, KeepTagged, TimeToLive
+
     chosen: list[Retention] = []
     chosen += [KeepLast(last)] if last is not None else []
     chosen += [KeepEvery(every)] if every is not None else []
@@ -74,12 +83,22 @@ def _retention(
 
 
 def _best(text: str) -> KeepBest:
+    from holdfast.policy import KeepBest
+
     metric, _, mode = text.partition(":")
     return KeepBest(metric, mode=cast(Literal["max", "min"], mode or "max"))  # which checks both
 
 
-def _verdicts(verdicts: list[Verdict]) -> Table:
-    drawn = table("step", "term", "kind", "size", "verdict")
+def _as_json(verdicts: list[Verdict], done: tuple[list[CheckpointInfo], Collected] | None) -> dict[str, object]:
+    return {
+        "verdicts": verdicts,
+        "dropped": None if done is None else [info.id for info in done[0]],  # None: nothing was changed
+        "deleted": None if done is None else done[1],
+    }
+
+
+def _verdicts(verdicts: list[Verdict]) -> FittedTable:
+    drawn = FittedTable("step", "term", "kind", "size", "verdict", optional=("term",))
     for verdict in verdicts:
         info = verdict.checkpoint
         reason = f"stays: step {verdict.needed_by.step} stands on it" if verdict.needed_by else "stays"

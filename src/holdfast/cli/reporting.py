@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.common import StoreOptions, opened, output
-from holdfast.cli.drawing import size
+from holdfast.cli.common import JsonFlag, StoreOptions, opened, output
+from holdfast.cli.drawing import print_json, size
 
 
 def report(
@@ -17,6 +17,7 @@ def report(
     emulation: Annotated[
         Path | None, typer.Option("--emulation", metavar="FILE", help="Report on an emulation's result instead.")
     ] = None,
+    json: JsonFlag = False,
     option: StoreOptions = None,
 ) -> None:
     """Write one HTML page about a run: checkpoints, grid, recoveries, overhead. It needs no network to be read."""
@@ -24,7 +25,11 @@ def report(
         raise typer.BadParameter("give the URL of a run, or --emulation FILE")
     text = _of_run(url, option) if url is not None else _of_emulation(emulation)
     to.write_text(text, encoding="utf-8")
-    output().print(f"the report is in {to}, {size(to.stat().st_size)}", soft_wrap=True)
+    size_bytes = to.stat().st_size
+    if json:
+        print_json({"file": to, "size_bytes": size_bytes})
+    else:
+        output().print(f"the report is in {to}, {size(size_bytes)}", soft_wrap=True)
 
 
 def _of_run(url: str, option: list[str] | None) -> str:

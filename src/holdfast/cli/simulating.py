@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from holdfast.cli.common import errors, output
-from holdfast.cli.drawing import as_json, table
+from holdfast.cli.common import JsonFlag, errors, output
+from holdfast.cli.drawing import as_json, print_json
+from holdfast.cli.tables import FittedTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +52,7 @@ def simulate(
     to: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the JSON there, for holdfast report.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: JsonFlag = False,
 ) -> None:
     """Train a small model through emulated failures: what each way to recover costs in time and accuracy."""
     from holdfast.emulation import NAMES, Contest, ways
@@ -81,7 +81,7 @@ def simulate(
     if to is not None:
         to.write_text(as_json(found.to_dict()) + "\n", encoding="utf-8")
     if json:
-        typer.echo(as_json(found.to_dict()))
+        print_json(found.to_dict())
     else:
         _print(found)
 
@@ -139,6 +139,8 @@ def _one_thread() -> Iterator[None]:
 @contextmanager
 def _step_bar(steps: int) -> Iterator[Callable[[], None]]:
     """A bar of steps on standard error while the block runs; nothing where that is not a terminal."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
     console = errors()
     columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
@@ -150,20 +152,21 @@ def _print(found: EmulatedJob) -> None:
     runs = found.strategies[0].runs
     failures = sum(len(run.failures) for run in runs)
     output().print(f"{found.title}; failures in {len(runs)} training(s): {failures}")
-    drawn = table("strategy", "save every", "save", "load", "lost", "resched.", "overhead", "PLS", "AUC", "AUC drop")
-    for column in drawn.columns[1:]:
-        column.justify = "right"
+    results = FittedTable("strategy", "save every", "overhead", "PLS", "AUC", "AUC drop")
+    times = FittedTable("strategy", "save", "load", "lost", "resched.", title="Overhead by cause")
     for each in found.strategies:
-        drawn.add_row(*_cells(each, found.total_s))
-    output().print(drawn)
+        results.add_row(*_results(each, found.total_s))
+        spent = each.overheads
+        parts = (spent.save_s, spent.load_s, spent.lost_s, spent.reschedule_s)
+        times.add_row(each.name, *(f"{part_s / found.total_s:.2%}" for part_s in parts))
+    output().print(results)
+    output().print(times)
 
 
-def _cells(each: EmulatedStrategy, total_s: float) -> Iterator[str]:
-    spent = each.overheads
+def _results(each: EmulatedStrategy, total_s: float) -> Iterator[str]:
     falls_back = each.recovery.value == "full" != each.name
     yield f"{each.name} (recovers fully)" if falls_back else each.name
     yield "never" if each.interval_s is None else f"{each.interval_s / _HOUR_S:.3g} h"
-    for part_s in (spent.save_s, spent.load_s, spent.lost_s, spent.reschedule_s, spent.total_s):
-        yield f"{part_s / total_s:.2%}"
+    yield f"{each.overheads.total_s / total_s:.2%}"
     for name, digits in (("pls", 3), ("auc", 4), ("auc_drop", 5)):
         yield f"{each.mean(name):.{digits}f}"

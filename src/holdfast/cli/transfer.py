@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.common import StepOption, StoreOptions, UrlArgument, opened, output, parsed
-from holdfast.cli.drawing import label, progress_bar, size, table
+from holdfast.cli.common import JsonFlag, StepOption, StoreOptions, UrlArgument, opened, output, parsed
+from holdfast.cli.drawing import label, print_json, progress_bar, size
+from holdfast.cli.tables import FittedTable
+
+if TYPE_CHECKING:
+    from holdfast.checkpoint.importing import ImportReport
 
 
 def export(
@@ -16,13 +20,18 @@ def export(
     file: Annotated[Path, typer.Argument(help="A .safetensors file, or .pt for torch.save.", show_default=False)],
     step: StepOption = None,
     slots: Annotated[bool, typer.Option("--slots", help="Also the optimizer's state of each row.")] = False,
+    json: JsonFlag = False,
     option: StoreOptions = None,
 ) -> None:
     """Write a checkpoint's weights as one file, under their state_dict names."""
     run = opened(url, option)
     with progress_bar("exporting", run.summary(step).restore_bytes) as progress:
         info = run.export(file, step, slots=slots, progress=progress)
-    output().print(f"{label(info)} is in {file}, {size(file.stat().st_size)}", soft_wrap=True)
+    size_bytes = file.stat().st_size
+    if json:
+        print_json({"checkpoint": info, "file": file, "size_bytes": size_bytes})
+    else:
+        output().print(f"{label(info)} is in {file}, {size(size_bytes)}", soft_wrap=True)
 
 
 def import_(
@@ -33,6 +42,7 @@ def import_(
     ] = ["*emb*"],  # noqa: B006 - how typer is told a default
     step: Annotated[int, typer.Option("--step", help="The step that training goes on from.")] = 0,
     prefix: Annotated[str, typer.Option("--prefix", help="Take only names that begin so, without it.")] = "",
+    json: JsonFlag = False,
     option: StoreOptions = None,
 ) -> None:
     """Make the weights of another checkpoint the first baseline of an empty run."""
@@ -42,10 +52,21 @@ def import_(
         report = import_checkpoint(
             url, source, tables=table_pattern, step=step, prefix=prefix, options=parsed(option), progress=progress
         )
+    if json:
+        print_json({"checkpoint": report.info, **_names(report)})
+    else:
+        _print(report, url)
+
+
+def _names(report: ImportReport) -> dict[str, object]:
+    return {"tables": report.tables, "dense": report.dense, "skipped": report.skipped}
+
+
+def _print(report: ImportReport, url: str) -> None:
     output().print(f"tables: {', '.join(report.tables) or 'none'}", soft_wrap=True)
     output().print(f"dense: {', '.join(report.dense) or 'none'}", soft_wrap=True)
     if report.skipped:
-        drawn = table("left out", "because it")
+        drawn = FittedTable("left out", "because it")
         for name, reason in report.skipped.items():
             drawn.add_row(name, reason)
         output().print(drawn)

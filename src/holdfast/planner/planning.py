@@ -1,4 +1,8 @@
-"""From a workload and what its owner can bear to a recommended setting, with every alternative beside it."""
+"""From a workload and what its owner can bear to a recommended setting, with every alternative.
+
+Recommended is only what this version can do. Partial recovery and parity need embedding servers that fail one by one;
+here every rank holds the whole model. They are computed all the same, to show what such servers would save.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,13 @@ from holdfast.errors import ConfigurationError
 from holdfast.planner.deltas import stored_for
 from holdfast.planner.parity import Parity
 from holdfast.planner.pls import require_pls
+from holdfast.planner.recovery import Recovery
 from holdfast.planner.rungs import Rung, Workload, full_rung, parity_rung, partial_rung
 from holdfast.policy import Full, Grid, Intermittent
 from holdfast.policy.arguments import is_finite_number, require
 
 _PLS_TO_SHOW = 0.1  # CPR's own, for the comparison where none was allowed
+_SERVERS = "embedding servers that run as separate processes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,36 +59,54 @@ class Assessed:
     """An alternative and what speaks against it."""
 
     rung: Rung
-    objections: tuple[str, ...]
+    objections: tuple[str, ...]  # what it takes beyond the budget
+
+    @property
+    def needs(self) -> str | None:
+        """What it would need that this version does not have; None: nothing."""
+        splits_tables = self.rung.recovery is Recovery.PARTIAL or self.rung.parity is not None
+        return _SERVERS if splits_tables else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The alternatives, the least overhead first, and the best of those within the budget."""
+    """The alternatives, the least overhead first, and the best of those that this version can do within the budget."""
 
     workload: Workload
     budget: Budget
     alternatives: tuple[Assessed, ...]
     recommended: Rung
+    unavailable: Assessed | None  # within the budget and better, but this version lacks what it needs
 
     @property
     def reduction(self) -> float:
         """The share of the overhead of full checkpoints that the recommended setting avoids."""
+        return self.reduction_by(self.recommended)
+
+    def reduction_by(self, rung: Rung) -> float:
+        """The share of the overhead of full checkpoints that a setting avoids."""
         (full,) = (each.rung for each in self.alternatives if each.rung.name == "full")
-        return 1 - self.recommended.overhead_share / full.overhead_share if full.overhead_share < math.inf else 1.0
+        return 1 - rung.overhead_share / full.overhead_share if full.overhead_share < math.inf else 1.0
 
 
 def plan(work: Workload, budget: Budget = Budget(), *, parity: Parity | None = None) -> Plan:  # noqa: B008 - frozen
-    """Compare every rung and choose; raises where the budget allows none."""
+    """Compare every rung and choose; raises where the budget allows none that this version can do."""
     rungs = sorted(_rungs(work, budget, parity), key=lambda rung: rung.overhead_share)
     assessed = tuple(Assessed(rung=rung, objections=budget.objections(rung)) for rung in rungs)
-    allowed = [each.rung for each in assessed if not each.objections]
-    if not allowed:
+    allowed = [each for each in assessed if not each.objections]
+    available = [each.rung for each in allowed if each.needs is None]
+    if not available:
         raise ConfigurationError(_nothing_allowed(assessed))
     limit = budget.overhead_share
-    if limit is not None and allowed[0].overhead_share > limit:
-        raise ConfigurationError(_none_within(limit, allowed[0], assessed))
-    return Plan(workload=work, budget=budget, alternatives=assessed, recommended=allowed[0])
+    if limit is not None and available[0].overhead_share > limit:
+        raise ConfigurationError(_none_within(limit, available[0], assessed))
+    return Plan(
+        workload=work,
+        budget=budget,
+        alternatives=assessed,
+        recommended=available[0],
+        unavailable=allowed[0] if allowed[0].needs is not None else None,
+    )
 
 
 def _rungs(work: Workload, budget: Budget, parity: Parity | None) -> list[Rung]:
@@ -109,7 +133,8 @@ def _rungs(work: Workload, budget: Budget, parity: Parity | None) -> list[Rung]:
 
 
 def _nothing_allowed(assessed: tuple[Assessed, ...]) -> str:
-    closest = min(assessed, key=lambda each: (len(each.objections), each.rung.overhead_share))
+    available = (each for each in assessed if each.needs is None)
+    closest = min(available, key=lambda each: (len(each.objections), each.rung.overhead_share))
     return (
         f"no setting meets the budget; the closest is {closest.rung.name!r}, which {' and '.join(closest.objections)}: "
         "allow that, or raise the bandwidths"
@@ -117,9 +142,15 @@ def _nothing_allowed(assessed: tuple[Assessed, ...]) -> str:
 
 
 def _none_within(limit: float, closest: Rung, assessed: tuple[Assessed, ...]) -> str:
-    beyond = [each for each in assessed if each.objections and each.rung.overhead_share <= limit]
-    hint = f"; {beyond[0].rung.name!r} would, but it {' and '.join(beyond[0].objections)}" if beyond else ""
+    within = [each for each in assessed if each.rung.overhead_share <= limit]
+    within.sort(key=lambda each: (each.needs is not None, len(each.objections)))  # first what the user can allow
+    hint = f"; {within[0].rung.name!r} would, but it {' and '.join(_obstacles(within[0]))}" if within else ""
     return (
         f"no setting keeps the overhead within {limit:.2%}; the closest is {closest.name!r} "
         f"with {closest.overhead_share:.2%}{hint}"
     )
+
+
+def _obstacles(assessed: Assessed) -> list[str]:
+    lacking = [] if assessed.needs is None else [f"needs {assessed.needs}, which this version does not have"]
+    return [*assessed.objections, *lacking]
