@@ -30,7 +30,7 @@ from holdfast.checkpoint.assembly import Assembly
 from holdfast.checkpoint.crew import Progress
 from holdfast.checkpoint.partial import Recovered, Servers
 from holdfast.checkpoint.position import Position, SaveStats
-from holdfast.checkpoint.resume import position_of
+from holdfast.checkpoint.returning import position_of
 from holdfast.checkpoint.settings import Settings
 from holdfast.errors import ConfigurationError, RunError
 from holdfast.events import Happening, Recovery, SaveCommitted, SaveGivenUp, SnapshotTaken

@@ -13,7 +13,8 @@ from holdfast.checkpoint.chain import Chain
 from holdfast.checkpoint.channel import FrameChunk, TableSlice
 from holdfast.checkpoint.committer import Committer
 from holdfast.checkpoint.snapshot import FrameFiller
-from holdfast.checkpoint.table_copy import TableCopy, row_range
+from holdfast.checkpoint.table_copy import TableCopy
+from holdfast.checkpoint.tables import row_range
 from holdfast.checkpoint.writer import PartWriter
 from holdfast.format.catalog import Entry, Intent, Ref
 from holdfast.format.dtypes import code_of

@@ -46,7 +46,7 @@ from holdfast.checkpoint.grid.rearrange import Rearranger
 from holdfast.checkpoint.lease import HeldLease
 from holdfast.checkpoint.leftovers import Leftovers
 from holdfast.checkpoint.read import VerifiedReader
-from holdfast.checkpoint.state_digests import PieceDigest, read_digests
+from holdfast.checkpoint.state_digests import PieceDigest, digest_pieces
 from holdfast.checkpoint.threads import AgentThreads
 from holdfast.checkpoint.tidying import Tidying
 from holdfast.checkpoint.writer import PartWriter
@@ -318,7 +318,7 @@ class Agent:
         try:
             reader = VerifiedReader(self._store)
             own = [part for part in reader.parts(entry) if part.rank == self._config.rank == 0]
-            return read_digests(reader, own[0]) if own else []
+            return _read_digests(reader, own[0]) if own else []
         except HoldfastError:
             return []  # the trainer counts it as changed, and saves it once more
 
@@ -355,3 +355,12 @@ class Agent:
 
 def _failure(checkpoint: str, error: Exception, *, unknown: bool = False) -> Failed:
     return Failed(checkpoint=checkpoint, error=type(error).__name__, message=str(error) or repr(error), unknown=unknown)
+
+
+def _read_digests(reader: VerifiedReader, manifest: Manifest) -> list[PieceDigest]:
+    """Those of the state that one writer stored."""
+    digests: list[PieceDigest] = []
+    for chunk in manifest.state:
+        data = reader.chunk(manifest.bundles[chunk.place.bundle], chunk.place)
+        digests += digest_pieces(memoryview(data), chunk.pieces)
+    return digests

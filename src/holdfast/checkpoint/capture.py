@@ -16,8 +16,8 @@ from holdfast.checkpoint.channel import TableSlice
 from holdfast.checkpoint.recorded import encodable
 from holdfast.checkpoint.snapshot import FrameFiller
 from holdfast.checkpoint.state import TrainingState
-from holdfast.checkpoint.table_copy import TableCopy, row_range
-from holdfast.checkpoint.tables import Table
+from holdfast.checkpoint.table_copy import TableCopy
+from holdfast.checkpoint.tables import Table, row_range
 from holdfast.checkpoint.tracker import Tracker
 from holdfast.codec import Codec, Difference, to_json
 from holdfast.codec.choice import can_quantize, table_codecs, weight_codec

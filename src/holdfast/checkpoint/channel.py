@@ -16,6 +16,7 @@ from holdfast.checkpoint.framing import Recorded
 from holdfast.checkpoint.state_digests import PieceDigest
 from holdfast.format.manifest import Piece
 
+STATE = -1  # the table index of a frame chunk that holds pieces of state tensors
 _LENGTH = struct.Struct("<Q")
 _PATIENCE_S = 0.5
 

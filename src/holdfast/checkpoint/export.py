@@ -23,6 +23,7 @@ from holdfast.checkpoint.crew import Progress
 from holdfast.checkpoint.plan import TablePlan
 from holdfast.checkpoint.read import VerifiedReader
 from holdfast.checkpoint.restore import restore_rows
+from holdfast.checkpoint.tables import weight_name
 from holdfast.errors import ConfigurationError
 from holdfast.format.dtypes import code_of, itemsize, torch_dtype
 from holdfast.format.layout import padded
@@ -134,11 +135,6 @@ def _compare(a: Tensor, b: Tensor) -> tuple[int, float]:
 
 def _row_bits(rows: Tensor) -> Tensor:
     return rows.reshape(len(rows), math.prod(rows.shape[1:])).view(torch.uint8)
-
-
-def weight_name(table: str) -> str:
-    """A table's name in a state_dict."""
-    return table if table == "weight" or table.endswith(".weight") else f"{table}.weight"
 
 
 def _layout(

@@ -18,10 +18,10 @@ from holdfast.checkpoint.committer import Committer
 from holdfast.checkpoint.crew import Progress
 from holdfast.checkpoint.foreign import ForeignTensor, Selection, open_foreign, select
 from holdfast.checkpoint.lease import HeldLease
-from holdfast.checkpoint.resume import claim
 from holdfast.checkpoint.slot_names import WEIGHT
 from holdfast.checkpoint.snapshot import FrameFiller
 from holdfast.checkpoint.table_copy import TableCopy
+from holdfast.checkpoint.takeover import claim
 from holdfast.checkpoint.writer import PartWriter
 from holdfast.errors import ConfigurationError, RunError
 from holdfast.format.catalog import Intent, checkpoint_id

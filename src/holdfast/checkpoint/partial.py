@@ -22,8 +22,7 @@ from holdfast.checkpoint.planning import plan_tables
 from holdfast.checkpoint.priority import RowChooser
 from holdfast.checkpoint.read import VerifiedReader, leased, lineage
 from holdfast.checkpoint.slot_names import WEIGHT
-from holdfast.checkpoint.table_copy import row_range
-from holdfast.checkpoint.tables import Table
+from holdfast.checkpoint.tables import Table, row_range
 from holdfast.checkpoint.tracker import Tracker
 from holdfast.errors import CheckpointNotFound, ConfigurationError, DamagedData, ModelMismatch
 from holdfast.format.catalog import Entry

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from holdfast.checkpoint.selectors import Selector, selector
-from holdfast.checkpoint.table_copy import row_range
-from holdfast.checkpoint.tables import Table
+from holdfast.checkpoint.tables import Table, row_range
 from holdfast.checkpoint.tracker import Tracker
 from holdfast.policy.priority import Priority, largest
 from holdfast.types import TableSpec

@@ -1,43 +1,34 @@
-"""Takes a run over and brings a trainer back to its newest good checkpoint."""
+"""Writes a checkpoint into live tables, optimizers and extras."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from holdfast.checkpoint.agreement import Agreement
-from holdfast.checkpoint.chain import Chain, Head
-from holdfast.checkpoint.changes import go_back, take_over
+from holdfast.checkpoint.chain import Head
 from holdfast.checkpoint.crew import Progress
-from holdfast.checkpoint.fallback import Fallback
-from holdfast.checkpoint.lease import live_leases
 from holdfast.checkpoint.outlines import plan_checkpoint
 from holdfast.checkpoint.plan import TablePlan
-from holdfast.checkpoint.position import Position
-from holdfast.checkpoint.read import Parts, VerifiedReader, find_checkpoint, leased, lineage
+from holdfast.checkpoint.read import Parts, VerifiedReader, lineage
 from holdfast.checkpoint.restore import Targets, restore_rows
 from holdfast.checkpoint.saved_state import read_saved, shared_state
 from holdfast.checkpoint.state import RestoreReport, TrainingState
 from holdfast.checkpoint.tables import Table
 from holdfast.checkpoint.tracker import Tracker
-from holdfast.errors import CheckpointNotFound, ModelMismatch
+from holdfast.errors import ModelMismatch
 from holdfast.format.catalog import Entry
 from holdfast.format.document import parse
 from holdfast.format.dtypes import code_of
 from holdfast.format.state import JobState, RankState, SharedState
-from holdfast.printable import printable
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store
 from holdfast.types import CheckpointInfo, TableSpec
 
 logger = logging.getLogger("holdfast")
-
-_POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,88 +39,6 @@ class Restored:
     baseline: CheckpointInfo
     rank: RankState  # this rank's own
     job: JobState  # that of all ranks
-
-
-def await_writers(store: Store, *, timeout_s: float, runtime: Runtime = SYSTEM) -> None:
-    """Give a predecessor's agent the time to commit what its trainer had sealed; the term fences it otherwise."""
-    deadline_s = runtime.monotonic_s() + timeout_s
-    told = False
-    while leases := live_leases(store, "writer"):
-        if runtime.monotonic_s() > deadline_s:
-            logger.warning(
-                "no longer waiting for %s: it is fenced off and commits nothing more", printable(leases[0].holder)
-            )
-            return
-        if not told:
-            logger.warning("waiting for %s to finish the checkpoint it is writing", printable(leases[0].holder))
-            told = True
-        runtime.sleep(_POLL_S)
-
-
-def claim(chain: Chain) -> Head:
-    """Raise the run's term; creates the run if it is empty. A damaged newest catalog is skipped, and said so.
-
-    Only once an older one was read, and the newest could then still not be: the store works, and it is this catalog.
-    """
-    head = chain.head(skip_damaged=True)
-    if head is not None and head.damaged:
-        chain.look_anew()
-        head = chain.head(skip_damaged=True)
-    if head is not None and head.damaged:
-        logger.warning(
-            "%s cannot be read; going on from %s, what came after it is lost from view", head.damaged[0], head.ref.name
-        )
-    return chain.commit(take_over(), skip_damaged=True)
-
-
-@contextmanager
-def protected(store: Store, chain: Chain, head: Head, *, runtime: Runtime = SYSTEM) -> Iterator[Head]:
-    """Keep what the head lists from being deleted by others; gives the head anew, as of the lease."""
-    if not head.entries:
-        yield head
-        return
-    with leased(store, lambda: chain.head(skip_damaged=True) or head, lambda now: now.entries, runtime=runtime) as now:
-        yield now
-
-
-def restore_newest(
-    chain: Chain, head: Head, step: int | None, agreement: Agreement, attempt: Callable[[Head, Entry], Restored]
-) -> Restored | None:
-    """Restore the newest good live checkpoint (or that of ``step``); None where the run holds none.
-
-    What was ahead of the one restored becomes an abandoned timeline, and those of it suspect that could not be read.
-    """
-    candidates = _candidates(head, step)
-    if not candidates:
-        return None
-    found = Fallback(agreement, lambda entry: attempt(head, entry)).restore(candidates)
-    checkpoint = found.entry.info.id
-    if agreement.rank == 0 and (checkpoint != (head.catalog.head or checkpoint) or head.catalog.priority):
-        suspects = {entry.info.id for entry in found.failed if _is_complete(head, entry)}
-        chain.commit(go_back(checkpoint, term=head.catalog.term, store_s=chain.store_s, suspects=suspects))
-    return found.restored
-
-
-def _candidates(head: Head, step: int | None) -> list[Entry]:
-    """What may be resumed from, best first."""
-    candidates = [entry for entry in reversed(head.entries) if not entry.info.abandoned]
-    if step is None:
-        return candidates
-    wanted = find_checkpoint(head, step, where="the run")
-    if wanted.info.abandoned:
-        raise CheckpointNotFound(
-            f"the checkpoint of step {step} is on an abandoned timeline; open_run(...).restore() reads it"
-        )
-    return candidates[candidates.index(wanted) :]
-
-
-def _is_complete(head: Head, entry: Entry) -> bool:
-    """Whether the run lists all that a checkpoint stands on; one that it does not list all of cannot be kept."""
-    try:
-        lineage(head, entry.info.id)
-    except CheckpointNotFound:
-        return False
-    return True
 
 
 class ModelRestorer:
@@ -240,8 +149,3 @@ def _wholly_restored(targets: Sequence[tuple[TablePlan, Targets]]) -> list[Table
     Of all others the checkpoint holds columns that are not theirs: no delta may stand on it.
     """
     return [plan.spec for plan, written in targets if all(column.name in written for column in plan.spec.columns)]
-
-
-def position_of(restored: Restored, term: int) -> Position:
-    """Where saving goes on after a restore."""
-    return Position.restored(restored.info, restored.job, baseline=restored.baseline, term=term)

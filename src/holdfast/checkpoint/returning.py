@@ -5,23 +5,29 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from holdfast.checkpoint.agreement import Agreement
 from holdfast.checkpoint.chain import Chain, Head
+from holdfast.checkpoint.changes import go_back
 from holdfast.checkpoint.crew import Progress
+from holdfast.checkpoint.fallback import Fallback
 from holdfast.checkpoint.lease import announce_agent
-from holdfast.checkpoint.read import find_checkpoint
+from holdfast.checkpoint.position import Position
+from holdfast.checkpoint.read import find_checkpoint, leased, lineage
 from holdfast.checkpoint.reader import Reader
-from holdfast.checkpoint.resume import ModelRestorer, Restored, await_writers, claim, protected, restore_newest
+from holdfast.checkpoint.resume import ModelRestorer, Restored
 from holdfast.checkpoint.rng import restore_rng
 from holdfast.checkpoint.state import TrainingState
 from holdfast.checkpoint.tables import Table
+from holdfast.checkpoint.takeover import await_writers, claim
 from holdfast.checkpoint.tracker import Tracker
-from holdfast.errors import NotResumed, RunError
+from holdfast.errors import CheckpointNotFound, NotResumed, RunError
+from holdfast.format.catalog import Entry
 from holdfast.format.state import RankState
-from holdfast.runtime import Runtime
+from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store
 from holdfast.storage.reserve import keep_reserve
 
@@ -130,3 +136,58 @@ class Returning:
         """At resume and again when the loader's iterator exists, because making it draws random numbers."""
         if self._pending_rng is not None:
             restore_rng(self._pending_rng)
+
+
+@contextmanager
+def protected(store: Store, chain: Chain, head: Head, *, runtime: Runtime = SYSTEM) -> Iterator[Head]:
+    """Keep what the head lists from being deleted by others; gives the head anew, as of the lease."""
+    if not head.entries:
+        yield head
+        return
+    with leased(store, lambda: chain.head(skip_damaged=True) or head, lambda now: now.entries, runtime=runtime) as now:
+        yield now
+
+
+def restore_newest(
+    chain: Chain, head: Head, step: int | None, agreement: Agreement, attempt: Callable[[Head, Entry], Restored]
+) -> Restored | None:
+    """Restore the newest good live checkpoint (or that of ``step``); None where the run holds none.
+
+    What was ahead of the one restored becomes an abandoned timeline, and those of it suspect that could not be read.
+    """
+    candidates = _candidates(head, step)
+    if not candidates:
+        return None
+    found = Fallback(agreement, lambda entry: attempt(head, entry)).restore(candidates)
+    checkpoint = found.entry.info.id
+    if agreement.rank == 0 and (checkpoint != (head.catalog.head or checkpoint) or head.catalog.priority):
+        suspects = {entry.info.id for entry in found.failed if _is_complete(head, entry)}
+        chain.commit(go_back(checkpoint, term=head.catalog.term, store_s=chain.store_s, suspects=suspects))
+    return found.restored
+
+
+def _candidates(head: Head, step: int | None) -> list[Entry]:
+    """What may be resumed from, best first."""
+    candidates = [entry for entry in reversed(head.entries) if not entry.info.abandoned]
+    if step is None:
+        return candidates
+    wanted = find_checkpoint(head, step, where="the run")
+    if wanted.info.abandoned:
+        raise CheckpointNotFound(
+            f"the checkpoint of step {step} is on an abandoned timeline; open_run(...).restore() reads it"
+        )
+    return candidates[candidates.index(wanted) :]
+
+
+def _is_complete(head: Head, entry: Entry) -> bool:
+    """Whether the run lists all that a checkpoint stands on; one that it does not list all of cannot be kept."""
+    try:
+        lineage(head, entry.info.id)
+    except CheckpointNotFound:
+        return False
+    return True
+
+
+def position_of(restored: Restored, term: int) -> Position:
+    """Where saving goes on after a restore."""
+    return Position.restored(restored.info, restored.job, baseline=restored.baseline, term=term)

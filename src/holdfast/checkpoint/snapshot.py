@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from holdfast.checkpoint.buffer import FrameBuffer
-from holdfast.checkpoint.channel import FrameChunk
+from holdfast.checkpoint.channel import STATE, FrameChunk
 from holdfast.checkpoint.framing import frame_columns
 from holdfast.checkpoint.recorded import Encodable, RecordedRows, Window, encodable, frame_widths
 from holdfast.checkpoint.table_copy import TableCopy
-from holdfast.checkpoint.writer import STATE
 from holdfast.format.layout import IDS, chunk_bytes, ids_dtype, padded, rows_that_fit
 from holdfast.kernels.rows import Gather, gather_rows
 

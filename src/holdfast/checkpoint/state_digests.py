@@ -9,9 +9,8 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from holdfast.checkpoint.read import VerifiedReader
 from holdfast.format.layout import padded
-from holdfast.format.manifest import Manifest, Piece
+from holdfast.format.manifest import Piece
 
 
 class PieceDigest(NamedTuple):
@@ -35,12 +34,3 @@ def digest_pieces(data: memoryview, pieces: Iterable[Piece]) -> Iterator[PieceDi
         digest = digest_of(data[offset : offset + piece.length])
         yield PieceDigest(tensor=piece.tensor, start=piece.start, length=piece.length, digest=digest)
         offset += padded(piece.length)
-
-
-def read_digests(reader: VerifiedReader, manifest: Manifest) -> list[PieceDigest]:
-    """Those of the state that one writer stored."""
-    digests: list[PieceDigest] = []
-    for chunk in manifest.state:
-        data = reader.chunk(manifest.bundles[chunk.place.bundle], chunk.place)
-        digests += digest_pieces(memoryview(data), chunk.pieces)
-    return digests

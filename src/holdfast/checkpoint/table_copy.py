@@ -48,8 +48,3 @@ class TableCopy:
             return [(self.start + start, self.start + last) for start, last in ends]
         numbers = torch.tensor(ends, dtype=torch.int64).view(-1).to(self.ids.device)
         return [(first, last) for first, last in self.ids[numbers].view(-1, 2).tolist()]
-
-
-def row_range(rows: int, rank: int, world: int) -> tuple[int, int]:
-    """The contiguous share of a table's rows that a writer saves where every writer holds all of them."""
-    return rows * rank // world, rows * (rank + 1) // world

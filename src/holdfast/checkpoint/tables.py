@@ -212,3 +212,13 @@ def _put(named: dict[str, Any], name: str, value: Tensor) -> None:
 
 def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
+
+
+def row_range(rows: int, rank: int, world: int) -> tuple[int, int]:
+    """The contiguous share of a table's rows that a writer saves where every writer holds all of them."""
+    return rows * rank // world, rows * (rank + 1) // world
+
+
+def weight_name(table: str) -> str:
+    """A table's name in a state_dict."""
+    return table if table == "weight" or table.endswith(".weight") else f"{table}.weight"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.checkpoint.channel import FrameChunk, TableSlice
+from holdfast.checkpoint.channel import STATE, FrameChunk, TableSlice
 from holdfast.checkpoint.encoding import ChunkEncoder
 from holdfast.checkpoint.state_digests import PieceDigest, digest_pieces
 from holdfast.codec.chunk import stored_columns
@@ -31,8 +31,6 @@ from holdfast.format.manifest import (
 from holdfast.format.rows import chunk_ids
 from holdfast.storage import Store
 from holdfast.types import TableSpec
-
-STATE = -1  # the table index of a frame chunk that holds pieces of state tensors
 
 
 def row_members(

@@ -11,8 +11,7 @@ from torch.optim import Optimizer
 
 from holdfast.checkpoint.selectors import Selector, selector
 from holdfast.checkpoint.slot_names import WEIGHT
-from holdfast.checkpoint.table_copy import row_range
-from holdfast.checkpoint.tables import Table
+from holdfast.checkpoint.tables import Table, row_range
 from holdfast.errors import ConfigurationError
 from holdfast.policy.arguments import require_count
 from holdfast.policy.priority import Priority, largest
