@@ -11,7 +11,7 @@ torch.set_num_threads(1)  # tiny models: threads that wait for each other would 
 
 pytest.register_assert_rewrite("holdfast.testing.store_suite")
 
-from holdfast.checkpoint import second_look  # noqa: E402
+from holdfast.checkpoint.commit import second_look  # noqa: E402
 from holdfast.testing.server import S3Place, S3Server  # noqa: E402
 
 

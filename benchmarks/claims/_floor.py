@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from holdfast.checkpoint.columns import ColumnWriter, Scratch
-from holdfast.checkpoint.crew import WORKERS, Crew
+from holdfast.checkpoint.read.crew import WORKERS, Crew
+from holdfast.checkpoint.restore.columns import ColumnWriter, Scratch
 from holdfast.format.bundle import BLOCK_BYTES, Directory, blocks_of, checksums, verify_blocks
 from holdfast.format.dtypes import code_of
 

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from holdfast.checkpoint import lease
+from holdfast.checkpoint.commit import lease
 from holdfast.format.catalog import DATA_PREFIX
 from holdfast.storage import MemoryStore
 from holdfast.storage.base import Buffer

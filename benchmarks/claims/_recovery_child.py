@@ -22,12 +22,12 @@ from torch import Tensor
 import holdfast as hf
 from benchmarks.claims._floor import FlatFile
 from benchmarks.claims._trace import TABLE, Trace
-from holdfast.checkpoint.chain import Chain, Head
-from holdfast.checkpoint.outlines import plan_checkpoint
-from holdfast.checkpoint.plan import TablePlan
-from holdfast.checkpoint.read import VerifiedReader, leased, lineage
-from holdfast.checkpoint.restore import Targets, restore_rows
-from holdfast.checkpoint.tables import WEIGHT
+from holdfast.checkpoint.commit.chain import Chain, Head
+from holdfast.checkpoint.read.outlines import plan_checkpoint
+from holdfast.checkpoint.read.table_plan import TablePlan
+from holdfast.checkpoint.read.verified import VerifiedReader, leased, lineage
+from holdfast.checkpoint.restore.rows import Targets, restore_rows
+from holdfast.checkpoint.training.tables import WEIGHT
 from holdfast.storage import Store
 from holdfast.types import Kind
 

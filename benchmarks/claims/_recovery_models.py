@@ -26,11 +26,11 @@ from benchmarks.files import object_sizes
 from benchmarks.models import DLRM, PNN, DeepFM
 from benchmarks.report import Figure, Table
 from benchmarks.training import train_step
-from holdfast.checkpoint.chain import Chain
-from holdfast.checkpoint.outlines import plan_checkpoint
-from holdfast.checkpoint.read import VerifiedReader
-from holdfast.checkpoint.restore import Targets, restore_rows
-from holdfast.checkpoint.tables import WEIGHT, find_tables
+from holdfast.checkpoint.commit.chain import Chain
+from holdfast.checkpoint.read.outlines import plan_checkpoint
+from holdfast.checkpoint.read.verified import VerifiedReader
+from holdfast.checkpoint.restore.rows import Targets, restore_rows
+from holdfast.checkpoint.training.tables import WEIGHT, find_tables
 from holdfast.policy import Strategy
 
 MODELS: Mapping[str, Callable[[Sequence[int]], nn.Module]] = {"dlrm": DLRM, "deepfm": DeepFM, "pnn": PNN}

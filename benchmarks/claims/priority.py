@@ -24,8 +24,8 @@ from benchmarks.claims._emulation_trainer import DlrmTraining, Model
 from benchmarks.data.synthetic import ClickStream
 from benchmarks.report import Figure, Report, Table
 from benchmarks.training import build_dlrm, train_step
-from holdfast.checkpoint.selectors import Selector, selector
-from holdfast.checkpoint.tables import find_tables
+from holdfast.checkpoint.track.selectors import Selector, selector
+from holdfast.checkpoint.training.tables import find_tables
 from holdfast.policy.priority import Priority, largest
 
 POLICIES: Mapping[str, Priority] = {"scar": hf.SCAR(), "mfu": hf.MFU(), "ssu": hf.SSU()}

@@ -23,10 +23,10 @@ from benchmarks.data.schema import Batch
 from benchmarks.data.synthetic import ClickStream
 from benchmarks.report import Figure, Report, Table
 from benchmarks.training import Learner, build_dlrm, train_step
-from holdfast.checkpoint.reader import Reader
-from holdfast.checkpoint.tables import Table as EmbeddingTable
-from holdfast.checkpoint.tables import find_tables
-from holdfast.checkpoint.tracker import Tracker
+from holdfast.checkpoint.track.tracker import Tracker
+from holdfast.checkpoint.training.batches import Reader
+from holdfast.checkpoint.training.tables import Table as EmbeddingTable
+from holdfast.checkpoint.training.tables import find_tables
 from holdfast.types import Since
 
 DIM = 64

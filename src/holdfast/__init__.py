@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from holdfast.checkpoint.rowlocal import RowLocal as RowLocal
-    from holdfast.checkpoint.settings import Settings as Settings
+    from holdfast.checkpoint.track.row_local import RowLocal as RowLocal
+    from holdfast.checkpoint.trainer.settings import Settings as Settings
     from holdfast.errors import HoldfastError as HoldfastError
     from holdfast.errors import SaveFailed as SaveFailed
     from holdfast.errors import TakenOver as TakenOver
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "holdfast.checkpoint.rowlocal": ("RowLocal",),
-    "holdfast.checkpoint.settings": ("Settings",),
+    "holdfast.checkpoint.track.row_local": ("RowLocal",),
+    "holdfast.checkpoint.trainer.settings": ("Settings",),
     "holdfast.errors": ("HoldfastError", "SaveFailed", "TakenOver", "Terminated"),
     "holdfast.follower": ("Follower",),
     "holdfast.policy": (

@@ -13,11 +13,11 @@ from typing import ClassVar
 
 from torch import nn
 
-from holdfast.checkpoint.arguments import as_models
 from holdfast.checkpoint.follow.gate import Gate
 from holdfast.checkpoint.follow.targets import ServedModel
 from holdfast.checkpoint.follow.update import Lag, Update
 from holdfast.checkpoint.follow.updater import Updater
+from holdfast.checkpoint.trainer.arguments import as_models
 from holdfast.errors import ConfigurationError, HoldfastError, RunError
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store, open_store

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Mapping
 
-from holdfast.checkpoint.chain import Chain, Head
+from holdfast.checkpoint.commit.chain import Chain, Head
 from holdfast.errors import CheckpointNotFound
 from holdfast.storage import Store, open_store
 from holdfast.storage.retry import RetryingStore

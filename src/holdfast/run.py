@@ -15,38 +15,38 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from holdfast.checkpoint import importing
-from holdfast.checkpoint.arguments import Declared, as_models, as_optimizers
-from holdfast.checkpoint.chain import Chain, Head
-from holdfast.checkpoint.changes import Clocks, annotate, prune, settle_doubts
-from holdfast.checkpoint.collect import (
+from holdfast.checkpoint.commit.chain import Chain, Head
+from holdfast.checkpoint.commit.changes import Clocks, annotate, prune, settle_doubts
+from holdfast.checkpoint.commit.collect import (
     Collected,
     collect_catalogs,
     collect_dropped,
     collect_orphans,
     garbage_objects,
 )
-from holdfast.checkpoint.crew import Progress
-from holdfast.checkpoint.export import TableDifference, difference, export_file
-from holdfast.checkpoint.grid.picture import GridPicture, draw_grid
-from holdfast.checkpoint.history import read_history
-from holdfast.checkpoint.importing import ImportReport
-from holdfast.checkpoint.lookup import lookup_rows
-from holdfast.checkpoint.outlines import plan_checkpoint
-from holdfast.checkpoint.partial import newest_entries, plan_newest
-from holdfast.checkpoint.plan import RestorePlan, TablePlan
-from holdfast.checkpoint.pruning import Verdict, judge
-from holdfast.checkpoint.read import VerifiedReader, find_checkpoint, leased, lineage
-from holdfast.checkpoint.restore import read_state
-from holdfast.checkpoint.resume import ModelRestorer
-from holdfast.checkpoint.room import RoomMaker
-from holdfast.checkpoint.saved_state import read_saved, shared_state
-from holdfast.checkpoint.skeleton import read_skeleton
-from holdfast.checkpoint.state import TrainingState, dense_weights
-from holdfast.checkpoint.stored import StoredRows, stored_rows
-from holdfast.checkpoint.summary import RunSummary, all_leases, summarize
-from holdfast.checkpoint.tables import find_tables
-from holdfast.checkpoint.verify import Problem, Verification, verify_run
+from holdfast.checkpoint.commit.space import RoomMaker
+from holdfast.checkpoint.inspect.grid_picture import GridPicture, draw_grid
+from holdfast.checkpoint.inspect.history import read_history
+from holdfast.checkpoint.inspect.prune_preview import Verdict, judge
+from holdfast.checkpoint.inspect.skeleton import read_skeleton
+from holdfast.checkpoint.inspect.stored_precision import StoredRows, stored_rows
+from holdfast.checkpoint.inspect.summary import RunSummary, all_leases, summarize
+from holdfast.checkpoint.inspect.verify import Problem, Verification, verify_run
+from holdfast.checkpoint.read.crew import Progress
+from holdfast.checkpoint.read.outlines import plan_checkpoint
+from holdfast.checkpoint.read.table_plan import RestorePlan, TablePlan
+from holdfast.checkpoint.read.verified import VerifiedReader, find_checkpoint, leased, lineage
+from holdfast.checkpoint.restore.model import ModelRestorer
+from holdfast.checkpoint.restore.partial import newest_entries, plan_newest
+from holdfast.checkpoint.restore.row_lookup import lookup_rows
+from holdfast.checkpoint.restore.rows import read_state
+from holdfast.checkpoint.restore.saved_state import read_saved, shared_state
+from holdfast.checkpoint.trainer.arguments import Declared, as_models, as_optimizers
+from holdfast.checkpoint.training.state import TrainingState, dense_weights
+from holdfast.checkpoint.training.tables import find_tables
+from holdfast.checkpoint.transfer import importing
+from holdfast.checkpoint.transfer.export import TableDifference, difference, export_file
+from holdfast.checkpoint.transfer.importing import ImportReport
 from holdfast.errors import CheckpointNotFound, HoldfastError, RunError
 from holdfast.events import HistoryEvent
 from holdfast.format.catalog import Entry

@@ -14,8 +14,10 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from holdfast.checkpoint.agreement import find_agreement
-from holdfast.checkpoint.arguments import (
+from holdfast.checkpoint.ranks.agreement import find_agreement
+from holdfast.checkpoint.read.crew import Progress
+from holdfast.checkpoint.restore.partial import Recovered, Servers
+from holdfast.checkpoint.trainer.arguments import (
     Declared,
     Place,
     Training,
@@ -26,12 +28,10 @@ from holdfast.checkpoint.arguments import (
     as_row_local,
     require,
 )
-from holdfast.checkpoint.assembly import Assembly
-from holdfast.checkpoint.crew import Progress
-from holdfast.checkpoint.partial import Recovered, Servers
-from holdfast.checkpoint.position import Position, SaveStats
-from holdfast.checkpoint.returning import position_of
-from holdfast.checkpoint.settings import Settings
+from holdfast.checkpoint.trainer.assembly import Assembly
+from holdfast.checkpoint.trainer.position import Position, SaveStats
+from holdfast.checkpoint.trainer.resume import position_of
+from holdfast.checkpoint.trainer.settings import Settings
 from holdfast.errors import ConfigurationError, RunError
 from holdfast.events import Happening, Recovery, SaveCommitted, SaveGivenUp, SnapshotTaken
 from holdfast.hooks import EventQueue, Hooks

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).parents[2]))  # so that it runs from anywhere
 
 import holdfast as hf
-from holdfast.checkpoint.buffer import FrameBuffer
-from holdfast.checkpoint.channel import FrameChunk
-from holdfast.checkpoint.snapshot import FrameFiller, pin, unpin
-from holdfast.checkpoint.table_copy import TableCopy
+from holdfast.checkpoint.snapshot.frame_filler import FrameFiller, pin, unpin
+from holdfast.checkpoint.snapshot.table_copy import TableCopy
+from holdfast.checkpoint.wire.buffer import FrameBuffer
+from holdfast.checkpoint.wire.messages import FrameChunk
 from holdfast.codec import Codec
 from holdfast.codec.choice import table_codecs
 from holdfast.kernels.quantize import tensors

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from holdfast.checkpoint.tables import find_tables
-from holdfast.checkpoint.tracker import Tracker
+from holdfast.checkpoint.track.tracker import Tracker
+from holdfast.checkpoint.training.tables import find_tables
 from holdfast.types import Since
 from tests.checkpoint.tracker_cases import CASES, Case
 from tests.checkpoint.tracker_checks import Run, prove_no_row_is_missed

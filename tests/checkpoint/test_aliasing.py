@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 import holdfast as hf
-from holdfast.checkpoint.aliasing import require_memory_of_their_own
-from holdfast.checkpoint.tables import find_tables
+from holdfast.checkpoint.track.aliasing import require_memory_of_their_own
+from holdfast.checkpoint.training.tables import find_tables
 from holdfast.errors import ConfigurationError, HoldfastWarning
 from holdfast.storage import MemoryStore
 

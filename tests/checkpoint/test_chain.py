@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.checkpoint.chain import Chain, Change, Draft, Head
-from holdfast.checkpoint.changes import Clocks, add_checkpoint, add_priority, annotate, go_back, prune, take_over
-from holdfast.checkpoint.collect import collect_catalogs
+from holdfast.checkpoint.commit.chain import Chain, Change, Draft, Head
+from holdfast.checkpoint.commit.changes import Clocks, add_checkpoint, add_priority, annotate, go_back, prune, take_over
+from holdfast.checkpoint.commit.collect import collect_catalogs
 from holdfast.errors import DamagedData, RunError, SaveFailed, TakenOver
 from holdfast.format.catalog import (
     CATALOG_PREFIX,

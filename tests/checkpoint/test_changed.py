@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.checkpoint.changed import ChangedRows, ChangedShares, baseline_row_bytes, delta_row_bytes
+from holdfast.checkpoint.snapshot.changed import ChangedRows, ChangedShares, baseline_row_bytes, delta_row_bytes
 from holdfast.codec.choice import table_codecs, weight_codec
 from holdfast.types import ColumnSpec, TableSpec
 

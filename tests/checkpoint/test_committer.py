@@ -12,11 +12,11 @@ import pytest
 import torch
 
 import holdfast as hf
-from holdfast.checkpoint.buffer import PAGE
-from holdfast.checkpoint.chain import Chain, Head
-from holdfast.checkpoint.changes import take_over
-from holdfast.checkpoint.committer import Committer
-from holdfast.checkpoint.read import VerifiedReader
+from holdfast.checkpoint.commit.chain import Chain, Head
+from holdfast.checkpoint.commit.changes import take_over
+from holdfast.checkpoint.read.verified import VerifiedReader
+from holdfast.checkpoint.wire.buffer import PAGE
+from holdfast.checkpoint.write.committer import Committer
 from holdfast.errors import SaveFailed, TakenOver
 from holdfast.format.catalog import Entry, Intent, Ref, checkpoint_id, part_name
 from holdfast.format.manifest import Manifest

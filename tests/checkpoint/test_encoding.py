@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.checkpoint.channel import FrameChunk, TableSlice
-from holdfast.checkpoint.encoding import ChunkEncoder, KeyFrames
+from holdfast.checkpoint.wire.messages import FrameChunk, TableSlice
+from holdfast.checkpoint.write.chunk_encoder import ChunkEncoder, KeyFrames
 from holdfast.codec import Fitted, to_json
 from holdfast.errors import SaveFailed
 from holdfast.format.catalog import Intent

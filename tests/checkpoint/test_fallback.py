@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.fallback import Fallback, Found
+from holdfast.checkpoint.trainer.fallback import Fallback, Found
 from holdfast.errors import DamagedData, HoldfastError, RunError, StorageUnavailable
 from holdfast.format.catalog import Entry
 from tests.checkpoint.test_chain import entry

@@ -4,8 +4,8 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from holdfast.checkpoint.fingerprint import Fingerprint
-from holdfast.checkpoint.tables import Table
+from holdfast.checkpoint.track.fingerprint import Fingerprint
+from holdfast.checkpoint.training.tables import Table
 
 
 def adagrad_table() -> Table:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.checkpoint import chain as chain_module
-from holdfast.checkpoint.chain import Chain
-from holdfast.checkpoint.changes import Clocks, add_checkpoint, go_back, take_over
-from holdfast.checkpoint.collect import collect_catalogs
-from holdfast.checkpoint.history import read_history
+from holdfast.checkpoint.commit import chain as chain_module
+from holdfast.checkpoint.commit.chain import Chain
+from holdfast.checkpoint.commit.changes import Clocks, add_checkpoint, go_back, take_over
+from holdfast.checkpoint.commit.collect import collect_catalogs
+from holdfast.checkpoint.inspect.history import read_history
 from holdfast.events import Happening, HistoryEvent
 from holdfast.format.catalog import CATALOG_PREFIX, Entry, Ref
 from holdfast.policy import KeepAll

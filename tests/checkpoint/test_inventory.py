@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.checkpoint.inventory import Inventory
+from holdfast.checkpoint.commit.inventory import Inventory
 from holdfast.format.catalog import Entry, Garbage, Ref
 from holdfast.format.history import Delta
 from holdfast.types import CheckpointInfo, Kind

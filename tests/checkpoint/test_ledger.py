@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.checkpoint.ledger import Ledger
+from holdfast.checkpoint.training.ledger import Ledger
 
 
 def after(course: str) -> Ledger:

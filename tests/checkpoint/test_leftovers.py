@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import holdfast as hf
-from holdfast.checkpoint.chain import Chain
-from holdfast.checkpoint.changes import take_over
-from holdfast.checkpoint.collect import referenced_folders
-from holdfast.checkpoint.committer import Committer
-from holdfast.checkpoint.leftovers import Leftovers
+from holdfast.checkpoint.agent.leftovers import Leftovers
+from holdfast.checkpoint.commit.chain import Chain
+from holdfast.checkpoint.commit.changes import take_over
+from holdfast.checkpoint.commit.collect import referenced_folders
+from holdfast.checkpoint.write.committer import Committer
 from holdfast.errors import SaveFailed
 from holdfast.format.catalog import Record, Ref, checkpoint_id, record_name
 from holdfast.policy import Strategy

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from holdfast.checkpoint.marks import Marks
+from holdfast.checkpoint.track.row_sets import Marks
 from holdfast.kernels import sets
 from holdfast.types import Since
 

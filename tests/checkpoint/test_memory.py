@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint.memory import available_bytes
+from holdfast.checkpoint.wire.memory import available_bytes
 
 MiB = 2**20
 

@@ -12,17 +12,17 @@ import torch
 from torch import Tensor, nn
 
 import holdfast as hf
-from holdfast.checkpoint.batch import Batch
-from holdfast.checkpoint.bundle_files import Files
-from holdfast.checkpoint.columns import ColumnWriter
-from holdfast.checkpoint.crew import Crew
-from holdfast.checkpoint.outlines import plan_checkpoint
-from holdfast.checkpoint.pieces import Pieces
-from holdfast.checkpoint.plan import TablePlan
-from holdfast.checkpoint.planning import plan_tables
-from holdfast.checkpoint.read import VerifiedReader, lineage
-from holdfast.checkpoint.reads import Read
-from holdfast.checkpoint.restore import restore_rows
+from holdfast.checkpoint.read.chunk_reads import Read
+from holdfast.checkpoint.read.crew import Crew
+from holdfast.checkpoint.read.outlines import plan_checkpoint
+from holdfast.checkpoint.read.plan_builder import plan_tables
+from holdfast.checkpoint.read.table_plan import TablePlan
+from holdfast.checkpoint.read.verified import VerifiedReader, lineage
+from holdfast.checkpoint.restore.batch import Batch
+from holdfast.checkpoint.restore.bundle_files import Files
+from holdfast.checkpoint.restore.columns import ColumnWriter
+from holdfast.checkpoint.restore.native_rows import Pieces
+from holdfast.checkpoint.restore.rows import restore_rows
 from holdfast.errors import DamagedData
 from holdfast.storage.files import PosixFiles
 from holdfast.storage.local import LocalStore

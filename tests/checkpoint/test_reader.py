@@ -28,8 +28,8 @@ from torchdata.nodes import Loader, SamplerWrapper
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
-from holdfast.checkpoint.reader import Reader
-from holdfast.checkpoint.rng import capture_rng, restore_rng
+from holdfast.checkpoint.training.batches import Reader
+from holdfast.checkpoint.training.rng import capture_rng, restore_rng
 from holdfast.errors import HoldfastWarning, ReaderError
 from holdfast.format.tree import decode_tree, encode_tree
 

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import holdfast as hf
-from holdfast.checkpoint.buffer import PAGE, FrameBuffer
-from holdfast.checkpoint.channel import FrameChunk, TableSlice
-from holdfast.checkpoint.encoding import ChunkEncoder, KeyFrames
-from holdfast.checkpoint.snapshot import FrameFiller
-from holdfast.checkpoint.table_copy import TableCopy
+from holdfast.checkpoint.snapshot.frame_filler import FrameFiller
+from holdfast.checkpoint.snapshot.table_copy import TableCopy
+from holdfast.checkpoint.wire.buffer import PAGE, FrameBuffer
+from holdfast.checkpoint.wire.messages import FrameChunk, TableSlice
+from holdfast.checkpoint.write.chunk_encoder import ChunkEncoder, KeyFrames
 from holdfast.codec import Codec, to_json
 from holdfast.codec.choice import table_codecs
 from holdfast.codec.chunk import EncodedChunk, decode_column, dim_of, escapes_name, stored_columns

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast.checkpoint.rng import capture_rng, restore_rng
+from holdfast.checkpoint.training.rng import capture_rng, restore_rng
 from holdfast.errors import HoldfastWarning
 from holdfast.format.tree import decode_tree, encode_tree
 

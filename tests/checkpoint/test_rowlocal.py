@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn, optim
 
-from holdfast.checkpoint.rowlocal import why_not_row_local
+from holdfast.checkpoint.track.row_local import why_not_row_local
 
 WEIGHTS = [0.0, -0.0, 1.0, -1.5, 1e-40, -1e-45, 3e38, math.inf, -math.inf, math.nan]
 RATES = st.one_of(

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from holdfast.checkpoint.selectors import MfuSelector, ScarSelector, Selector, SsuSelector, selector
-from holdfast.checkpoint.tables import Table
+from holdfast.checkpoint.track.selectors import MfuSelector, ScarSelector, Selector, SsuSelector, selector
+from holdfast.checkpoint.training.tables import Table
 from holdfast.errors import ConfigurationError
 from holdfast.policy import MFU, SCAR, SSU, Priority, largest
 

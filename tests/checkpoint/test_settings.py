@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.settings import Settings
+from holdfast.checkpoint.trainer.settings import Settings
 from holdfast.errors import ConfigurationError
 
 

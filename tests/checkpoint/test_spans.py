@@ -7,11 +7,11 @@ from random import Random
 import pytest
 
 import holdfast as hf
-from holdfast.checkpoint.outlines import plan_checkpoint
-from holdfast.checkpoint.read import VerifiedReader
-from holdfast.checkpoint.reads import Read
-from holdfast.checkpoint.restore import restore_rows
-from holdfast.checkpoint.spans import spans_of
+from holdfast.checkpoint.read.chunk_reads import Read
+from holdfast.checkpoint.read.outlines import plan_checkpoint
+from holdfast.checkpoint.read.verified import VerifiedReader
+from holdfast.checkpoint.restore.rows import restore_rows
+from holdfast.checkpoint.restore.spans import spans_of
 from holdfast.format.layout import IDS
 from holdfast.run import Run
 from holdfast.storage import MemoryStore

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim.swa_utils import AveragedModel
 
-from holdfast.checkpoint.state import RestoreReport, TrainingState, dense_weights
-from holdfast.checkpoint.tables import find_tables
+from holdfast.checkpoint.training.state import RestoreReport, TrainingState, dense_weights
+from holdfast.checkpoint.training.tables import find_tables
 from holdfast.errors import ConfigurationError, ModelMismatch, UnsupportedState
 from holdfast.format.tree import EncodedTree, decode_tree, encode_tree
 from holdfast.types import ColumnSpec

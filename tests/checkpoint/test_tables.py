@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from holdfast.checkpoint.tables import Table, find_tables, stable_buffers, stable_parameters
+from holdfast.checkpoint.training.tables import Table, find_tables, stable_buffers, stable_parameters
 from holdfast.errors import ConfigurationError, UnsupportedState
 from holdfast.types import ColumnSpec, TableSpec
 

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.optim import optimizer as torch_optimizer
 
-from holdfast.checkpoint.tables import find_tables
-from holdfast.checkpoint.tracker import Tracker
+from holdfast.checkpoint.track.tracker import Tracker
+from holdfast.checkpoint.training.tables import find_tables
 from holdfast.errors import ConfigurationError, HoldfastWarning, ModelMismatch
 from holdfast.types import Since
 from tests.checkpoint.tracker_cases import CASES, Case

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from holdfast.checkpoint.tables import Table, find_tables
-from holdfast.checkpoint.tracker import Tracker
+from holdfast.checkpoint.track.tracker import Tracker
+from holdfast.checkpoint.training.tables import Table, find_tables
 from holdfast.types import Since
 from tests.checkpoint.tracker_cases import Case, Training
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import holdfast as hf
-from holdfast.checkpoint.lease import Lease
+from holdfast.checkpoint.commit.lease import Lease
 from holdfast.cli import app
 from tests.cli.command import holdfast
 from tests.tiny import Tiny, build, same, train_step

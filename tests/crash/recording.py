@@ -8,7 +8,7 @@ from random import Random
 from threading import Lock
 from typing import Any
 
-from holdfast.checkpoint.chain import Chain, Head
+from holdfast.checkpoint.commit.chain import Chain, Head
 from holdfast.runtime import Runtime
 from holdfast.storage import Buffer, LocalStore
 from holdfast.testing.disk import SimulatedDisk

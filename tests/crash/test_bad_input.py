@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.optim import Adam, Optimizer, SparseAdam
 
 import holdfast as hf
-from holdfast.checkpoint.lookup import lookup_rows
-from holdfast.checkpoint.plan import TablePlan
-from holdfast.checkpoint.read import VerifiedReader
-from holdfast.checkpoint.reads import Read
-from holdfast.checkpoint.restore import restore_rows
+from holdfast.checkpoint.read.chunk_reads import Read
+from holdfast.checkpoint.read.table_plan import TablePlan
+from holdfast.checkpoint.read.verified import VerifiedReader
+from holdfast.checkpoint.restore.row_lookup import lookup_rows
+from holdfast.checkpoint.restore.rows import restore_rows
 from holdfast.errors import ConfigurationError, ModelMismatch, UnsupportedState
 from holdfast.format.catalog import Intent
 from holdfast.format.outline import Outline

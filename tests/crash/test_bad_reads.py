@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import holdfast as hf
-from holdfast.checkpoint import second_look
+from holdfast.checkpoint.commit import second_look
 from holdfast.errors import AccessDenied, DamagedData, HoldfastError, RunError, StorageUnavailable, UnreadableData
 from holdfast.format.catalog import CATALOG_PREFIX, DATA_PREFIX
 from holdfast.run import Run

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import holdfast as hf
-from holdfast.checkpoint import pages
+from holdfast.checkpoint.commit import pages
 from holdfast.errors import CheckpointNotFound, DamagedData
 from holdfast.format.bundle import BLOCK_BYTES
 from holdfast.run import Run

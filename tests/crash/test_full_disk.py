@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import holdfast as hf
-from holdfast.checkpoint.lease import HeldLease
+from holdfast.checkpoint.commit.lease import HeldLease
 from holdfast.run import Run
 from holdfast.storage import LocalStore
 from holdfast.testing.disk import SimulatedDisk

@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 import holdfast as hf
-from holdfast.checkpoint import pages
+from holdfast.checkpoint.commit import pages
 from holdfast.errors import CheckpointNotFound, DamagedData
 from holdfast.format.bundle import BLOCK_BYTES
 from holdfast.format.catalog import Record, intent_name

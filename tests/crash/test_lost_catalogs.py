@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 import holdfast as hf
-from holdfast.checkpoint.chain import Chain
-from holdfast.checkpoint.changes import take_over
+from holdfast.checkpoint.commit.chain import Chain
+from holdfast.checkpoint.commit.changes import take_over
 from holdfast.errors import DamagedData
 from holdfast.format.catalog import CATALOG_PREFIX, checkpoint_id, intent_name
 from holdfast.run import Run

@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from holdfast.checkpoint import collect, pages
-from holdfast.checkpoint.chain import Chain, Head
-from holdfast.checkpoint.resume import ModelRestorer
-from holdfast.checkpoint.state import TrainingState
-from holdfast.checkpoint.tables import find_tables
+from holdfast.checkpoint.commit import collect, pages
+from holdfast.checkpoint.commit.chain import Chain, Head
+from holdfast.checkpoint.restore.model import ModelRestorer
+from holdfast.checkpoint.training.state import TrainingState
+from holdfast.checkpoint.training.tables import find_tables
 from holdfast.run import Run
 from holdfast.runtime import Runtime
 from holdfast.storage import LocalStore, Store

@@ -13,7 +13,7 @@ import typer
 
 import holdfast as hf
 from holdfast import errors
-from holdfast.checkpoint.position import SaveStats
+from holdfast.checkpoint.trainer.position import SaveStats
 from holdfast.cli import app
 from holdfast.events import TrainingEvent
 from tests.docs.pages import GUIDE, KINDS, ROOT, Section, anchors, guide_pages, links, sections

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, SparseAdam
 
-from holdfast.checkpoint.tables import Table, find_tables, row_range
+from holdfast.checkpoint.training.tables import Table, find_tables, row_range
 from holdfast.emulation import EmulatedServers
 from holdfast.errors import ConfigurationError
 from holdfast.policy.priority import MFU, SCAR, SSU, Priority

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.checkpoint.rng import capture_rng
+from holdfast.checkpoint.training.rng import capture_rng
 from holdfast.errors import DamagedData
 from holdfast.format.state import JobState, RankState, SavedState, SharedState, rows_tree, weights_only_tree
 from holdfast.format.tree import decode_tree, encode_tree

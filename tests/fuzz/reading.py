@@ -10,17 +10,17 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from holdfast.checkpoint.chain import Chain, Head
+from holdfast.checkpoint.commit.chain import Chain, Head
 from holdfast.checkpoint.follow.arena import Arena
 from holdfast.checkpoint.follow.keys import Keys
 from holdfast.checkpoint.follow.path import TableChanges
 from holdfast.checkpoint.follow.staging import stage_rows
-from holdfast.checkpoint.lookup import lookup_rows
-from holdfast.checkpoint.outlines import plan_checkpoint
-from holdfast.checkpoint.partial import newest_entries, plan_newest
-from holdfast.checkpoint.plan import RestorePlan, TablePlan
-from holdfast.checkpoint.read import VerifiedReader
-from holdfast.checkpoint.restore import read_state, restore_rows
+from holdfast.checkpoint.read.outlines import plan_checkpoint
+from holdfast.checkpoint.read.table_plan import RestorePlan, TablePlan
+from holdfast.checkpoint.read.verified import VerifiedReader
+from holdfast.checkpoint.restore.partial import newest_entries, plan_newest
+from holdfast.checkpoint.restore.row_lookup import lookup_rows
+from holdfast.checkpoint.restore.rows import read_state, restore_rows
 from holdfast.errors import HoldfastError, ModelMismatch
 from holdfast.format.dtypes import torch_dtype
 from holdfast.format.tree import encode_tree

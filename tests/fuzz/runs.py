@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.optim import Adagrad
 
 import holdfast as hf
-from holdfast.checkpoint.chain import Chain
-from holdfast.checkpoint.changes import take_over
+from holdfast.checkpoint.commit.chain import Chain
+from holdfast.checkpoint.commit.changes import take_over
 from holdfast.format.catalog import Intent, checkpoint_id
 from holdfast.format.state import JobState, RankState
 from holdfast.policy import Precision, Retention, Strategy

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.checkpoint.chain import Chain
-from holdfast.checkpoint.read import lineage
+from holdfast.checkpoint.commit.chain import Chain
+from holdfast.checkpoint.read.verified import lineage
 from holdfast.errors import DamagedData
 from holdfast.format.document import digest
 from holdfast.format.manifest import Manifest

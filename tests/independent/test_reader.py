@@ -17,9 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from holdfast.checkpoint.buffer import PAGE
-from holdfast.checkpoint.chain import Chain, Draft
-from holdfast.checkpoint.changes import go_back, take_over
+from holdfast.checkpoint.commit.chain import Chain, Draft
+from holdfast.checkpoint.commit.changes import go_back, take_over
+from holdfast.checkpoint.wire.buffer import PAGE
 from holdfast.format.bundle import BLOCK_BYTES
 from holdfast.format.catalog import Entry, Garbage, Intent, Ref, checkpoint_id
 from holdfast.format.state import JobState, RankState, SavedState, SharedState

@@ -8,14 +8,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from holdfast.checkpoint.buffer import PAGE, FrameBuffer
-from holdfast.checkpoint.chain import Chain
-from holdfast.checkpoint.channel import FrameChunk, TableSlice
-from holdfast.checkpoint.committer import Committer
-from holdfast.checkpoint.snapshot import FrameFiller
-from holdfast.checkpoint.table_copy import TableCopy
-from holdfast.checkpoint.tables import row_range
-from holdfast.checkpoint.writer import PartWriter
+from holdfast.checkpoint.commit.chain import Chain
+from holdfast.checkpoint.snapshot.frame_filler import FrameFiller
+from holdfast.checkpoint.snapshot.table_copy import TableCopy
+from holdfast.checkpoint.training.tables import row_range
+from holdfast.checkpoint.wire.buffer import PAGE, FrameBuffer
+from holdfast.checkpoint.wire.messages import FrameChunk, TableSlice
+from holdfast.checkpoint.write.committer import Committer
+from holdfast.checkpoint.write.part_writer import PartWriter
 from holdfast.format.catalog import Entry, Intent, Ref
 from holdfast.format.dtypes import code_of
 from holdfast.format.layout import row_bytes

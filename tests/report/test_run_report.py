@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 import holdfast as hf
-from holdfast.checkpoint.chain import Chain
-from holdfast.checkpoint.changes import take_over
+from holdfast.checkpoint.commit.chain import Chain
+from holdfast.checkpoint.commit.changes import take_over
 from holdfast.cli import app
 from holdfast.errors import ConfigurationError
 from holdfast.planner import PlsMeter

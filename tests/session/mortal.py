@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 import holdfast as hf
-from holdfast.checkpoint.buffer import FrameBuffer
-from holdfast.checkpoint.channel import Configure
-from holdfast.checkpoint.launch import AgentThread
+from holdfast.checkpoint.trainer.launcher import AgentThread
+from holdfast.checkpoint.wire.buffer import FrameBuffer
+from holdfast.checkpoint.wire.messages import Configure
 from holdfast.errors import CheckpointNotFound
 from holdfast.policy import Retention, SavePolicy, Strategy
 from holdfast.runtime import SYSTEM, Runtime
@@ -57,7 +57,7 @@ class MortalAgent(AgentThread):
 def mortal_agents() -> Iterator[None]:
     """Every agent on a thread is a mortal one meanwhile; all have ended when this returns."""
     MortalAgent.born.clear()
-    with patch("holdfast.checkpoint.launch.AgentThread", MortalAgent):
+    with patch("holdfast.checkpoint.trainer.launcher.AgentThread", MortalAgent):
         yield
         for agent in MortalAgent.born:
             assert agent.wait(20.0)

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import holdfast as hf
-from holdfast.checkpoint.launch import AgentProcess
+from holdfast.checkpoint.trainer.launcher import AgentProcess
 from holdfast.runtime import Runtime
 from holdfast.storage import LocalStore, MemoryStore, Store
 from holdfast.testing.faults import FaultyStore, Operation

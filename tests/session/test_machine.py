@@ -16,10 +16,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from torch import Tensor
 
 import holdfast as hf
-from holdfast.checkpoint.chain import Chain
-from holdfast.checkpoint.resume import ModelRestorer
-from holdfast.checkpoint.state import TrainingState
-from holdfast.checkpoint.tables import find_tables
+from holdfast.checkpoint.commit.chain import Chain
+from holdfast.checkpoint.restore.model import ModelRestorer
+from holdfast.checkpoint.training.state import TrainingState
+from holdfast.checkpoint.training.tables import find_tables
 from holdfast.errors import CheckpointNotFound, SaveFailed, TakenOver
 from holdfast.format.catalog import DATA_PREFIX
 from holdfast.policy import Retention, closure

@@ -18,10 +18,10 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from typer.testing import CliRunner
 
 import holdfast as hf
-from holdfast.checkpoint.lease import live_leases
-from holdfast.checkpoint.lookup import lookup_rows
-from holdfast.checkpoint.partial import Servers, newest_entries, plan_newest
-from holdfast.checkpoint.read import VerifiedReader, leased
+from holdfast.checkpoint.commit.lease import live_leases
+from holdfast.checkpoint.read.verified import VerifiedReader, leased
+from holdfast.checkpoint.restore.partial import Servers, newest_entries, plan_newest
+from holdfast.checkpoint.restore.row_lookup import lookup_rows
 from holdfast.cli import app
 from holdfast.errors import CheckpointNotFound, ConfigurationError, ModelMismatch, RunError
 from holdfast.format.catalog import Entry

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import holdfast as hf
-from holdfast.checkpoint.chain import Chain
-from holdfast.checkpoint.read import VerifiedReader
+from holdfast.checkpoint.commit.chain import Chain
+from holdfast.checkpoint.read.verified import VerifiedReader
 from holdfast.codec import Asymmetric, Fitted, Logarithmic
 from holdfast.format.catalog import Intent, intent_name
 from holdfast.format.manifest import EXACT

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import holdfast as hf
-from holdfast.checkpoint.chain import Chain, Draft
-from holdfast.checkpoint.changes import own
+from holdfast.checkpoint.commit.chain import Chain, Draft
+from holdfast.checkpoint.commit.changes import own
 from holdfast.errors import (
     CheckpointNotFound,
     ConfigurationError,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast.checkpoint import chain, lease, pages
+from holdfast.checkpoint.commit import chain, lease, pages
 from holdfast.format import bundle, catalog, layout, tree
 from tests.codec.page_examples import record
 from tests.spec.grid_life import grid_life

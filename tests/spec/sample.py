@@ -7,10 +7,10 @@ from itertools import count
 
 import torch
 
-from holdfast.checkpoint.buffer import PAGE
-from holdfast.checkpoint.chain import Chain
-from holdfast.checkpoint.changes import go_back, take_over
-from holdfast.checkpoint.lease import PREFIX, Lease
+from holdfast.checkpoint.commit.chain import Chain
+from holdfast.checkpoint.commit.changes import go_back, take_over
+from holdfast.checkpoint.commit.lease import PREFIX, Lease
+from holdfast.checkpoint.wire.buffer import PAGE
 from holdfast.format.catalog import Entry, Intent, checkpoint_id, history_name
 from holdfast.format.history import Delta, encode_page
 from holdfast.format.state import JobState, RankState, SavedState, SharedState

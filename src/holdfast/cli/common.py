@@ -19,7 +19,7 @@ from holdfast.errors import HoldfastError
 from holdfast.printable import printable_lines
 
 if TYPE_CHECKING:
-    from holdfast.checkpoint.chain import Head
+    from holdfast.checkpoint.commit.chain import Head
     from holdfast.run import Run
 
 FAILED = 1  # the command worked and what it looked at is not good
@@ -125,7 +125,7 @@ def _console(*, stderr: bool) -> Console:
 
 def newest(url: str, options: Sequence[str] | None) -> Head:
     """What the run at a URL lists; raises CheckpointNotFound where there is none. Needs no PyTorch."""
-    from holdfast.checkpoint.chain import Chain
+    from holdfast.checkpoint.commit.chain import Chain
     from holdfast.opening import open_patiently, read_head
 
     store = open_patiently(url, parsed(options))

@@ -59,9 +59,9 @@ class _Export:
     """A file that holds a run's newest weights."""
 
     def __init__(self, run: Run, path: Path) -> None:
-        from holdfast.checkpoint.export import require_safetensors
         from holdfast.checkpoint.follow.targets import LooseWeights
         from holdfast.checkpoint.follow.updater import Updater
+        from holdfast.checkpoint.transfer.export import require_safetensors
 
         require_safetensors(path)
         self.path = path
@@ -70,7 +70,7 @@ class _Export:
 
     def update(self) -> Update | None:
         """Bring the weights to the newest checkpoint, then replace the file."""
-        from holdfast.checkpoint.export import write_file
+        from holdfast.checkpoint.transfer.export import write_file
 
         update = self._updater.update()
         if update is not None:

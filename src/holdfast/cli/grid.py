@@ -12,7 +12,7 @@ from holdfast.cli.drawing import checkpoints, count, share, size
 from holdfast.cli.tables import FittedTable
 
 if TYPE_CHECKING:
-    from holdfast.checkpoint.grid.picture import Cohort, GridPicture
+    from holdfast.checkpoint.inspect.grid_picture import Cohort, GridPicture
 
 _SHADES = " ░▒▓█"
 _COLUMNS = 40  # of the picture, at most

@@ -17,9 +17,9 @@ from holdfast.cli.tables import FittedTable
 from holdfast.printable import printable
 
 if TYPE_CHECKING:
-    from holdfast.checkpoint.chain import Head
-    from holdfast.checkpoint.export import TableDifference
-    from holdfast.checkpoint.summary import RunSummary
+    from holdfast.checkpoint.commit.chain import Head
+    from holdfast.checkpoint.inspect.summary import RunSummary
+    from holdfast.checkpoint.transfer.export import TableDifference
     from holdfast.types import CheckpointInfo
 
 

@@ -14,8 +14,8 @@ from holdfast.cli.tables import FittedTable
 from holdfast.types import Doubt
 
 if TYPE_CHECKING:
-    from holdfast.checkpoint.collect import Collected
-    from holdfast.checkpoint.pruning import Verdict
+    from holdfast.checkpoint.commit.collect import Collected
+    from holdfast.checkpoint.inspect.prune_preview import Verdict
     from holdfast.policy import KeepBest, Retention
     from holdfast.types import CheckpointInfo
 

@@ -12,7 +12,7 @@ from holdfast.cli.tables import FittedTable
 from holdfast.types import CheckpointInfo, Doubt
 
 if TYPE_CHECKING:
-    from holdfast.checkpoint.verify import Problem
+    from holdfast.checkpoint.inspect.verify import Problem
 
 
 def verify(url: UrlArgument, json: JsonFlag = False, option: StoreOptions = None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from holdfast.checkpoint.tables import find_tables
+from holdfast.checkpoint.training.tables import find_tables
 from holdfast.emulation.servers import EmulatedServers
 from holdfast.emulation.training import Training
 from holdfast.errors import ConfigurationError

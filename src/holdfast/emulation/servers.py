@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from holdfast.checkpoint.selectors import Selector, selector
-from holdfast.checkpoint.slot_names import WEIGHT
-from holdfast.checkpoint.tables import Table, row_range
+from holdfast.checkpoint.track.selectors import Selector, selector
+from holdfast.checkpoint.training.slot_names import WEIGHT
+from holdfast.checkpoint.training.tables import Table, row_range
 from holdfast.errors import ConfigurationError
 from holdfast.policy.arguments import require_count
 from holdfast.policy.priority import Priority, largest

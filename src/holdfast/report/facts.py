@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
-from holdfast.checkpoint.chain import Head
-from holdfast.checkpoint.grid.picture import GridPicture
-from holdfast.checkpoint.stored import StoredRows
+from holdfast.checkpoint.commit.chain import Head
+from holdfast.checkpoint.inspect.grid_picture import GridPicture
+from holdfast.checkpoint.inspect.stored_precision import StoredRows
 from holdfast.errors import CheckpointNotFound, DamagedData
 from holdfast.events import HistoryEvent
 from holdfast.format.state import JobState, SavedState

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from holdfast.checkpoint.grid.picture import Cohort, GridPicture
+from holdfast.checkpoint.inspect.grid_picture import Cohort, GridPicture
 from holdfast.report import charts
 from holdfast.report.page import Chart, Section, Table
 from holdfast.report.words import count, how_many, percent, size

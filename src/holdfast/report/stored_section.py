@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.checkpoint.stored import StoredRows
+from holdfast.checkpoint.inspect.stored_precision import StoredRows
 from holdfast.report import charts
 from holdfast.report.page import Chart, Section, Table
 from holdfast.report.thinning import thinned

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.checkpoint.columns import as_tensor
-from holdfast.checkpoint.read import VerifiedReader
-from holdfast.checkpoint.restore import read_state
-from holdfast.checkpoint.saved_state import checked_state, shared_state
+from holdfast.checkpoint.read.verified import VerifiedReader
+from holdfast.checkpoint.restore.columns import as_tensor
+from holdfast.checkpoint.restore.rows import read_state
+from holdfast.checkpoint.restore.saved_state import checked_state, shared_state
 from holdfast.format.dtypes import torch_dtype
 from holdfast.format.layout import padded
 from holdfast.format.manifest import Manifest, Piece, StateChunk

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.checkpoint.chain import Head
+from holdfast.checkpoint.commit.chain import Head
 from holdfast.types import CheckpointInfo
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from holdfast.checkpoint.chain import Head
-from holdfast.checkpoint.plan import TablePlan
-from holdfast.checkpoint.read import lineage
-from holdfast.checkpoint.reads import Read
+from holdfast.checkpoint.commit.chain import Head
+from holdfast.checkpoint.read.chunk_reads import Read
+from holdfast.checkpoint.read.table_plan import TablePlan
+from holdfast.checkpoint.read.verified import lineage
 from holdfast.codec.chunk import escapes_name
 from holdfast.format.catalog import Entry
 from holdfast.format.layout import IDS

@@ -12,14 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from holdfast.checkpoint.columns import Ids, Scratch, as_tensor, decode_columns, read_columns, row_ids
-from holdfast.checkpoint.crew import WORKERS, Crew
 from holdfast.checkpoint.follow.arena import Arena
 from holdfast.checkpoint.follow.keys import Keys
 from holdfast.checkpoint.follow.path import TableChanges
-from holdfast.checkpoint.keyframe import require_key
-from holdfast.checkpoint.read import VerifiedReader
-from holdfast.checkpoint.reads import Read
+from holdfast.checkpoint.read.chunk_reads import Read
+from holdfast.checkpoint.read.crew import WORKERS, Crew
+from holdfast.checkpoint.read.key_frame import require_key
+from holdfast.checkpoint.read.verified import VerifiedReader
+from holdfast.checkpoint.restore.columns import Ids, Scratch, as_tensor, decode_columns, read_columns, row_ids
 from holdfast.codec.base import Rows
 from holdfast.format.dtypes import torch_dtype
 from holdfast.format.layout import IDS

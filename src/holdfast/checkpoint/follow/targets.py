@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from holdfast.checkpoint.state import TrainingState, dense_weights
-from holdfast.checkpoint.tables import find_tables, weight_name
+from holdfast.checkpoint.training.state import TrainingState, dense_weights
+from holdfast.checkpoint.training.tables import find_tables, weight_name
 from holdfast.errors import ModelMismatch
 from holdfast.format.dtypes import code_of, torch_dtype
 from holdfast.types import TableSpec

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from holdfast.checkpoint.chain import Chain, Head
+from holdfast.checkpoint.commit.chain import Chain, Head
 from holdfast.checkpoint.follow.arena import Arena
 from holdfast.checkpoint.follow.dense import DenseState, read_dense
 from holdfast.checkpoint.follow.gate import Gate
@@ -21,11 +21,11 @@ from holdfast.checkpoint.follow.path import Applied, Reload, TableChanges, behin
 from holdfast.checkpoint.follow.staging import StagedRows, stage_rows
 from holdfast.checkpoint.follow.targets import Target
 from holdfast.checkpoint.follow.update import Lag, Update
-from holdfast.checkpoint.outlines import find_parts
-from holdfast.checkpoint.plan import TablePlan
-from holdfast.checkpoint.planning import Part, plan_tables
-from holdfast.checkpoint.read import VerifiedReader, leased, lineage
-from holdfast.checkpoint.restore import restore_rows
+from holdfast.checkpoint.read.outlines import find_parts
+from holdfast.checkpoint.read.plan_builder import Part, plan_tables
+from holdfast.checkpoint.read.table_plan import TablePlan
+from holdfast.checkpoint.read.verified import VerifiedReader, leased, lineage
+from holdfast.checkpoint.restore.rows import restore_rows
 from holdfast.errors import (
     CheckpointNotFound,
     ConfigurationError,

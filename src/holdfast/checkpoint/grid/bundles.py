@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from holdfast.checkpoint.grid.index import ChunkKey
 from holdfast.checkpoint.grid.split import Records
-from holdfast.checkpoint.writer import row_members
+from holdfast.checkpoint.write.part_writer import row_members
 from holdfast.format.bundle import Directory, Member, build_head, checksums, read_directory
 from holdfast.format.document import digest
 from holdfast.format.manifest import ALIVE, BundleRef, Manifest, Place, RowsChunk, StateChunk, TablePart

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from holdfast.checkpoint.chunk_ids import checked_ids
 from holdfast.checkpoint.grid.bundles import Placed, bundle_names, chunks_of, rebuild, replacing_in
 from holdfast.checkpoint.grid.index import ChunkKey, Holding, Ids, TableIndex
 from holdfast.checkpoint.grid.outlining import Original
 from holdfast.checkpoint.grid.round import Rebuilt, Round, is_shared
-from holdfast.checkpoint.read import VerifiedReader
+from holdfast.checkpoint.read.chunk_ids import checked_ids
+from holdfast.checkpoint.read.verified import VerifiedReader
 from holdfast.codec.chunk import record_bytes
 from holdfast.format.catalog import Entry, Ref
 from holdfast.format.manifest import Manifest, TablePart

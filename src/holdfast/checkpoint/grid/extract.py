@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from holdfast.checkpoint.chunk_ids import checked_ids
 from holdfast.checkpoint.grid.bundles import Moved, Placed, chunks_of, replacing_in
 from holdfast.checkpoint.grid.cohorts import CohortBundle, CohortPart, Cohorts
 from holdfast.checkpoint.grid.index import Holding
 from holdfast.checkpoint.grid.split import Records, add_labels, known_labels, split
 from holdfast.checkpoint.grid.stats import GridStats
-from holdfast.checkpoint.read import VerifiedReader
+from holdfast.checkpoint.read.chunk_ids import checked_ids
+from holdfast.checkpoint.read.verified import VerifiedReader
 from holdfast.format.manifest import TablePart
 from holdfast.runtime import Runtime
 

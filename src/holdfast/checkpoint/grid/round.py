@@ -6,8 +6,8 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 
-from holdfast.checkpoint.chain import Chain, Head
-from holdfast.checkpoint.changes import Clocks, Rearranged, RecordMoved, own, rearrange
+from holdfast.checkpoint.commit.chain import Chain, Head
+from holdfast.checkpoint.commit.changes import Clocks, Rearranged, RecordMoved, own, rearrange
 from holdfast.checkpoint.grid.bundles import Moved, Placed, put_bundle
 from holdfast.checkpoint.grid.index import ChunkKey
 from holdfast.errors import CheckpointNotFound, StorageError

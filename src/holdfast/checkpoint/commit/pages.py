@@ -1,0 +1,94 @@
+"""History pages: where a run's list goes when it grows too long for a catalog.
+
+A catalog says little itself; when that is too much, it moves to a page, which takes in those before it that are not
+much larger. So a run of n commits has at most about log n pages, and writes what a commit said about log n times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import takewhile
+
+from holdfast.checkpoint.commit.inventory import Inventory
+from holdfast.checkpoint.commit.second_look import SecondLook
+from holdfast.errors import DamagedData
+from holdfast.format.catalog import Page, Ref, history_name
+from holdfast.format.document import digest, parse
+from holdfast.format.history import Delta, decode_page, encode_page
+from holdfast.runtime import SYSTEM, Runtime
+from holdfast.storage import Store
+from holdfast.storage.reserve import put_small
+
+_INLINE_ITEMS = 32  # that a catalog says itself, at most
+_MERGE_RATIO = 2  # a new page takes in those before it that are at most so many times as large
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryPage:
+    """A page with what it says, and what the run lists after it."""
+
+    page: Page
+    delta: Delta
+    inventory: Inventory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paginated:
+    """The pages of a catalog, and what it says itself."""
+
+    pages: tuple[HistoryPage, ...]
+    inline: Delta
+
+
+class Pages:
+    """Reads and writes the pages of one run. A page never changes, so one that is known is not read again."""
+
+    def __init__(self, store: Store, *, runtime: Runtime = SYSTEM) -> None:
+        self._store = store
+        self._runtime = runtime
+        self._look = SecondLook(store, runtime)
+
+    def read(self, named: Sequence[Page], known: Sequence[HistoryPage]) -> tuple[HistoryPage, ...]:
+        """The pages that a catalog names; ``known`` are those of another catalog, the same up to where they part."""
+        shared = takewhile(lambda pair: pair[0] == pair[1].page, zip(named, known, strict=False))
+        pages = [each for _, each in shared]
+        for page in named[len(pages) :]:
+            delta = self._look(page.ref.name, partial(self._get, page))
+            pages.append(HistoryPage(page=page, delta=delta, inventory=listed(pages, delta, name=page.ref.name)))
+        return tuple(pages)
+
+    def place(self, pages: tuple[HistoryPage, ...], inline: Delta, inventory: Inventory, number: int) -> Paginated:
+        """Move what catalog ``number`` would say itself to a page, if it is too much for it."""
+        if inline.items <= _INLINE_ITEMS:
+            return Paginated(pages=pages, inline=inline)
+        while pages and pages[-1].page.items <= _MERGE_RATIO * inline.items:
+            inline = pages[-1].delta.then(inline)
+            pages = pages[:-1]
+        if inline.items:
+            pages += (HistoryPage(page=self._put(inline, number), delta=inline, inventory=inventory),)
+        return Paginated(pages=pages, inline=Delta())
+
+    def _get(self, page: Page) -> Delta:
+        name = page.ref.name
+        data = self._store.get(name)
+        if digest(data) != page.ref.digest:
+            raise DamagedData(name, "does not match the digest in its catalog")
+        delta = decode_page(data, name=name, verified=True)
+        if delta.items != page.items:
+            raise DamagedData(name, f"says {delta.items} things, but its catalog {page.items}")
+        return delta
+
+    def _put(self, delta: Delta, number: int) -> Page:
+        """A page for catalog ``number``; its name tells collection when nobody can come to refer to it."""
+        data = encode_page(delta)
+        name = history_name(number, self._runtime.token())
+        put_small(self._store, name, data)
+        return Page(ref=Ref(name=name, size_bytes=len(data), digest=digest(data)), items=delta.items)
+
+
+def listed(pages: Sequence[HistoryPage], delta: Delta, *, name: str) -> Inventory:
+    """What a run lists by these pages and then by a delta, that of the object ``name``."""
+    before = pages[-1].inventory if pages else Inventory()
+    return parse(name, lambda: before.after(delta))

@@ -1,0 +1,64 @@
+"""How precisely a checkpoint's rows are stored: by which codec, in how many bytes, with which loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from holdfast.checkpoint.read.verified import Parts
+from holdfast.codec import Codec, Difference, Exact
+from holdfast.codec.chunk import codecs_of
+from holdfast.codec.quantized import Quantized
+from holdfast.format.manifest import RowsChunk
+from holdfast.types import CheckpointInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRows:
+    """The rows of a table that one checkpoint wrote with one codec."""
+
+    checkpoint: CheckpointInfo
+    table: str
+    codec: str  # of the weights, in words
+    rows: int
+    size_bytes: int
+    loss: float  # mean distance (l2) of a stored weight row from the one that was saved
+
+
+def stored_rows(infos: Sequence[CheckpointInfo], history: Sequence[Parts]) -> tuple[StoredRows, ...]:
+    """What every checkpoint of a lineage wrote, with its manifests beside it."""
+    return tuple(each for info, parts in zip(infos, history, strict=True) for each in _of_checkpoint(info, parts))
+
+
+def _of_checkpoint(info: CheckpointInfo, parts: Parts) -> Iterator[StoredRows]:
+    groups: dict[tuple[str, str], list[RowsChunk]] = {}
+    for manifest in parts:
+        for part in manifest.tables:
+            for chunk in part.chunks:
+                key = part.spec.name, codec_words(chunk.codec, part.spec.columns[0].name)
+                groups.setdefault(key, []).append(chunk)
+    for (table, codec), chunks in groups.items():
+        rows = sum(chunk.rows for chunk in chunks)
+        yield StoredRows(
+            checkpoint=info,
+            table=table,
+            codec=codec,
+            rows=rows,
+            size_bytes=sum(chunk.place.length for chunk in chunks),
+            loss=math.fsum(chunk.loss * chunk.rows for chunk in chunks) / max(1, rows),
+        )
+
+
+def codec_words(text: str, column: str) -> str:
+    """The codec of a column in words, from a chunk's text for all of its columns."""
+    codecs = codecs_of(text)
+    return "exact" if codecs is None or column not in codecs else _words(codecs[column])
+
+
+def _words(codec: Codec | Difference) -> str:
+    if isinstance(codec, Difference):
+        return f"{_words(codec.inner)}, from the baseline"
+    if isinstance(codec, Quantized):
+        return f"{codec.bits} bits ({codec.name.replace('_', ' ')})"
+    return "exact" if isinstance(codec, Exact) else codec.name

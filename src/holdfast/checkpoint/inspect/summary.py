@@ -1,0 +1,158 @@
+"""A run and one of its checkpoints at a glance: what a person looks for before touching either."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from holdfast.checkpoint.commit.chain import Head
+from holdfast.checkpoint.commit.lease import Lease, live_leases
+from holdfast.checkpoint.inspect.skeleton import read_skeleton
+from holdfast.checkpoint.inspect.stored_precision import StoredRows, stored_rows
+from holdfast.checkpoint.read.verified import Parts, VerifiedReader, lineage
+from holdfast.checkpoint.restore.saved_state import checked_state, shared_state
+from holdfast.errors import DamagedData
+from holdfast.format.catalog import Entry, Garbage
+from holdfast.format.layout import row_bytes
+from holdfast.storage import ObjectInfo, Store
+from holdfast.types import CheckpointInfo, TableSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSummary:
+    """A table, and how much of it the checkpoint itself holds."""
+
+    spec: TableSpec
+    size_bytes: int  # of all its row records
+    rows_written: int
+    stored: str = "exact"  # how the weights of those rows are encoded, in words
+    loss: float = 0.0  # mean distance (l2) of such a row from the one that was saved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartSummary:
+    """What one writer stored."""
+
+    rank: int
+    bundles: int
+    rows_written: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """A run as its newest readable catalog states it, and one checkpoint in full."""
+
+    url: str
+    run: str
+    catalog: int  # its number
+    term: int
+    writer: str
+    reason: str
+    committed_s: float  # the writer's clock
+    damaged: tuple[str, ...]  # newer catalogs that cannot be read
+    head: str | None  # the checkpoint that training stands on
+    checkpoints: int
+    abandoned: int
+    kept_bytes: int
+    priority_saves: int  # of rows since the newest checkpoint
+    priority_bytes: int
+    garbage: tuple[Garbage, ...]
+    garbage_objects: int
+    garbage_bytes: int
+    leases: tuple[Lease, ...]
+    checkpoint: CheckpointInfo
+    lineage: tuple[CheckpointInfo, ...]  # what its rows stand on, baseline first, itself last
+    restore_bytes: int  # what a restore may have to read
+    tables: tuple[TableSummary, ...]
+    parts: tuple[PartSummary, ...]
+    pls: float | None  # the portion of lost samples when the checkpoint was taken; None where nobody metered it
+    pls_budget: float | None
+
+
+def all_leases(store: Store) -> tuple[Lease, ...]:
+    """Who reads or writes the run just now."""
+    return tuple(lease for kind in ("writer", "reader") for lease in live_leases(store, kind))
+
+
+def summarize(
+    url: str,
+    reader: VerifiedReader,
+    head: Head,
+    entry: Entry,
+    *,
+    leases: tuple[Lease, ...] = (),
+    waiting: Sequence[ObjectInfo] = (),
+) -> RunSummary:
+    """Read the checkpoint's manifests, no rows; ``leases`` are those of others, ``waiting`` the garbage's objects."""
+    catalog = head.catalog
+    infos = [each.info for each in head.entries]
+    chain = tuple(each.info for each in lineage(head, entry.info.id))
+    parts = reader.parts(entry)
+    meter = _meter(reader, parts)
+    return RunSummary(
+        url=url,
+        run=catalog.run,
+        catalog=catalog.number,
+        term=catalog.term,
+        writer=catalog.writer,
+        reason=catalog.reason,
+        committed_s=catalog.created_s,
+        damaged=head.damaged,
+        head=catalog.head,
+        checkpoints=len(infos),
+        abandoned=sum(info.abandoned for info in infos),
+        kept_bytes=_size_bytes(infos),
+        priority_saves=len(catalog.priority),
+        priority_bytes=_size_bytes([each.info for each in catalog.priority]),
+        garbage=head.garbage,
+        garbage_objects=len(waiting),
+        garbage_bytes=sum(info.size_bytes for info in waiting),
+        leases=leases,
+        checkpoint=entry.info,
+        lineage=chain,
+        restore_bytes=_size_bytes(chain),
+        tables=_tables(entry.info, parts),
+        parts=_parts(parts),
+        pls=meter.get("pls"),
+        pls_budget=meter.get("budget"),
+    )
+
+
+def _meter(reader: VerifiedReader, parts: Parts) -> Mapping[str, float | None]:
+    """The meter of lost samples; empty where there is none. What is damaged is for a verification to tell."""
+    try:
+        first = checked_state(read_skeleton(reader, parts[0]), parts[0])
+        return shared_state(first, parts[0]).job.pls or {}
+    except DamagedData:
+        return {}
+
+
+def _size_bytes(infos: Sequence[CheckpointInfo]) -> int:
+    return sum(info.size_bytes for info in infos)
+
+
+def _tables(info: CheckpointInfo, parts: Parts) -> tuple[TableSummary, ...]:
+    specs = {table.spec.name: table.spec for part in parts for table in part.tables}
+    stored = stored_rows([info], [parts])
+    return tuple(_table(spec, [each for each in stored if each.table == name]) for name, spec in specs.items())
+
+
+def _table(spec: TableSpec, stored: Sequence[StoredRows]) -> TableSummary:
+    rows = sum(each.rows for each in stored)
+    return TableSummary(
+        spec=spec,
+        size_bytes=spec.rows * row_bytes(spec.columns),
+        rows_written=rows,
+        stored=" and ".join(dict.fromkeys(each.codec for each in stored)) or "exact",
+        loss=sum(each.loss * each.rows for each in stored) / max(1, rows),
+    )
+
+
+def _parts(parts: Parts) -> tuple[PartSummary, ...]:
+    return tuple(
+        PartSummary(
+            rank=part.rank, bundles=len(part.bundles), rows_written=part.rows_written, size_bytes=part.size_bytes
+        )
+        for part in parts
+    )

@@ -1,0 +1,218 @@
+"""Reads every byte of a run, compares it with the checksum or digest that names it, and what is said with what is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+
+from holdfast.checkpoint.commit.chain import Chain, Head
+from holdfast.checkpoint.commit.second_look import SecondLook
+from holdfast.checkpoint.inspect.verify_outline import check_outline
+from holdfast.checkpoint.inspect.verify_standing import Standing, check_replaced, tips
+from holdfast.checkpoint.read.chunk_ids import checked_ids
+from holdfast.checkpoint.read.crew import WORKERS, Progress
+from holdfast.checkpoint.read.verified import Parts, VerifiedReader, lineage
+from holdfast.checkpoint.restore.saved_state import read_saved
+from holdfast.codec.chunk import codecs_of, dim_of, stored_columns
+from holdfast.errors import DamagedData, ObjectNotFound
+from holdfast.format.catalog import (
+    CATALOG_PREFIX,
+    HISTORY_PREFIX,
+    Catalog,
+    Entry,
+    Intent,
+    intent_name,
+)
+from holdfast.format.history import decode_page
+from holdfast.format.manifest import BundleRef, Manifest, RowsChunk
+from holdfast.runtime import SYSTEM, Runtime
+from holdfast.storage import Store
+from holdfast.types import ColumnSpec, Doubt
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """A damaged or missing object and the checkpoint it belongs to (None: a catalog or a history page)."""
+
+    checkpoint: str | None
+    object_name: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What was found: each damaged object once, and which checkpoints a restore would read damage of."""
+
+    problems: tuple[Problem, ...]
+    whole: frozenset[str]  # checkpoints whose own objects are as they were written
+    damaged: frozenset[str]
+
+    def verdicts(self, head: Head) -> dict[str, Doubt | None]:
+        """What is to become of each suspect checkpoint: None to clear it.
+
+        Where not one checkpoint is whole the store may be at fault, and none is condemned.
+        """
+        suspects = [entry.info.id for entry in head.entries if entry.info.doubt is Doubt.SUSPECT]
+        stands_on = {each: {entry.info.id for entry in lineage(head, each)} for each in suspects}
+        condemned = {each: Doubt.CONDEMNED for each in suspects if self.whole and stands_on[each] & self.damaged}
+        cleared = {each: None for each in suspects if stands_on[each] <= self.whole}
+        return {**condemned, **cleared}
+
+
+def verify_run(
+    store: Store, chain: Chain, *, progress: Progress | None = None, runtime: Runtime = SYSTEM
+) -> Verification:
+    """Every problem in every kept checkpoint and in the catalogs, older ones too: they are what a run falls back on."""
+    reader, look = VerifiedReader(store, runtime=runtime), SecondLook(store, runtime)
+    problems = {problem.object_name: problem for problem in _verify_chain(store, look, runtime)}
+    damaged, entries = set(), _entries(chain)
+    known: dict[str, Parts] = {}  # of those that are as they were written
+    with ThreadPoolExecutor(WORKERS, thread_name_prefix="holdfast-verify") as pool:
+        for entry in entries:
+            found = list(_verify_checkpoint(reader, pool, entry, known, progress))
+            damaged |= {entry.info.id} if found else set()
+            for problem in (*_verify_intent(store, look, entry), *found):
+                problems.setdefault(problem.object_name, problem)
+    head = _head(chain)
+    for problem in _verify_together(reader, head, known, runtime) if head else ():
+        damaged |= {problem.checkpoint} if problem.checkpoint else set()
+        problems.setdefault(problem.object_name, problem)
+    whole = {entry.info.id for entry in entries} - damaged
+    return Verification(problems=tuple(problems.values()), whole=frozenset(whole), damaged=frozenset(damaged))
+
+
+def _entries(chain: Chain) -> tuple[Entry, ...]:
+    head = _head(chain)
+    return (*head.entries, *head.catalog.priority) if head else ()
+
+
+def _head(chain: Chain) -> Head | None:
+    try:
+        return chain.head(skip_damaged=True)
+    except DamagedData:  # no catalog at all can be read: told already, each by its name
+        return None
+
+
+def _verify_chain(store: Store, look: SecondLook, runtime: Runtime) -> Iterator[Problem]:
+    """Each catalog and history page by itself, then the newest catalog with the pages it names."""
+    for info in store.list(CATALOG_PREFIX):
+        yield from _check(None, partial(_decode, store, look, Catalog.decode, info.name), optional=True)
+    for info in store.list(HISTORY_PREFIX):
+        yield from _check(None, partial(_decode, store, look, decode_page, info.name), optional=True)
+    yield from _check(None, Chain(store, runtime=runtime).head)
+
+
+def _verify_together(
+    reader: VerifiedReader, head: Head, known: Mapping[str, Parts], runtime: Runtime
+) -> Iterator[Problem]:
+    """What checkpoints say of each other, and outlines of checkpoints."""
+    if head.catalog.head is not None and head.catalog.head not in head.by_id:
+        yield Problem(checkpoint=None, object_name=head.ref.name, what=f"lacks its head, {head.catalog.head}")
+    standing = Standing(reader, head, known)
+    for entry in head.entries:
+        yield from _check(entry.info.id, partial(standing.check, entry))
+    yield from _check(None, standing.check_priority)
+    for entry in tips(head):
+        yield from _check(entry.info.id, partial(check_replaced, reader, head, entry, known))
+    for each in head.catalog.outlines:
+        fresh = VerifiedReader(reader.store, runtime=runtime)
+        yield from _check(None, partial(check_outline, reader, fresh, head, each, known))
+
+
+def _verify_intent(store: Store, look: SecondLook, entry: Entry) -> Iterator[Problem]:
+    """Which no restore needs."""
+    name = intent_name(entry.info.id)
+    intents: list[Intent] = []
+    yield from _check(entry.info.id, lambda: intents.append(_decode(store, look, Intent.decode, name)))
+    for intent in intents:
+        info = entry.info
+        said = (intent.checkpoint, intent.step, intent.term, intent.kind, intent.parent, intent.base)
+        if said != (info.id, info.step, info.term, info.kind, info.parent, info.base):
+            yield Problem(checkpoint=info.id, object_name=name, what="does not say what the catalog says of its save")
+
+
+def _verify_checkpoint(
+    reader: VerifiedReader, pool: Executor, entry: Entry, known: dict[str, Parts], progress: Progress | None
+) -> Iterator[Problem]:
+    """Its own objects. Where they are as they were written, its parts become ``known``."""
+    checkpoint = entry.info.id
+    parts: list[Manifest] = []
+    yield from _check(checkpoint, lambda: parts.extend(reader.parts(entry)))
+    is_whole = bool(parts)
+    for manifest in parts:
+        reads = _reads(reader, manifest)
+        checks = pool.map(partial(_unless_bad, checkpoint, set()), reads)
+        for read, problems in zip(reads, checks, strict=True):
+            yield from problems
+            is_whole = is_whole and not problems
+            if progress and not problems:
+                progress(read.size_bytes)
+    if is_whole:
+        known[checkpoint] = tuple(parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    """Something to read, and the object it lies in."""
+
+    object_name: str
+    size_bytes: int
+    act: Callable[[], object]
+
+
+def _unless_bad(checkpoint: str, bad: set[str], read: _Read) -> list[Problem]:
+    """The problem with what is read, if its object is not known as ``bad`` already: a bad read takes its time."""
+    if read.object_name in bad:
+        return []
+    found = list(_check(checkpoint, read.act))
+    bad |= {problem.object_name for problem in found}
+    return found
+
+
+def _reads(reader: VerifiedReader, manifest: Manifest) -> list[_Read]:
+    """What to read of a part: the bundles' heads, the chunks, and the state tree as a whole."""
+    bundles = manifest.bundles
+    reads = [_Read(object_name=b.name, size_bytes=0, act=partial(reader.directory, b)) for b in bundles]
+    for table in manifest.tables:
+        for chunk in table.chunks:
+            act = partial(_check_rows, reader, bundles[chunk.place.bundle], table.spec.columns, chunk)
+            reads.append(_Read(object_name=bundles[chunk.place.bundle].name, size_bytes=chunk.place.length, act=act))
+    state_bytes = sum(chunk.place.length for chunk in manifest.state)
+    state = partial(read_saved, reader, manifest)
+    return [*reads, _Read(object_name=manifest.checkpoint, size_bytes=state_bytes, act=state)]
+
+
+def _check_rows(reader: VerifiedReader, bundle: BundleRef, specs: tuple[ColumnSpec, ...], chunk: RowsChunk) -> None:
+    """Read all of a chunk; its ids must be its rows, and of its records so many escaped as it says."""
+    data = reader.chunk(bundle, chunk.place)
+    checked_ids(chunk, data, name=bundle.name)
+    codecs = codecs_of(chunk.codec)
+    if codecs is None:
+        return
+    placed = {each.name: each for each in stored_columns(specs, chunk.rows, chunk.ids, chunk.codec, chunk.escapes)}
+    for spec, kept in zip(specs, chunk.escapes, strict=True):
+        column, codec = placed[spec.name], codecs[spec.name]
+        records = np.frombuffer(data[column.offset : column.offset + column.length], dtype=np.uint8)
+        flags = codec.escaped(records.reshape(chunk.rows, -1), dim_of(spec), spec.dtype)
+        if int(np.count_nonzero(flags)) != kept:
+            raise DamagedData(bundle.name, f"has {np.count_nonzero(flags)} escapes of {spec.name}, not {kept}")
+
+
+def _decode(store: Store, look: SecondLook, decode: Callable[..., T], name: str) -> T:
+    return look(name, lambda: decode(store.get(name), name=name))
+
+
+def _check(checkpoint: str | None, read: Callable[[], object], *, optional: bool = False) -> Iterator[Problem]:
+    """The problem with an object, if reading it shows one; an ``optional`` one may be collected meanwhile."""
+    try:
+        read()
+    except DamagedData as error:
+        if not (optional and isinstance(error.__cause__, ObjectNotFound)):
+            yield Problem(checkpoint=checkpoint, object_name=error.object_name, what=error.what)

@@ -1,0 +1,1 @@
+"""Puts saved rows and state back into live tensors."""

@@ -1,0 +1,56 @@
+"""Reads of one table that belong together, and what becomes of their records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.checkpoint.read.chunk_reads import Numbers, Reads
+from holdfast.checkpoint.restore.columns import ColumnWriter, Ids
+from holdfast.types import TableSpec
+
+
+class WrittenOnce:
+    """The rows of a table that were written, to know that none was twice: a byte for each of the table's."""
+
+    def __init__(self, rows: int) -> None:
+        self.marks = np.zeros(rows, dtype=np.bool_)
+        self._counts: list[int] = []  # which several threads make longer
+
+    def add(self, ids: Ids) -> None:
+        """These rows are written."""
+        self.marks[ids] = True
+        self.count(len(ids))
+
+    def count(self, rows: int) -> None:
+        """So many rows are written that others have marked."""
+        self._counts.append(rows)
+
+    @property
+    def holds(self) -> bool:
+        """Whether no row was written twice."""
+        return int(np.count_nonzero(self.marks)) == sum(self._counts)
+
+
+class Batch(NamedTuple):
+    """Reads of one table and where their records go; of contested ones those that no later generation replaces.
+
+    ``groups`` are worked on one after another, lowest number first.
+    """
+
+    spec: TableSpec
+    reads: Reads
+    groups: Numbers  # of each read
+    writers: Mapping[str, ColumnWriter]
+    newest: NDArray[np.unsignedinteger] | None = None
+    ids_out: Ids | None = None  # where the row ids of all reads shall go, too, one read's behind another's
+    once: WrittenOnce | None = None  # told of each row that is written
+    ids_alone: bool = False  # nothing is written, and all that is read is kept for later
+
+    @property
+    def starts(self) -> Numbers:
+        """Where in ``ids_out`` each read's ids begin; one number more says where the last one's end."""
+        return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(self.reads.rows)])

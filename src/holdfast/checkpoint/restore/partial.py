@@ -1,0 +1,242 @@
+"""Partial recovery: brings lost parts of the tables back from the newest rows saved, and leaves the rest alone (CPR).
+
+In one process the parts are those of emulated servers: each holds a contiguous range of the rows of every table.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from holdfast.checkpoint.commit.chain import Chain, Head
+from holdfast.checkpoint.read.crew import Progress
+from holdfast.checkpoint.read.outlines import find_parts
+from holdfast.checkpoint.read.plan_builder import plan_tables
+from holdfast.checkpoint.read.table_plan import TablePlan
+from holdfast.checkpoint.read.verified import VerifiedReader, leased, lineage
+from holdfast.checkpoint.restore.row_lookup import lookup_rows
+from holdfast.checkpoint.track.chooser import RowChooser
+from holdfast.checkpoint.track.tracker import Tracker
+from holdfast.checkpoint.training.slot_names import WEIGHT
+from holdfast.checkpoint.training.tables import Table, row_range
+from holdfast.errors import CheckpointNotFound, ConfigurationError, DamagedData, ModelMismatch
+from holdfast.format.catalog import Entry
+from holdfast.format.layout import row_bytes
+from holdfast.policy.arguments import require_count
+from holdfast.runtime import SYSTEM, Runtime
+from holdfast.storage import Store
+
+logger = logging.getLogger("holdfast")
+
+_PIECE_BYTES = 32 << 20  # of rows that are read at a time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Servers:
+    """Some of the servers that hold the tables between them."""
+
+    numbers: tuple[int, ...]
+    of: int
+
+    def __post_init__(self) -> None:
+        require_count(self, "of", self.of)
+        known = set(self.numbers) <= set(range(self.of)) and len(set(self.numbers)) == len(self.numbers)
+        if not known or not self.numbers:
+            raise ConfigurationError(
+                f"servers {list(self.numbers)} of {self.of}: give at least one, each once, from 0 to {self.of - 1}"
+            )
+
+    @property
+    def share(self) -> float:
+        """Of all servers."""
+        return len(self.numbers) / self.of
+
+    def ranges(self, rows: int) -> list[tuple[int, int]]:
+        """What they hold of a table with so many rows; none where it has fewer rows than there are servers."""
+        ranges = (row_range(rows, number, self.of) for number in sorted(self.numbers))
+        return [(start, stop) for start, stop in ranges if start < stop]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """What a partial recovery brought back."""
+
+    checkpoint_step: int  # of the checkpoint that rows came from, at the oldest
+    newest_step: int  # of the newest rows saved
+    rows: int
+    size_bytes: int
+    pls: float | None = None  # the portion of lost samples, this recovery's included; None where nobody meters it
+
+
+def newest_entries(head: Head) -> tuple[Entry, ...]:
+    """What the newest rows lie in, oldest first: the last checkpoint's lineage, then the priority saves on it."""
+    if head.catalog.head is None:
+        raise CheckpointNotFound("there is no checkpoint to bring rows back from yet")
+    return (*lineage(head, head.catalog.head), *head.catalog.priority)
+
+
+def plan_newest(reader: VerifiedReader, head: Head, entries: Sequence[Entry]) -> dict[str, TablePlan]:
+    """Where the newest row of each kind is: priority saves are further generations on top of a checkpoint's."""
+    return plan_tables(find_parts(reader, head, entries))
+
+
+class PartRecovery:
+    """Loses and recovers parts of a trainer's tables."""
+
+    def __init__(
+        self,
+        store: Store,
+        chain: Chain,
+        tables: Sequence[Table],
+        tracker: Tracker,
+        chooser: RowChooser | None,
+        *,
+        runtime: Runtime = SYSTEM,
+    ) -> None:
+        self._store = store
+        self._chain = chain
+        self._tables = tables
+        self._tracker = tracker
+        self._chooser = chooser
+        self._runtime = runtime
+
+    def recover(self, lost: Servers, *, progress: Progress | None = None) -> Recovered:
+        """Bring back what the servers held. No save may be under way."""
+        self._require_rows(lost)
+        with leased(self._store, self._head, newest_entries, runtime=self._runtime) as head, self._writing(lost):
+            reader = VerifiedReader(self._store, runtime=self._runtime)
+            restorer = PartialRestorer(reader, self._tables, fresh_slots=self._fresh_slots(head), progress=progress)
+            return restorer.restore(head, lost)
+
+    def lose(self, lost: Servers) -> None:
+        """For emulation: NaN takes the place of what the servers hold, so that a row that stays away is seen."""
+        self._require_rows(lost)
+        with self._writing(lost):
+            for table in self._tables:
+                for tensor in row_tensors(table).values():
+                    for start, stop in lost.ranges(table.rows):
+                        tensor[start:stop] = float("nan") if tensor.is_floating_point() else 0
+
+    def _require_rows(self, lost: Servers) -> None:
+        """Refuse servers that hold nothing: whoever names them expects rows to come back."""
+        if any(lost.ranges(table.rows) for table in self._tables):
+            return
+        largest = max(self._tables, key=lambda table: table.rows, default=None)
+        if largest is None:
+            raise ConfigurationError("nothing can be lost or recovered: the model has no embedding table; see tables=")
+        raise ConfigurationError(
+            f"servers {list(lost.numbers)} of {lost.of} hold no row of any table (the largest, {largest.name}, has "
+            f"{largest.rows:,} rows): nothing is lost or recovered. Pass as of= how many servers share the tables"
+        )
+
+    def _fresh_slots(self, head: Head) -> frozenset[str]:
+        """Tables whose slots in the checkpoint are those of an optimizer before; priority saves have ours."""
+        if head.catalog.priority:
+            return frozenset()
+        return frozenset(table.name for table in self._tables if self._tracker.stored(table.name) is None)
+
+    def _head(self) -> Head:
+        head = self._chain.head()
+        if head is None:
+            raise CheckpointNotFound(f"{self._store.url} holds no checkpoint to bring rows back from")
+        return head
+
+    @contextmanager
+    def _writing(self, lost: Servers) -> Iterator[None]:
+        """Rows are written here, not by training: they count as changed, but not as used."""
+        try:
+            with self._tracker.suspended():
+                yield
+        finally:
+            for table in self._tables:
+                for start, stop in lost.ranges(table.rows):
+                    self._tracker.mark(table.name, torch.arange(start, stop, device=table.parameter.device))
+                    if self._chooser is not None:
+                        self._chooser.forget(table.name, start, stop)
+
+
+class PartialRestorer:
+    """Writes lost rows, weights and slots, into live tables."""
+
+    def __init__(
+        self,
+        reader: VerifiedReader,
+        tables: Sequence[Table],
+        *,
+        fresh_slots: Set[str] = frozenset(),
+        progress: Progress | None = None,
+    ) -> None:
+        self._reader = reader
+        self._fresh_slots = fresh_slots  # tables whose saved slots are not theirs
+        self._tables = {table.name: table for table in tables}
+        self._progress = progress
+
+    def restore(self, head: Head, servers: Servers) -> Recovered:
+        """Bring back what the servers held. A priority save that is damaged is passed over, with those after it."""
+        entries = newest_entries(head)
+        oldest = len(entries) - len(head.catalog.priority)
+        for count in range(len(entries), oldest, -1):
+            try:
+                return self._restore(head, entries[:count], oldest, servers)
+            except DamagedData as error:
+                logger.warning("rows saved at step %d are damaged (%s)", entries[count - 1].info.step, error)
+        return self._restore(head, entries[:oldest], oldest, servers)
+
+    def _restore(self, head: Head, entries: Sequence[Entry], oldest: int, servers: Servers) -> Recovered:
+        plans = plan_newest(self._reader, head, entries)
+        self._check(plans)
+        rows = size_bytes = 0
+        for name, table in self._tables.items():
+            for start, stop in servers.ranges(table.rows):
+                self._restore_range(table, plans[name], start, stop)
+                rows += stop - start
+                size_bytes += (stop - start) * row_bytes(plans[name].spec.columns)
+        return Recovered(
+            checkpoint_step=entries[oldest - 1].info.step,
+            newest_step=entries[-1].info.step,
+            rows=rows,
+            size_bytes=size_bytes,
+        )
+
+    def _check(self, plans: Mapping[str, TablePlan]) -> None:
+        for name, table in self._tables.items():
+            if name not in plans:
+                raise ModelMismatch(f"the last checkpoint holds no table {name!r}; save again before a part is lost")
+            stored = (plans[name].spec.rows, *plans[name].spec.columns[0].row_shape)
+            if stored != tuple(table.parameter.shape):
+                raise ModelMismatch(
+                    f"table {name} is stored with shape {stored} and the model has {tuple(table.parameter.shape)}"
+                )
+
+    def _restore_range(self, table: Table, plan: TablePlan, start: int, stop: int) -> None:
+        for low, high in _pieces(plan, start, stop):
+            found = lookup_rows(self._reader, _within(plan, low, high), torch.arange(low, high))
+            for name, live in row_tensors(table).items():
+                if name in found and (name == WEIGHT or table.name not in self._fresh_slots):
+                    live[low:high].copy_(found[name])
+                else:
+                    live[low:high] = 0  # this optimizer had no such slot yet when the rows were saved
+            if self._progress is not None:
+                self._progress(sum(values.nbytes for values in found.values()))
+
+
+def row_tensors(table: Table) -> dict[str, Tensor]:
+    """The live tensors of a table's row records, by column."""
+    return {WEIGHT: table.parameter.detach(), **{name: slot.detach() for name, slot in table.slots().items()}}
+
+
+def _pieces(plan: TablePlan, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    rows = max(1, _PIECE_BYTES // max(1, row_bytes(plan.spec.columns)))
+    for low in range(start, stop, rows):
+        yield low, min(low + rows, stop)
+
+
+def _within(plan: TablePlan, start: int, stop: int) -> TablePlan:
+    """The plan without chunks that lie outside of these rows."""
+    reads = plan.reads
+    return replace(plan, reads=reads.chosen((reads.of_chunks("first") < stop) & (reads.of_chunks("last") >= start)))

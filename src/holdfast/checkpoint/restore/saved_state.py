@@ -1,0 +1,31 @@
+"""Reads the state that writers saved, checked; what is wrong with it is said of the object that it lies in."""
+
+from __future__ import annotations
+
+from holdfast.checkpoint.read.verified import VerifiedReader
+from holdfast.checkpoint.restore.rows import read_state
+from holdfast.errors import DamagedData
+from holdfast.format.manifest import Manifest
+from holdfast.format.state import SavedState, SharedState
+
+
+def read_saved(reader: VerifiedReader, manifest: Manifest) -> SavedState:
+    """The state that one writer saved; raises DamagedData."""
+    return checked_state(read_state(reader, manifest), manifest)
+
+
+def checked_state(tree: object, manifest: Manifest) -> SavedState:
+    """A state tree that was read from a part; raises DamagedData if it is none."""
+    return SavedState.from_tree(tree, name=_object_of(manifest))
+
+
+def shared_state(saved: SavedState, manifest: Manifest) -> SharedState:
+    """What all ranks share, in the state of the first part; raises DamagedData if that holds nothing of the kind."""
+    if saved.shared is None:
+        raise DamagedData(_object_of(manifest), "holds no state that all ranks share, as the first part must")
+    return saved.shared
+
+
+def _object_of(manifest: Manifest) -> str:
+    """The bundle that the state begins in."""
+    return manifest.bundles[manifest.state[0].place.bundle].name if manifest.state else manifest.checkpoint

@@ -1,0 +1,51 @@
+"""Chunks that lie beside each other in a bundle are read by one request: of many small ones, requests take the time.
+
+For stores without files; those that have some are read in a way of their own (``pieces``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from holdfast.checkpoint.read.chunk_reads import Read
+from holdfast.checkpoint.restore.columns import wanted_ranges
+from holdfast.format.bundle import BLOCK_BYTES
+from holdfast.format.manifest import BundleRef
+
+_GAP_BYTES = BLOCK_BYTES  # between two chunks: reading on takes less time than another request
+_SPAN_BYTES = 2 * 2**20  # at most: threads share the spans, and each holds one in memory
+
+
+class Span(NamedTuple):
+    """Bytes ``start .. stop`` of a bundle, and the reads that lie in them, by their numbers in a list."""
+
+    bundle: BundleRef
+    start: int
+    stop: int
+    members: list[int]
+
+
+def spans_of(reads: Sequence[Read], names: Sequence[Collection[str]]) -> list[Span]:
+    """Spans for what is wanted of each read: the columns ``names``, in whole blocks."""
+    extents = [_extent(read, wanted) for read, wanted in zip(reads, names, strict=True)]
+    spans: list[Span] = []
+    for number in sorted(range(len(reads)), key=lambda each: (reads[each].bundle.name, extents[each])):
+        bundle, (start, stop) = reads[number].bundle, extents[number]
+        last = spans[-1] if spans else None
+        near = last is not None and last.bundle == bundle and start - last.stop <= _GAP_BYTES
+        if last is not None and near and max(stop, last.stop) - last.start <= _SPAN_BYTES:
+            spans[-1] = last._replace(stop=max(stop, last.stop))
+            last.members.append(number)
+        else:
+            spans.append(Span(bundle, start, stop, [number]))
+    return spans
+
+
+def _extent(read: Read, names: Collection[str]) -> tuple[int, int]:
+    """Where in the bundle what is wanted begins and ends."""
+    place, ranges = read.chunk.place, wanted_ranges(read, names)
+    if not ranges:
+        return place.offset, place.offset
+    start, stop = ranges[0][0] // BLOCK_BYTES * BLOCK_BYTES, -(-ranges[-1][1] // BLOCK_BYTES) * BLOCK_BYTES
+    return place.offset + start, place.offset + min(stop, place.length)

@@ -1,0 +1,1 @@
+"""Takes a snapshot: what it holds, and how it gets into frames."""

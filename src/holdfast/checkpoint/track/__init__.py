@@ -1,0 +1,1 @@
+"""Finds out which rows changed, and which of them to save first."""

@@ -1,0 +1,79 @@
+"""Notices that a table or its slots were changed behind the optimizer's back.
+
+Torch counts the in-place changes of every tensor (``_version``). What it does not count: writes through ``.data`` or a
+NumPy view (``mark`` is for those), a new tensor behind ``.data``, fused optimizers. Its address alone does not tell a
+new tensor: two exchanges in a row bring the old one back. A weak reference to the storage does: nothing else can be
+where it was as long as somebody refers to it, and it keeps none of the table's memory.
+"""
+
+from __future__ import annotations
+
+from operator import sub
+
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from holdfast.checkpoint.training.tables import Table
+
+
+class Fingerprint:
+    """Identity and version of a table's weight and slots when they were last accounted for."""
+
+    __slots__ = ("_address", "_memory", "_parameter", "_slots", "_table", "_tensors", "_versions")
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._parameter = table.parameter
+        self.take()
+
+    def take(self) -> None:
+        """Account for everything up to now, whatever it was."""
+        self._slots = self._table.slots()
+        self._tensors: list[Tensor] = [self._parameter, *self._slots.values()]
+        self._address = self._parameter.data_ptr()
+        self._memory = [(StorageWeakRef(tensor.untyped_storage()), tensor.data_ptr()) for tensor in self._tensors]
+        try:
+            self._versions = [tensor._version for tensor in self._tensors]
+        except RuntimeError:  # made in inference mode, where nothing is counted
+            self._versions = []
+
+    def weight_is_unchanged(self) -> bool:
+        """Whether nobody changed the weight since: the part of ``advance(0)`` that a step can afford twice."""
+        if not self._versions or self._parameter.data_ptr() != self._address:
+            return False
+        return self._parameter._version == self._versions[0]
+
+    def advance(self, changes: int) -> bool:
+        """Account for changes in place up to now; whether there were at most so many of each tensor."""
+        before = self._versions
+        if not before or self._parameter.data_ptr() != self._address:
+            return False
+        self._versions = [tensor._version for tensor in self._tensors]
+        most: int = max(map(sub, self._versions, before))
+        return most <= changes
+
+    def is_unchanged(self) -> bool:
+        """Whether nobody changed the weight or a slot since; accounts for nothing."""
+        if not (self.weight_is_unchanged() and self.has_same_slots() and self.has_same_memory()):
+            return False
+        return [tensor._version for tensor in self._tensors] == self._versions
+
+    def has_same_memory(self) -> bool:
+        """Whether weight and slots are still where they were: the part that no step can afford."""
+        return all(
+            tensor.data_ptr() == address and tensor.untyped_storage()._cdata == storage.cdata
+            for tensor, (storage, address) in zip(self._tensors, self._memory, strict=True)
+        )
+
+    def has_same_slots(self) -> bool:
+        """Whether every slot is still in its place. More of them are new columns, which the table's spec shows."""
+        slots = self._table.slots()
+        return all(slots.get(name) is slot for name, slot in self._slots.items())
+
+
+def version_of(tensor: Tensor) -> int | None:
+    """How often it was changed in place; None where nobody counts, for tensors made in inference mode."""
+    try:
+        return tensor._version
+    except RuntimeError:
+        return None

@@ -1,0 +1,178 @@
+"""One table under watch: its marks, and every way in which its rows can change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from holdfast.checkpoint.track.fingerprint import Fingerprint, version_of
+from holdfast.checkpoint.track.row_sets import Marks
+from holdfast.checkpoint.track.witness import Witness
+from holdfast.checkpoint.training.slot_names import WEIGHT
+from holdfast.checkpoint.training.tables import Table
+from holdfast.errors import ModelMismatch
+from holdfast.types import TableSpec
+
+
+class Watch:
+    """What a table went through since the last snapshot, the last commit and the baseline."""
+
+    __slots__ = (
+        "_device",
+        "_dtype",
+        "_fingerprint",
+        "_pending_spec",
+        "_seen",
+        "_shape",
+        "marks",
+        "never_tracked",
+        "observer",
+        "parameter",
+        "state_is_seen",
+        "stored",
+        "table",
+        "witness",
+    )
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.parameter = table.parameter
+        self._shape = table.parameter.shape
+        self._dtype = table.parameter.dtype
+        self._device = table.parameter.device
+        self.marks = Marks(table.rows, self._device)
+        self.stored: TableSpec | None = None  # its columns in the last committed or restored checkpoint
+        self.never_tracked = False  # changes where no hook runs: to be saved whole, always
+        self.observer: Callable[[Tensor], None] | None = None  # is shown every gradient that the optimizer uses
+        self.witness: Witness | None = None  # of a step that must leave some rows alone
+        self._pending_spec: TableSpec | None = None
+        self.state_is_seen = False  # whether rows that move without a gradient were looked for since
+        self._fingerprint = Fingerprint(table)
+        self._seen: tuple[Tensor, int | None, int] | None = None  # a gradient, its version, the changes it will make
+
+    def check_same(self) -> None:
+        """Raise ModelMismatch if the parameter is not the one that the table was found with, or has another shape."""
+        parameter = self.parameter
+        for module in self.table.modules:
+            if module._parameters.get(WEIGHT) is not parameter:
+                raise self._mismatch("its module has another Parameter now (assigned, or loaded with assign=True)")
+        if parameter.shape != self._shape:
+            raise self._mismatch(f"its shape changed from {tuple(self._shape)} to {tuple(parameter.shape)}")
+
+    def check_same_memory(self) -> None:
+        """Raise ModelMismatch if the parameter was moved or cast; until then its changed address makes it whole."""
+        parameter = self.parameter
+        if parameter.dtype is not self._dtype or parameter.device != self._device:
+            now = f"{parameter.dtype} on {parameter.device}"
+            raise self._mismatch(f"it was {self._dtype} on {self._device} and is {now}")
+
+    def notice_edits(self) -> bool:
+        """Add every row if something that was not accounted for changed the weight; whether that is news."""
+        if self.marks.live.whole or self._fingerprint.weight_is_unchanged():
+            return False
+        self.marks.live.add_all()
+        return True
+
+    def account(self) -> None:
+        """Take everything up to now as known."""
+        self._fingerprint.take()
+        self.state_is_seen = False
+
+    def see_gradient(self, gradient: Tensor, *, changes: int) -> None:
+        """The optimizer is about to use this gradient, with so many in-place changes of each tensor: add its rows."""
+        live = self.marks.live
+        if live.whole:
+            return
+        if gradient.is_sparse:
+            ids = gradient._indices()
+            live.add(ids if ids.shape[0] == 1 else ids[0])
+        else:
+            live.add_nonzero_rows(gradient)
+        self._seen = (gradient, version_of(gradient), changes)
+
+    def see_state(self, moving: Tensor | None) -> None:
+        """The optimizer is about to use a dense gradient: add rows that it moves all the same, those with a bit set.
+
+        Rows that come to that later do so by a gradient, which adds them; so once after each snapshot is enough.
+        """
+        if not self.marks.live.whole:
+            self.state_is_seen = True
+            if moving is not None:
+                self.marks.live.add_nonzero_rows(moving)
+
+    def call_witness(self, gradient: Tensor, number: int) -> None:
+        """The step that uses this gradient was declared row-local: remember some rows that it must leave alone."""
+        self.witness = Witness(self.table, gradient, number)
+
+    def breaks_its_word(self) -> bool:
+        """Whether the step moved one of them; if so, the table is saved whole from now on."""
+        witness, self.witness = self.witness, None
+        if witness is None or not witness.is_broken():
+            return False
+        self.never_tracked = True
+        self.marks.live.add_all()
+        return True
+
+    def stepped(self) -> bool:
+        """The optimizer's step is over; whether all it did to the table was to use the gradient that was seen."""
+        seen, self._seen = self._seen, None
+        live = self.marks.live
+        if live.whole:
+            return True
+        gradient, version, changes = seen or (None, None, 0)
+        same = self.parameter.grad is gradient and (gradient is None or version_of(gradient) == version)
+        if same and self._fingerprint.advance(changes):
+            return True
+        live.add_all()
+        return False
+
+    def before_lookup(self) -> None:
+        """A module with ``max_norm`` is about to be called."""
+        self.notice_edits()
+
+    def after_lookup(self, ids: Tensor) -> None:
+        """A module with ``max_norm`` was called: it rewrote the rows that it looked up, in eval mode too."""
+        live = self.marks.live
+        live.add(ids)
+        if not live.whole and not self._fingerprint.advance(1):
+            live.add_all()
+
+    def has_news(self) -> bool:
+        """Whether a row may have changed since the last snapshot or restore, in whatever way."""
+        live = self.marks.live
+        return not live.is_empty or not self._fingerprint.is_unchanged()
+
+    def begin(self, spec: TableSpec) -> bool:
+        """A snapshot with these columns is taken now; whether it shows an edit that was not noticed before."""
+        live = self.marks.live
+        edited = not (live.whole or self._is_as_accounted())
+        has_new_columns = spec != self.stored  # many slots appear with the first step: what was stored lacks them
+        if edited or has_new_columns or self.never_tracked:
+            live.add_all()
+        self._pending_spec = spec
+        self.marks.begin()
+        self.account()
+        return edited
+
+    def committed(self, *, full: bool) -> None:
+        """The snapshot's commit is confirmed."""
+        self.stored = self._pending_spec
+        self.marks.committed(full=full)
+
+    def restored(self, stored: TableSpec | None) -> None:
+        """The table is now that of a checkpoint which stored these columns (None: it was not in it)."""
+        self.stored = stored
+        self.marks.live.clear()
+        self.marks.pending.clear()
+        self.account()
+
+    def _is_as_accounted(self) -> bool:
+        fingerprint = self._fingerprint
+        return fingerprint.has_same_slots() and fingerprint.has_same_memory() and fingerprint.advance(0)
+
+    def _mismatch(self, what: str) -> ModelMismatch:
+        return ModelMismatch(
+            f"table {self.table.name!r} is not the one that training started with: {what}. "
+            "Change the model before the Checkpointer is created, or create a new one"
+        )

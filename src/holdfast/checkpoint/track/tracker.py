@@ -1,0 +1,215 @@
+"""Decides which rows changed, without ever missing one (Check-N-Run, section 4.1.2).
+
+A missed row is silent corruption, an extra one a few bytes. So the truth is the gradient that ``optimizer.step`` uses:
+it holds other ranks' rows, functional lookups and accumulated batches, which hooks on the forward pass would miss. It
+is read where the step begins, or after each call of a closure; whatever changes a table in another way shows in the
+version counters of its tensors, and the table is then saved whole.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from holdfast.checkpoint.track.attributes import PlainAttributes
+from holdfast.checkpoint.track.max_norm import watch_lookups
+from holdfast.checkpoint.track.notices import Notices
+from holdfast.checkpoint.track.optimizer_hooks import Steps
+from holdfast.checkpoint.track.row_sets import Touched
+from holdfast.checkpoint.track.table_watch import Watch
+from holdfast.checkpoint.training.tables import Table
+from holdfast.errors import ConfigurationError
+from holdfast.kernels import sets
+from holdfast.types import Since, TableSpec
+
+# Hooks of trackers that were dropped without close(): they do nothing any more. A tracker may be dropped while torch
+# runs through its hooks, and taking some away then would break off the user's optimizer.step().
+_stale: list[RemovableHandle] = []
+
+
+class Tracker:
+    """Follows every change of the tables until ``close``. For the training thread; its hooks wait for no device.
+
+    A save is ``begin``, then ``touched`` for each table, then ``committed`` or ``failed``.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[Table],
+        optimizers: Sequence[Optimizer],
+        *,
+        row_local: Sequence[Optimizer] = (),
+        names: Mapping[int, str] | None = None,
+        check: Callable[[Optimizer], None] | None = None,
+    ) -> None:
+        """``row_local`` are optimizers declared so, ``names`` those of parameters, by their identities.
+
+        ``check`` is called once with every optimizer that has made its state, and may refuse it.
+        """
+        self._watches = {table.name: Watch(table) for table in tables}
+        self._notices = Notices()
+        self._attributes = PlainAttributes(optimizers)
+        self._steps = Steps(
+            tuple(self._watches.values()),
+            optimizers,
+            self._notices,
+            row_local=row_local,
+            names=names or {},
+            check=partial(_look_at, check, self._attributes),
+        )
+        self._full = False
+        for device in {table.parameter.device for table in tables}:
+            sets.warm_up(device)
+        _remove_stale_hooks()
+        self._handles = self._steps.install()
+        for watch in self._watches.values():
+            self._handles += watch_lookups(watch)
+        self._dropped = weakref.finalize(self, _stale.extend, self._handles)
+
+    @property
+    def optimizer_steps(self) -> int:
+        """How often ``step`` of any of the optimizers was called."""
+        return self._steps.count
+
+    @property
+    def optimizer_rounds(self) -> int:
+        """The most steps that one of the optimizers made: that of each batch is one."""
+        return max(self._steps.count_of.values(), default=0)
+
+    def observe(self, name: str, observer: Callable[[Tensor], None] | None) -> None:
+        """Show somebody every gradient that moves a table."""
+        self._watch(name).observer = observer
+
+    def stored(self, name: str) -> TableSpec | None:
+        """A table's columns in the last committed or restored checkpoint."""
+        return self._watch(name).stored
+
+    def check(self) -> None:
+        """Raise ModelMismatch if a table is not the one that training started with."""
+        self._steps.follow_moved_parameters()
+        for watch in self._watches.values():
+            watch.check_same()
+            watch.check_same_memory()
+
+    def has_news(self) -> bool:
+        """Whether a row of any table may have changed since the last snapshot or restore."""
+        return any(watch.has_news() for watch in self._watches.values())
+
+    def begin(self, full: bool) -> None:
+        """Take a snapshot now: ``touched`` answers for this moment until its outcome is known."""
+        self.check()
+        specs = [watch.table.spec() for watch in self._watches.values()]
+        for watch, spec in zip(self._watches.values(), specs, strict=True):
+            if watch.begin(spec):
+                self._steps.notice_edit(watch)
+        self._full = full
+        self._notices.publish()
+        self._attributes.warn()
+
+    def touched(self, table: Table | str, since: Since) -> Touched:
+        """The rows that a snapshot of this table must hold."""
+        watch = self._watch(table if isinstance(table, str) else table.name)
+        return watch.marks.touched(since, whole=self._full)
+
+    def committed(self, full: bool) -> None:
+        """The snapshot's commit is confirmed: its rows are forgotten, or counted as changed since the baseline."""
+        for watch in self._watches.values():
+            watch.committed(full=full)
+        self._full = False
+
+    def failed(self) -> None:
+        """The snapshot was not committed, or nobody knows: its rows stay marked and go into the next one."""
+        self._full = False
+
+    def mark(self, name: str, ids: Tensor | Sequence[int] | None) -> None:
+        """Rows (None: all) that were changed in a way that torch does not count, such as through ``.data``."""
+        watch = self._watch(name)
+        if ids is None:
+            watch.marks.live.add_all()
+        else:
+            watch.marks.live.add(_checked(ids, watch.table))
+
+    def mark_all(self) -> None:
+        """Every row of every table."""
+        for name in self._watches:
+            self.mark(name, None)
+
+    def forget_all(self) -> None:
+        """Nothing changed since anything: the tables are about to be restored."""
+        for watch in self._watches.values():
+            watch.marks.forget()
+            watch.stored = None
+        self._full = False
+
+    def restored(self, specs: Iterable[TableSpec]) -> None:
+        """The tables are now those of a checkpoint that stored these columns."""
+        stored = {spec.name: spec for spec in specs}
+        for name, watch in self._watches.items():
+            watch.restored(stored.get(name))
+        self._full = False
+
+    def rebuild(self, name: str, ids: Tensor | Sequence[int] | None) -> None:
+        """Rows (None: all) that the restored checkpoint holds beyond its baseline."""
+        watch = self._watch(name)
+        if ids is None:
+            watch.marks.base.add_all()
+        else:
+            watch.marks.base.add(_checked(ids, watch.table))
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """What is written meanwhile is our own restore, not an edit."""
+        self._steps.ignored = True
+        try:
+            yield
+        finally:
+            self._steps.ignored = False
+            for watch in self._watches.values():
+                watch.account()
+
+    def close(self) -> None:
+        """Remove every hook."""
+        if self._dropped.detach() is not None:
+            _remove(self._handles)
+
+    def _watch(self, name: str) -> Watch:
+        watch = self._watches.get(name)
+        if watch is None:
+            near = ", ".join(get_close_matches(name, self._watches) or list(self._watches)[:5])
+            raise ConfigurationError(f"there is no table {name!r}; did you mean one of: {near}?")
+        return watch
+
+
+def _look_at(check: Callable[[Optimizer], None] | None, attributes: PlainAttributes, optimizer: Optimizer) -> None:
+    """An optimizer has made its state: now it is known what it keeps, and where."""
+    if check is not None:
+        check(optimizer)
+    attributes.warn()
+
+
+def _checked(ids: Tensor | Sequence[int], table: Table) -> Tensor:
+    rows = torch.as_tensor(ids, device=table.parameter.device)
+    if rows.numel() and (rows.is_floating_point() or rows.is_complex() or rows.dtype is torch.bool):
+        raise ConfigurationError(f"rows of table {table.name!r} are named by integers, not {rows.dtype}")
+    rows = rows.to(torch.int64)
+    if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < table.rows:
+        raise ConfigurationError(f"table {table.name!r} has rows 0 to {table.rows - 1}; one that was named is outside")
+    return rows
+
+
+def _remove_stale_hooks() -> None:
+    while _stale:
+        _stale.pop().remove()
+
+
+def _remove(handles: Iterable[RemovableHandle]) -> None:
+    for handle in handles:
+        handle.remove()

@@ -1,0 +1,249 @@
+"""Builds what a Checkpointer is made of, from what the user handed over: each part once, in the order of need."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from holdfast.checkpoint.commit.chain import Chain
+from holdfast.checkpoint.commit.space import patient_store
+from holdfast.checkpoint.ranks.agreement import Agreement
+from holdfast.checkpoint.restore.partial import PartRecovery
+from holdfast.checkpoint.snapshot.capture import Capture
+from holdfast.checkpoint.snapshot.frame_filler import pin, unpin
+from holdfast.checkpoint.track.aliasing import require_memory_of_their_own
+from holdfast.checkpoint.track.chooser import RowChooser
+from holdfast.checkpoint.track.tracker import Tracker
+from holdfast.checkpoint.trainer.arguments import Place, Policies, Training, require_known_tables, require_same_tables
+from holdfast.checkpoint.trainer.contents import Contents
+from holdfast.checkpoint.trainer.fence import Fence
+from holdfast.checkpoint.trainer.launcher import Launcher, configuration
+from holdfast.checkpoint.trainer.liveness import Limits
+from holdfast.checkpoint.trainer.news import SharedNews
+from holdfast.checkpoint.trainer.outcomes import Outcomes, Tell
+from holdfast.checkpoint.trainer.resume import Returning
+from holdfast.checkpoint.trainer.routine import Metered, Routine
+from holdfast.checkpoint.trainer.save_plan import Intending
+from holdfast.checkpoint.trainer.saver import Saver
+from holdfast.checkpoint.trainer.schedule import Schedule
+from holdfast.checkpoint.trainer.settings import Settings
+from holdfast.checkpoint.trainer.sigterm import TerminationFlag
+from holdfast.checkpoint.trainer.sizing import frames_for
+from holdfast.checkpoint.trainer.supervisor import Agents
+from holdfast.checkpoint.training.batches import Reader
+from holdfast.checkpoint.training.state import TrainingState
+from holdfast.checkpoint.training.supported import require_whole
+from holdfast.checkpoint.training.tables import Table, find_tables
+from holdfast.checkpoint.wire.buffer import FrameBuffer
+from holdfast.policy import Grid
+from holdfast.runtime import Runtime
+from holdfast.storage import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a Checkpointer works with."""
+
+    store: Store
+    reader: Reader | None
+    tracker: Tracker
+    outcomes: Outcomes
+    agents: Agents
+    routine: Routine
+    returning: Returning
+    recovery: PartRecovery
+    termination: TerminationFlag
+    buffer: FrameBuffer
+    pinned: bool  # the buffer's pages are locked for the GPU
+
+    def close(self) -> None:
+        """Give everything back, last the handler, first the agent; each even if one before it raises."""
+        with ExitStack() as stack:
+            stack.callback(self.termination.restore)
+            stack.callback(self.buffer.close)
+            if self.pinned:
+                stack.callback(unpin, self.buffer)
+            stack.callback(self.tracker.close)
+            stack.callback(self.agents.close)
+
+
+class Assembly:
+    """The ground that all parts of one rank stand on, and how each is built on it."""
+
+    def __init__(
+        self,
+        place: Place,
+        training: Training,
+        policies: Policies,
+        settings: Settings,
+        agreement: Agreement,
+        *,
+        metered: Metered | None,
+        tell: Tell,
+        runtime: Runtime,
+    ) -> None:
+        self._place = place
+        self._has_optimizers = bool(training.optimizers)
+        self._policies = policies
+        self._settings = settings
+        self._agreement = agreement
+        self._metered = metered
+        self._tell = tell
+        self._runtime = runtime
+        self._opened = place.open(settings.retry_s)
+        self._store = patient_store(self._opened, retry_s=settings.retry_s, grace_s=settings.grace_s, runtime=runtime)
+        self._chain = Chain(self._store, writer=f"rank {agreement.rank} of pid {os.getpid()}", runtime=runtime)
+        require_whole(training.models, training.optimizers)
+        self._tables = find_tables(training.models, training.optimizers, training.tables)
+        require_memory_of_their_own(self._tables, training.models)
+        require_same_tables(self._tables, agreement)
+        require_known_tables(policies.precision, self._tables)
+        self._state = TrainingState(training.models, training.optimizers, training.extra, self._tables)
+        self._reader = Reader(training.loader) if training.loader is not None else None
+        self._chain.head(skip_damaged=True)  # a run that cannot be read is refused before training begins
+        self._tracker = Tracker(
+            self._tables,
+            training.optimizers,
+            row_local=training.row_local,
+            names=self._state.parameter_names(),
+            check=self._state.check_optimizer,
+        )
+        self._chooser = self._choose_rows()
+        self._buffer = self._reserve()
+
+    def parts(self) -> Parts:
+        """All of them."""
+        pinned = _pin_for(self._tables, self._buffer)
+        contents = self._contents()
+        outcomes = Outcomes(contents, tell=self._tell, runtime=self._runtime)
+        agents = self._agents(outcomes, pinned=pinned)
+        saver = self._saver(contents, outcomes, agents)
+        termination = TerminationFlag(install=self._settings.handle_sigterm)
+        return Parts(
+            store=self._store,
+            reader=self._reader,
+            tracker=self._tracker,
+            outcomes=outcomes,
+            agents=agents,
+            routine=self._routine(saver, outcomes, agents, termination),
+            returning=self._returning(),
+            recovery=self._recovery(),
+            termination=termination,
+            buffer=self._buffer,
+            pinned=pinned,
+        )
+
+    def _choose_rows(self) -> RowChooser | None:
+        if self._policies.priority is None:
+            return None
+        rank, world = self._agreement.rank, self._agreement.world
+        return RowChooser(self._policies.priority, self._tables, self._tracker, rank=rank, world=world)
+
+    def _reserve(self) -> FrameBuffer:
+        settings = self._settings
+        frames, frame_bytes = frames_for(
+            self._tables,
+            self._state.check(),
+            settings.buffer_bytes,
+            settings.frame_bytes,
+            world=self._agreement.world,
+        )
+        return FrameBuffer.reserve(frames=frames, frame_bytes=frame_bytes)
+
+    def _contents(self) -> Contents:
+        rank, world = self._agreement.rank, self._agreement.world
+        capture = Capture(self._tables, self._tracker, self._state, rank=rank, world=world)
+        return Contents(capture, self._tracker, self._chooser, SharedNews(self._state) if rank == 0 else None)
+
+    def _agents(self, outcomes: Outcomes, *, pinned: bool) -> Agents:
+        config = configuration(self._store.url, self._place.options, self._agreement, self._policies, self._settings)
+        launch = Launcher(
+            self._buffer,
+            config,
+            self._opened if self._place.is_of_this_process(self._opened) else None,
+            runtime=self._runtime,
+        )
+        settings = self._settings
+        return Agents(
+            self._buffer,
+            launch,
+            outcomes,
+            Fence(lambda: _renew(self._buffer, pinned=pinned), raises_term=self._agreement.world == 1),
+            Limits(silent_s=settings.agent_timeout_s, store_s=settings.retry_s + settings.store_timeout_s),
+            in_grid=isinstance(self._policies.strategy, Grid),
+            runtime=self._runtime,
+        )
+
+    def _saver(self, contents: Contents, outcomes: Outcomes, agents: Agents) -> Saver:
+        intending = Intending(
+            strategy=self._policies.strategy,
+            precision=self._policies.precision,
+            overlap=self._policies.overlap,
+            tables=[table.name for table in self._tables],
+            world=self._agreement.world,
+            runtime=self._runtime,
+        )
+        return Saver(
+            contents=contents,
+            intending=intending,
+            outcomes=outcomes,
+            agents=agents,
+            agreement=self._agreement,
+            overlap=self._policies.overlap,
+            buffer=self._buffer,
+            runtime=self._runtime,
+        )
+
+    def _routine(self, saver: Saver, outcomes: Outcomes, agents: Agents, termination: TerminationFlag) -> Routine:
+        save, priority = self._policies.save, self._policies.priority
+        between = save.scaled(priority.r) if priority is not None else None
+        return Routine(
+            saver=saver,
+            outcomes=outcomes,
+            agents=agents,
+            agreement=self._agreement,
+            checkpoints=Schedule(save, self._agreement, self._reader, self._runtime),
+            between=Schedule(between, self._agreement, None, self._runtime) if between is not None else None,
+            termination=termination,
+            reader=self._reader,
+            tracker=self._tracker,
+            counts_optimizers=self._has_optimizers,
+            metered=self._metered,
+            baseline_first=self._policies.partial is not None,
+        )
+
+    def _returning(self) -> Returning:
+        return Returning(
+            self._store,
+            self._chain,
+            self._agreement,
+            tables=self._tables,
+            state=self._state,
+            tracker=self._tracker,
+            reader=self._reader,
+            reserve_bytes=self._settings.reserve_bytes,
+            lease_s=self._settings.lease_s,
+            runtime=self._runtime,
+        )
+
+    def _recovery(self) -> PartRecovery:
+        return PartRecovery(self._store, self._chain, self._tables, self._tracker, self._chooser, runtime=self._runtime)
+
+
+def _pin_for(tables: Sequence[Table], buffer: FrameBuffer) -> bool:
+    """Lock the buffer's pages for the GPU, if a table is on one."""
+    on_gpu = any(table.parameter.is_cuda for table in tables)
+    if on_gpu:
+        pin(buffer)
+    return on_gpu
+
+
+def _renew(buffer: FrameBuffer, *, pinned: bool) -> None:
+    """Take new memory for snapshots, locked for the GPU as the old one was."""
+    if pinned:
+        unpin(buffer)
+    buffer.renew()
+    if pinned:
+        pin(buffer)

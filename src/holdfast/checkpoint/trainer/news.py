@@ -1,0 +1,97 @@
+"""Whether the state that all ranks share differs from what the last checkpoint holds, whatever changed it.
+
+Nothing is looked at between saves: the agent digests what it stores, and what is live is digested when somebody asks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from holdfast.checkpoint.snapshot.capture import Captured
+from holdfast.checkpoint.snapshot.frame_filler import bytes_of
+from holdfast.checkpoint.training.state import TrainingState
+from holdfast.checkpoint.wire.state_digests import PieceDigest, digest_of
+from holdfast.format.tree import encode_tree
+
+_TRAINING = "training"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stored:
+    """A state tree: its skeleton, how many tensors it has, and digests of their bytes, as far as they are known."""
+
+    skeleton: bytes
+    tensors: int
+    digests: tuple[PieceDigest, ...] = ()
+
+    @property
+    def training(self) -> str:
+        """What the skeleton says of the training, as text: 1, 1.0 and true differ."""
+        fields = dict(json.loads(self.skeleton)["root"]["dict"])
+        return json.dumps(fields[_TRAINING], sort_keys=True)
+
+    def digests_from(self, tensor: int) -> Iterator[PieceDigest]:
+        """Those of this tensor, counted without the skeleton, and all after it."""
+        return (each for each in self.digests if each.tensor > tensor)
+
+
+class SharedNews:
+    """Compares a training with its last checkpoint. The reader's place and random numbers are no news."""
+
+    def __init__(self, state: TrainingState) -> None:
+        self._state = state
+        self._pending: _Stored | None = None
+        self._stored: _Stored | None = None
+
+    def snapshot(self, captured: Captured) -> None:
+        """This is being saved."""
+        skeleton, *tensors = captured.tensors
+        self._pending = _Stored(skeleton=bytes(skeleton.numpy()), tensors=len(tensors))
+
+    def committed(self, digests: Iterable[PieceDigest]) -> None:
+        """The snapshot is committed, and these are digests of its state; none where they are not known."""
+        pending, self._pending = self._pending, None
+        known = tuple(digests)
+        if pending is not None and known:
+            self._stored = _Stored(skeleton=pending.skeleton, tensors=pending.tensors, digests=known)
+        else:
+            self._stored = None
+
+    def restored(self) -> None:
+        """What is live now came from the checkpoint that training goes on from."""
+        live = encode_tree({_TRAINING: self._state.capture()})
+        digests = tuple(_digested(number, tensor) for number, tensor in enumerate(live.tensors, start=1))
+        self._stored = _Stored(skeleton=live.skeleton, tensors=len(live.tensors), digests=digests)
+
+    def exist(self) -> bool:
+        """Whether the training differs from the checkpoint, or nobody knows."""
+        if self._stored is None:
+            return True
+        training = self._state.capture()
+        before = self._stored.tensors - len(encode_tree(training).tensors)
+        if before < 0:
+            return True
+        # The training's tensors are the last ones of a state: as many others in front give them the same numbers.
+        live = encode_tree({"others": [torch.empty(0)] * before, _TRAINING: training})
+        if _Stored(skeleton=live.skeleton, tensors=len(live.tensors)).training != self._stored.training:
+            return True
+        return any(_differs(live.tensors, each) for each in self._stored.digests_from(before))
+
+
+def _differs(tensors: Sequence[Tensor], known: PieceDigest) -> bool:
+    live = _bytes(tensors[known.tensor - 1])[known.start : known.start + known.length]
+    return digest_of(live) != known.digest
+
+
+def _digested(number: int, tensor: Tensor) -> PieceDigest:
+    data = _bytes(tensor)
+    return PieceDigest(tensor=number, start=0, length=len(data), digest=digest_of(data))
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    return bytes_of(tensor).cpu().numpy().data

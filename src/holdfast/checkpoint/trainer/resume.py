@@ -1,0 +1,193 @@
+"""Brings a live training back to a checkpoint: takes the run over, reads, and puts reader and random state in place."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from holdfast.checkpoint.commit.chain import Chain, Head
+from holdfast.checkpoint.commit.changes import go_back
+from holdfast.checkpoint.commit.lease import announce_agent
+from holdfast.checkpoint.commit.takeover import await_writers, claim
+from holdfast.checkpoint.ranks.agreement import Agreement
+from holdfast.checkpoint.read.crew import Progress
+from holdfast.checkpoint.read.verified import find_checkpoint, leased, lineage
+from holdfast.checkpoint.restore.model import ModelRestorer, Restored
+from holdfast.checkpoint.track.tracker import Tracker
+from holdfast.checkpoint.trainer.fallback import Fallback
+from holdfast.checkpoint.trainer.position import Position
+from holdfast.checkpoint.training.batches import Reader
+from holdfast.checkpoint.training.rng import restore_rng
+from holdfast.checkpoint.training.state import TrainingState
+from holdfast.checkpoint.training.tables import Table
+from holdfast.errors import CheckpointNotFound, NotResumed, RunError
+from holdfast.format.catalog import Entry
+from holdfast.format.state import RankState
+from holdfast.runtime import SYSTEM, Runtime
+from holdfast.storage import Store
+from holdfast.storage.reserve import keep_reserve
+
+logger = logging.getLogger("holdfast")
+
+_STARTING = 4  # lives of a lease that an agent has to start: on a busy machine it takes long
+
+
+class Returning:
+    """All that a restore changes, on one rank of a job."""
+
+    def __init__(
+        self,
+        store: Store,
+        chain: Chain,
+        agreement: Agreement,
+        *,
+        tables: Sequence[Table],
+        state: TrainingState,
+        tracker: Tracker,
+        reader: Reader | None,
+        reserve_bytes: int,
+        lease_s: float,
+        runtime: Runtime,
+    ) -> None:
+        self._store = store
+        self._chain = chain
+        self._agreement = agreement
+        self._tables = tables
+        self._state = state
+        self._tracker = tracker
+        self._reader = reader
+        self._reserve_bytes = reserve_bytes
+        self._lease_s = lease_s
+        self._runtime = runtime
+        self._pending_rng: Mapping[str, Any] | None = None
+
+    def take_over(self, step: int | None = None, *, patience_s: float) -> int:
+        """Own the run from now on; the term. That of ``step`` must exist: it is looked for before anybody is fenced.
+
+        ``patience_s`` is how long a predecessor's agent gets to commit what its trainer had sealed.
+        """
+        if step is not None:
+            find_checkpoint(self._chain.head(skip_damaged=True), step, where=self._store.url)
+        if self._agreement.rank == 0:
+            await_writers(self._store, timeout_s=patience_s, runtime=self._runtime)
+        claimed = self._claim().catalog if self._agreement.rank == 0 else None
+        return int(self._agreement.broadcast(claimed.term if claimed else None))
+
+    def _claim(self) -> Head:
+        head = claim(self._chain)
+        keep_reserve(self._store, self._reserve_bytes)
+        return head
+
+    def begin(self, *, patience_s: float) -> int:
+        """Own a run that holds no checkpoint; the term. Raises NotResumed, on all ranks, if it does by then."""
+        newest = self._newest_step(patience_s) if self._agreement.rank == 0 else None
+        newest = self._agreement.broadcast(newest)
+        if newest is not None:
+            raise NotResumed(
+                f"{self._store.url} already holds checkpoints (up to step {newest}): call resume() before the first "
+                "step, or give this training a URL of its own"
+            )
+        return self.take_over(patience_s=0.0)
+
+    def announce_agent(self) -> str | None:
+        """The lease that keeps others from fencing off what is sealed before the agent is up. Rank 0's is for all."""
+        if self._agreement.rank != 0:
+            return None
+        holder = f"{socket.gethostname()}:{os.getpid()}, whose agent is being started"
+        return announce_agent(self._store, holder, ttl_s=_STARTING * self._lease_s, runtime=self._runtime)
+
+    def _newest_step(self, patience_s: float) -> int | None:
+        """Of the checkpoints that are there once nobody is about to commit one."""
+        await_writers(self._store, timeout_s=patience_s, runtime=self._runtime)
+        head = self._chain.head(skip_damaged=True)
+        return head.entries[-1].info.step if head is not None and head.entries else None
+
+    def restore(self, step: int | None, *, strict: bool, progress: Progress | None) -> Restored | None:
+        """Read the newest good checkpoint, or that of ``step``, into everything; None where there is none."""
+        head = self._chain.head(skip_damaged=True)
+        if self._agreement.any(head is None or bool(head.damaged)):  # which the ranks must see alike
+            raise RunError(f"{self._store.url}: the newest catalog vanished or became unreadable just now; start again")
+        assert head is not None
+        restorer = ModelRestorer(self._store, self._tables, self._state, self._tracker, runtime=self._runtime)
+        rank = self._agreement.rank
+        with protected(self._store, self._chain, head, runtime=self._runtime) as head, self._tracker.suspended():
+            return restore_newest(
+                self._chain,
+                head,
+                step,
+                self._agreement,
+                lambda head, entry: restorer.restore(head, entry, rank=rank, strict=strict, progress=progress),
+            )
+
+    def restore_reader(self, rank: RankState) -> None:
+        """Put the loader and the random state where the checkpoint left them."""
+        if self._reader is not None and rank.reader is not None:
+            self._reader.load_state(rank.reader, rank.rng)
+        elif self._reader is not None and rank.step:
+            logger.warning("the checkpoint holds no reader state for this rank: the loader starts from its beginning")
+        self._pending_rng = rank.rng
+        self.restore_rng()
+
+    def restore_rng(self) -> None:
+        """At resume and again when the loader's iterator exists, because making it draws random numbers."""
+        if self._pending_rng is not None:
+            restore_rng(self._pending_rng)
+
+
+@contextmanager
+def protected(store: Store, chain: Chain, head: Head, *, runtime: Runtime = SYSTEM) -> Iterator[Head]:
+    """Keep what the head lists from being deleted by others; gives the head anew, as of the lease."""
+    if not head.entries:
+        yield head
+        return
+    with leased(store, lambda: chain.head(skip_damaged=True) or head, lambda now: now.entries, runtime=runtime) as now:
+        yield now
+
+
+def restore_newest(
+    chain: Chain, head: Head, step: int | None, agreement: Agreement, attempt: Callable[[Head, Entry], Restored]
+) -> Restored | None:
+    """Restore the newest good live checkpoint (or that of ``step``); None where the run holds none.
+
+    What was ahead of the one restored becomes an abandoned timeline, and those of it suspect that could not be read.
+    """
+    candidates = _candidates(head, step)
+    if not candidates:
+        return None
+    found = Fallback(agreement, lambda entry: attempt(head, entry)).restore(candidates)
+    checkpoint = found.entry.info.id
+    if agreement.rank == 0 and (checkpoint != (head.catalog.head or checkpoint) or head.catalog.priority):
+        suspects = {entry.info.id for entry in found.failed if _is_complete(head, entry)}
+        chain.commit(go_back(checkpoint, term=head.catalog.term, store_s=chain.store_s, suspects=suspects))
+    return found.restored
+
+
+def _candidates(head: Head, step: int | None) -> list[Entry]:
+    """What may be resumed from, best first."""
+    candidates = [entry for entry in reversed(head.entries) if not entry.info.abandoned]
+    if step is None:
+        return candidates
+    wanted = find_checkpoint(head, step, where="the run")
+    if wanted.info.abandoned:
+        raise CheckpointNotFound(
+            f"the checkpoint of step {step} is on an abandoned timeline; open_run(...).restore() reads it"
+        )
+    return candidates[candidates.index(wanted) :]
+
+
+def _is_complete(head: Head, entry: Entry) -> bool:
+    """Whether the run lists all that a checkpoint stands on; one that it does not list all of cannot be kept."""
+    try:
+        lineage(head, entry.info.id)
+    except CheckpointNotFound:
+        return False
+    return True
+
+
+def position_of(restored: Restored, term: int) -> Position:
+    """Where saving goes on after a restore."""
+    return Position.restored(restored.info, restored.job, baseline=restored.baseline, term=term)

@@ -1,0 +1,92 @@
+"""From what is asked for, and where the trainer stands, to the intent that all ranks follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.checkpoint.snapshot.changed import ChangedShares
+from holdfast.checkpoint.trainer.position import Position, fineness_of
+from holdfast.checkpoint.training.places import NOWHERE, Place
+from holdfast.format.catalog import Intent, checkpoint_id
+from holdfast.policy import Grid, Overlap, Precision, Strategy, StrategyContext
+from holdfast.runtime import SYSTEM, Runtime
+from holdfast.types import EXACTLY, Kind, Stored
+
+CountChanges = Callable[[Mapping[str, Stored]], ChangedShares]  # by how tables are to be stored, those not exactly
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveRequest:
+    """A save of one step."""
+
+    step: int
+    tag: str | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    place: Place = NOWHERE
+    priority: bool = False  # of the rows that come first, between two checkpoints
+    pls: Mapping[str, Any] | None = None  # the meter of lost samples, as of this checkpoint
+
+
+class Intending:
+    """Asks the policies what a save is to be: its kind, what it stands on, how precisely it stores each table."""
+
+    def __init__(
+        self,
+        *,
+        strategy: Strategy,
+        precision: Precision,
+        overlap: Overlap,
+        tables: Sequence[str],
+        world: int,
+        runtime: Runtime = SYSTEM,
+    ) -> None:
+        self._strategy = strategy
+        self._precision = precision
+        self._overlap = overlap
+        self._tables = tables
+        self._world = world
+        self._runtime = runtime
+
+    def intend(self, request: SaveRequest, position: Position, count: CountChanges) -> Intent:
+        """The intent; rank 0's is that of all. ``count`` tells what changed, where the strategy wants to know."""
+        kind = Kind.PRIORITY if request.priority else self._kind(position, count)
+        base = {Kind.FULL: None, Kind.DIFFERENTIAL: position.baseline}.get(kind, position.checkpoint)
+        return Intent(
+            checkpoint=checkpoint_id(request.step, position.term, self._runtime.token()),
+            step=request.step,
+            term=position.term,
+            kind=kind,
+            parent=position.checkpoint,
+            base=base,
+            world=self._world,
+            created_s=self._runtime.wall_s(),
+            overlap=self._overlap.value,
+            tag=request.tag,
+            metrics=request.metrics,
+            restores=position.restores,
+            stored={} if kind is Kind.PRIORITY else self.stored(position),
+        )
+
+    def stored(self, position: Position) -> dict[str, Stored]:
+        """How a checkpoint from here stores the tables that it does not store exactly."""
+        decided = {name: self._precision.decide(name, position.restores) for name in self._tables}
+        return {name: stored for name, stored in decided.items() if stored != EXACTLY}
+
+    def in_grid(self, kind: Kind) -> bool:
+        """Whether a grid rearranges the rows of such a checkpoint."""
+        return isinstance(self._strategy, Grid) and kind is Kind.INCREMENTAL
+
+    def _kind(self, position: Position, count: CountChanges) -> Kind:
+        """Of the checkpoint that is due."""
+        if position.is_too_coarse(fineness_of(self.stored(position))):
+            return Kind.FULL
+        changed = count(self.stored(position)) if self._strategy.counts_changes else None
+        context = StrategyContext(
+            baseline_exists=position.baseline is not None,
+            deltas=position.deltas,
+            increment_share=changed.increment if changed else None,
+            changed_share=changed.above_baseline if changed else None,
+        )
+        return self._strategy.decide(context)

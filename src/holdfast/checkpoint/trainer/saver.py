@@ -1,0 +1,196 @@
+"""Takes snapshots, one at a time: the trainer's side of a save, up to the moment from which the loop goes on."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from holdfast.checkpoint.ranks.agreement import Agreement
+from holdfast.checkpoint.snapshot.capture import Captured
+from holdfast.checkpoint.snapshot.frame_filler import FrameFiller
+from holdfast.checkpoint.trainer.contents import Contents
+from holdfast.checkpoint.trainer.outcomes import InFlight, Outcomes
+from holdfast.checkpoint.trainer.save_plan import Intending, SaveRequest
+from holdfast.checkpoint.trainer.supervisor import Agents
+from holdfast.checkpoint.training.rng import capture_rng
+from holdfast.checkpoint.wire.buffer import FrameBuffer
+from holdfast.errors import AgentDied
+from holdfast.format.catalog import Intent
+from holdfast.format.state import RankState
+from holdfast.policy import Overlap
+from holdfast.runtime import SYSTEM, Runtime
+from holdfast.types import Kind
+
+logger = logging.getLogger("holdfast")
+
+_AWAIT, _CANCEL = "await", "cancel"
+
+
+class Saver:
+    """Plans a save with the other ranks, and copies what it holds to the agent; its outcome comes later."""
+
+    def __init__(
+        self,
+        *,
+        contents: Contents,
+        intending: Intending,
+        outcomes: Outcomes,
+        agents: Agents,
+        agreement: Agreement,
+        overlap: Overlap,
+        buffer: FrameBuffer,
+        runtime: Runtime = SYSTEM,
+    ) -> None:
+        self._contents = contents
+        self._intending = intending
+        self._outcomes = outcomes
+        self._agents = agents
+        self._agreement = agreement
+        self._overlap = overlap
+        self._buffer = buffer
+        self._runtime = runtime
+        self._compared = False  # the ranks' tables, at the first save
+
+    def warm_up(self) -> None:
+        """Training begins: the ranks must hold the same, and the first save wait for nothing that can be done now."""
+        self._contents.require_same_rows(self._agreement, changed=False)
+        self._contents.warm_up(self._intending.stored(self._outcomes.position))
+
+    def has_news(self) -> bool:
+        """Whether the last checkpoint lacks something, on any rank. All ranks ask this at the same point."""
+        try:
+            news = self._contents.has_news()
+        except Exception:  # a state that cannot be looked at: the save says so, to all ranks
+            news = True
+        return self._agreement.any(news)
+
+    def save(self, request: SaveRequest, *, force: bool = False) -> bool:
+        """Snapshot now. False if it was skipped because the last one is still being written, or an agent died.
+
+        ``force`` waits instead of skipping. All ranks of a job call this at the same step.
+        """
+        self._agents.poll()
+        leads = self._agreement.rank == 0
+        plan = self._agreement.broadcast(self._plan(request, force) if leads else None)
+        if plan is None:
+            return False
+        # Each rank by itself, outside of a collective: only then it sees that its agent died, and settles the save.
+        self._agents.prepare()
+        self._agents.settle(cancel=plan == _CANCEL)
+        if self._agents.fence.is_open:  # of a job of one rank
+            self._outcomes.refuse(request.step, self._agents.fence.problem)
+            return False
+        if not self._compared:
+            self._compared = True
+            self._contents.require_same_rows(self._agreement, changed=True)
+        published = self._agreement.broadcast(self._publishable(request) if leads else None)
+        if published is None:
+            return False
+        intent = Intent.from_json(published)
+        if intent.parent != self._outcomes.position.checkpoint:
+            self._contents.distrust()  # rank 0 saw another outcome of the last save
+        started_s = self._runtime.monotonic_s()
+        taken = False
+        try:
+            taken = self._taken(intent, request, started_s)
+        finally:
+            taken_by_all = not self._agreement.any(not taken)
+        if taken:
+            self._outcomes.taken(intent, self._runtime.monotonic_s() - started_s)
+        return taken_by_all
+
+    def _plan(self, request: SaveRequest, force: bool) -> str | None:
+        """What becomes of the save under way before this one is taken; None to skip this one."""
+        in_flight, may_retry = self._outcomes.in_flight, self._outcomes.may_retry()
+        if request.priority:
+            return self._plan_rows(request, in_flight) if may_retry else None
+        if in_flight is not None and in_flight.is_priority:
+            return _CANCEL
+        if in_flight is not None and not force and self._overlap is Overlap.SKIP:
+            self._skip(request, in_flight)
+            return None
+        if not force and not may_retry:
+            return None
+        if in_flight is not None and (force or self._overlap is Overlap.WAIT):
+            return _AWAIT
+        return _CANCEL  # also where it is over here: another rank's agent that has not noticed need not go on
+
+    def _plan_rows(self, request: SaveRequest, in_flight: InFlight | None) -> str | None:
+        """Rows give way to every other save. They come late then, but they come, as they are by that time."""
+        if in_flight is None:
+            return _AWAIT
+        if not in_flight.delayed_rows:
+            in_flight.delayed_rows = True  # they stay due: told and counted once, not at every step
+            self._outcomes.stats.priority_late += 1
+            told = "step %d: the rows due now are saved after the save of step %d, which is still being written; %s"
+            logger.info(told, request.step, in_flight.intent.step, self._outcomes.age)
+        return _AWAIT if self._overlap is Overlap.WAIT else None
+
+    def _skip(self, request: SaveRequest, in_flight: InFlight) -> None:
+        if in_flight.skipped:
+            return  # the save stays due: it is told and counted once, not at every step
+        in_flight.skipped = True
+        self._outcomes.stats.skipped += 1
+        age = self._outcomes.age
+        logger.info("step %d: skipped a save, the last one is still being written; %s", request.step, age)
+
+    def _publishable(self, request: SaveRequest) -> dict[str, Any] | None:
+        """The intent as all ranks are told it; None where rows have no checkpoint to stand on."""
+        position = self._outcomes.position
+        if request.priority and position.baseline is None:
+            return None
+        return self._intending.intend(request, position, self._contents.changed).to_json()
+
+    def _taken(self, intent: Intent, request: SaveRequest, started_s: float) -> bool:
+        """Take the snapshot; False if the agent died over it."""
+        try:
+            self._snapshot(intent, request, started_s)
+        except AgentDied as error:
+            self._agents.lost(str(error))
+            return False
+        return True
+
+    def _snapshot(self, intent: Intent, request: SaveRequest, started_s: float) -> None:
+        client = self._agents.client
+        self._contents.begin(intent.kind)
+        self._outcomes.begin(intent)
+        begun = False
+        try:
+            captured = self._capture(intent, request)
+            client.begin(intent, captured.slices, captured.tensor_specs)
+            begun = True
+            filler = FrameFiller(client, self._buffer, frames_ahead=client.free_frames)
+            captured.copy_into(filler, state_apart=self._intending.in_grid(intent.kind))
+            client.seal(captured.full_bytes, self._runtime.monotonic_s() - started_s)
+        except AgentDied:
+            raise
+        except BaseException as error:
+            if begun:
+                client.abandon()
+                self._agents.settle()
+            else:
+                self._outcomes.give_up(repr(error))
+            raise
+        self._count_wait(client.waited_s, filler.copied_bytes)
+
+    def _capture(self, intent: Intent, request: SaveRequest) -> Captured:
+        """What is this rank's own comes from the request, what all ranks do alike from the intent."""
+        if intent.kind is Kind.PRIORITY:
+            return self._contents.rows(intent.step)
+        rank = RankState(step=intent.step, reader=request.place.reader, rng=request.place.rng or capture_rng())
+        job = self._outcomes.position.job_at(intent, request.pls) if self._agreement.rank == 0 else None
+        return self._contents.checkpoint(intent, rank, job)
+
+    def _count_wait(self, waited_s: float, needed_bytes: int) -> None:
+        """A snapshot that does not fit into the buffer waits for the agent: not silently."""
+        if not waited_s:
+            return
+        self._outcomes.stats.buffer_waits += 1
+        logger.warning(
+            "a snapshot of %.1f MiB waited %.2f s for the agent, because the buffer has %.1f MiB; "
+            "set buffer_bytes=%d to avoid it",
+            needed_bytes / 2**20,
+            waited_s,
+            self._buffer.frames * self._buffer.frame_bytes / 2**20,
+            needed_bytes + self._buffer.frame_bytes,
+        )

@@ -1,0 +1,68 @@
+"""Settings: what rarely needs changing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.checkpoint.commit.lease import TTL_S
+from holdfast.policy.arguments import is_finite_number, require, require_count, require_duration
+from holdfast.storage.reserve import LEAST_RESERVE_BYTES, RESERVE_BYTES
+
+_COUNTS = ("frame_bytes", "uploads")
+_TIMES = ("grace_s", "retry_s", "takeover_s", "part_timeout_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What rarely needs changing. Times in seconds, sizes in bytes.
+
+    Args:
+        buffer_bytes: Memory for snapshots. None: room for one full snapshot, at most a quarter of what is available.
+        frame_bytes: The unit of the buffer, and about the size of a stored object.
+        grace_s: How long the objects of a dropped checkpoint stay, so that whoever reads them can finish.
+        reserve_bytes: Room kept back in a local run and released when the disk is full. 0: none.
+        retry_s: How long an unreachable store is tried before a save fails.
+        takeover_s: How long ``resume()`` waits for the last trainer's agent.
+        lease_s: How long after its last sign of life an agent still counts as working.
+        part_timeout_s: How long one rank's part of a save waits for the others'.
+        agent_timeout_s: How long an agent may give no sign of life before it is killed and replaced.
+        store_timeout_s: How much longer than ``retry_s`` an agent may wait for one operation of its store.
+        ranks_s: How long a rank waits for the others, where all must come, before it raises ``RanksMissing``.
+        uploads: How many frames are written at the same time.
+        niceness: Of the agent, so that training comes first. The higher, the longer a save takes on a busy machine.
+        handle_sigterm: Catch SIGTERM: save at the next step, then raise ``Terminated``.
+        baseline_in_memory: Where rows are stored as differences, the agent keeps the baseline in memory. False reads
+            it back for every save.
+    """
+
+    buffer_bytes: int | None = None
+    frame_bytes: int = 32 * 2**20
+    grace_s: float = 600.0
+    reserve_bytes: int = RESERVE_BYTES
+    retry_s: float = 120.0
+    takeover_s: float = 300.0
+    lease_s: float = TTL_S
+    part_timeout_s: float = 1800.0
+    agent_timeout_s: float = 120.0
+    store_timeout_s: float = 600.0
+    ranks_s: float = 1800.0
+    uploads: int = 2
+    niceness: int = 5
+    handle_sigterm: bool = True
+    baseline_in_memory: bool = True
+
+    def __post_init__(self) -> None:
+        for name in _COUNTS if self.buffer_bytes is None else ("buffer_bytes", *_COUNTS):
+            require_count(self, name, getattr(self, name))
+        is_reserve = isinstance(self.reserve_bytes, int) and (
+            self.reserve_bytes == 0 or self.reserve_bytes >= LEAST_RESERVE_BYTES
+        )
+        require(is_reserve, self, "reserve_bytes", f"0 or at least {LEAST_RESERVE_BYTES}", self.reserve_bytes)
+        for name in _TIMES:
+            value = getattr(self, name)
+            require(is_finite_number(value) and value >= 0, self, name, "a finite number of at least 0", value)
+        for name in ("lease_s", "agent_timeout_s", "store_timeout_s", "ranks_s"):
+            require_duration(self, name, getattr(self, name))
+        for name in ("handle_sigterm", "baseline_in_memory"):
+            require(isinstance(getattr(self, name), bool), self, name, "True or False", getattr(self, name))
+        require(isinstance(self.niceness, int), self, "niceness", "a whole number", self.niceness)

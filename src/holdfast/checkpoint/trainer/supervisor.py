@@ -1,0 +1,240 @@
+"""A trainer's agents, one after another: hears from the one at work, and replaces it when it dies."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from holdfast.checkpoint.grid.stats import GridStats
+from holdfast.checkpoint.trainer.agent_client import AgentClient, Event, Lost
+from holdfast.checkpoint.trainer.fence import Fence
+from holdfast.checkpoint.trainer.launcher import Launcher
+from holdfast.checkpoint.trainer.liveness import Limits
+from holdfast.checkpoint.trainer.outcomes import InFlight, Outcomes
+from holdfast.checkpoint.trainer.waiting import Waiting
+from holdfast.checkpoint.wire.buffer import FrameBuffer
+from holdfast.checkpoint.wire.messages import Committed, Failed, GridNews, Notice, Raised
+from holdfast.errors import AgentDied, BaseDropped, ConfigurationError, SaveFailed, TakenOver
+from holdfast.format.catalog import Entry
+from holdfast.runtime import SYSTEM, Runtime
+
+logger = logging.getLogger("holdfast")
+
+_MAX_DEATHS = 3  # agents that may die in a row before the save they were asked about counts as failed
+_POLL_S = 0.5
+
+
+class Agents:
+    """Passes on what the agent at work reports; the next one is asked what became of a save that outlived its own."""
+
+    def __init__(
+        self,
+        buffer: FrameBuffer,
+        launch: Launcher,
+        outcomes: Outcomes,
+        fence: Fence,
+        limits: Limits,
+        *,
+        in_grid: bool,
+        runtime: Runtime = SYSTEM,
+    ) -> None:
+        self._buffer = buffer
+        self._launch = launch
+        self._outcomes = outcomes
+        self._fence = fence
+        self._limits = limits
+        self._in_grid = in_grid  # they rearrange what they have saved
+        self._runtime = runtime
+        self._client: AgentClient | None = None  # before the start and after the end
+        self._deaths = 0  # in a row
+        self._arranged = False
+
+    def start(self, term: int, announce: Callable[[], str | None]) -> None:
+        """Start the first; ``announce`` writes the lease that says so until it is up."""
+        self._client = self._started(term, announce)
+
+    @property
+    def client(self) -> AgentClient:
+        """To hand the one at work a snapshot."""
+        if self._client is None:
+            raise SaveFailed("no agent was started")
+        return self._client
+
+    @property
+    def pid(self) -> int | None:
+        """The process of the one at work, where it has one."""
+        return self._client.pid if self._client else None
+
+    @property
+    def fence(self) -> Fence:
+        """What keeps those that were given up from committing."""
+        return self._fence
+
+    def poll(self, timeout_s: float = 0.0) -> None:
+        """Take in what was reported. Raises TakenOver once another trainer owns the run."""
+        if self._client is not None:
+            for event in self._client.poll(timeout_s):
+                self._on(event)
+        if self._outcomes.taken_over is not None:
+            raise TakenOver(self._outcomes.taken_over)
+
+    def prepare(self) -> None:
+        """See to it, as far as that is possible, that the next save has an agent."""
+        if self.client.is_lost:
+            self._replaced()
+        elif self._fence.is_due:
+            self._fence.close(self.client)
+
+    def settle(self, *, cancel: bool = False) -> None:
+        """Learn how the save under way ended: the next one's parent depends on it."""
+        in_flight = self._outcomes.in_flight
+        if cancel and in_flight is not None:
+            in_flight.unwanted = in_flight.is_priority
+            self.client.cancel()
+        what = "the run to be fenced off" if in_flight is None else f"the save of step {in_flight.intent.step}"
+        waiting = Waiting(what, runtime=self._runtime)
+        while self._outcomes.in_flight is not None or self._fence.is_closing:
+            self.poll(_POLL_S)
+            waiting.tell(f"{self.client.state}; {self._outcomes.age}")
+
+    def drain(self) -> None:
+        """Wait until no save is under way; raises SaveFailed, or TakenOver, if the last one failed."""
+        self.settle()
+        if self._outcomes.taken_over is not None:
+            raise TakenOver(self._outcomes.taken_over)
+        if self._outcomes.failure is not None:
+            raise SaveFailed(self._outcomes.failure)
+
+    def arrange(self) -> None:
+        """Wait until all is rearranged that is due, or until the agent is gone."""
+        if self._client is None or not self._in_grid:
+            return
+        waiting = Waiting("increments to be rearranged", runtime=self._runtime)
+        deaths = self._outcomes.stats.agent_deaths
+        self._arranged = False
+        self._client.arrange()
+        while not self._arranged and self._outcomes.stats.agent_deaths == deaths and not self._client.is_lost:
+            self.poll(_POLL_S)
+            waiting.tell(self.client.state)
+
+    def annotate(self, checkpoint: str, metrics: Mapping[str, float]) -> None:
+        """Attach metrics to a committed checkpoint. Raises AgentDied where no agent is left to do it."""
+        if self._client is None:
+            return
+        try:
+            self._client.annotate(checkpoint, dict(metrics))
+        except AgentDied as error:
+            self.lost(str(error))
+            self._client.annotate(checkpoint, dict(metrics))
+
+    def lost(self, message: str) -> None:
+        """One died: go on, say so, start another, and let it find out what became of the save.
+
+        When they die one after another, the next one is started with the next save.
+        """
+        logger.warning("%s; training goes on and another agent is started; %s", message, self._outcomes.age)
+        self._outcomes.stats.agent_deaths += 1
+        self._deaths += 1
+        in_flight = self._outcomes.in_flight
+        if in_flight is not None:
+            self._fence.doubt(in_flight.intent.checkpoint)
+        if self._deaths <= _MAX_DEATHS and self._replaced():
+            if in_flight is not None:
+                in_flight.asked = True
+        elif in_flight is not None:
+            self._outcomes.give_up(
+                f"{self._deaths} agents in a row ended before they could commit; the last: {message}"
+            )
+
+    def close(self) -> None:
+        """End the one at work after its work."""
+        if self._client is None:
+            return
+        client, self._client = self._client, None
+        for event in client.close():
+            if isinstance(event, Notice | Lost):
+                logger.warning(event.message)
+
+    def _on(self, event: Event) -> None:
+        match event:
+            case Committed():
+                self._committed(event)
+            case GridNews():
+                self._outcomes.stats.grid = GridStats(**event.stats)
+                self._arranged = self._arranged or event.settled
+            case Failed():
+                self._failed(event)
+            case Lost():
+                self.lost(event.message)
+            case Raised():
+                self._raised(event)
+            case Notice():
+                logger.warning(event.message)
+
+    def _committed(self, event: Committed) -> None:
+        info = Entry.from_json(event.entry).info
+        self._fence.resolved(info.id)
+        if self._outcomes.awaited(info.id) is not None:
+            self._deaths = 0
+            self._outcomes.committed(info, event.state)
+
+    def _failed(self, event: Failed) -> None:
+        if not event.unknown:
+            self._fence.resolved(event.checkpoint)
+        in_flight = self._outcomes.awaited(event.checkpoint)
+        if in_flight is None:
+            return
+        problem = f"{event.error}: {event.message}"
+        if event.unknown and not in_flight.asked:
+            logger.warning(
+                "whether checkpoint %s was committed is unknown (%s); asking", event.checkpoint, event.message
+            )
+            in_flight.problem = problem
+            self._ask(in_flight)
+            return
+        if event.error == TakenOver.__name__:
+            self._outcomes.taken_over = event.message
+        if event.error == BaseDropped.__name__:
+            self._outcomes.position = self._outcomes.position.without_baseline()
+        self._outcomes.give_up(in_flight.problem or problem)
+
+    def _raised(self, event: Raised) -> None:
+        """The agent that raised the term makes way for one of the new term."""
+        self._fence.closed(event.problem)
+        if event.taken_over:
+            self._outcomes.taken_over = event.problem
+        if event.term is None:
+            logger.warning("an agent that cannot be killed is not fenced off yet: %s", event.problem)
+            return
+        self._outcomes.raise_term(event.term)
+        for last in self.client.close():
+            if isinstance(last, Notice):
+                logger.warning(last.message)
+        with suppress(OSError):  # then the next save tries it again, and says so
+            self._client = self._started(event.term)
+
+    def _started(self, term: int, announce: Callable[[], str | None] | None = None) -> AgentClient:
+        agent = self._launch(term, alone=self._fence.is_clear, announce=announce)
+        return AgentClient(self._buffer, agent, self._limits, runtime=self._runtime)
+
+    def _replaced(self) -> bool:
+        """Whether another agent is at work, which asks first what became of the saves that nobody knows the end of."""
+        try:
+            self._fence.leave_behind(self.client)
+            self.client.close()
+            self._client = self._started(self._outcomes.position.term)
+        except (OSError, ConfigurationError) as error:
+            logger.warning("another agent could not be started: %s", error)
+            return False
+        self._fence.close(self._client)
+        return True
+
+    def _ask(self, in_flight: InFlight) -> None:
+        """Ask about a save whose outcome is unknown.
+
+        An answer that is no answer either counts as a failure. That is safe even if the commit turns up later: the
+        next save stands on the same parent and holds the same rows and more.
+        """
+        in_flight.asked = True
+        self.client.resolve(in_flight.intent.checkpoint)

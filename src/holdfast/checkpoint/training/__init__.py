@@ -1,0 +1,1 @@
+"""What a training loop consists of: tables, state, optimizers, random numbers, batches."""

@@ -1,0 +1,283 @@
+"""The reader: hands out batches over epochs and knows, at each, how to continue after it (Check-N-Run, section 3.1)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+from weakref import WeakMethod
+
+from holdfast.checkpoint.training.loaders import (
+    ReadAheadLoader,
+    begin_pass,
+    continue_at,
+    generator_states,
+    has_small_state,
+    is_replayed,
+    order_seeds,
+    rebuild,
+    replay,
+    require_resumable,
+    set_epoch,
+    set_generator_states,
+    set_order_seeds,
+    state_of,
+    warn_replay,
+)
+from holdfast.checkpoint.training.places import Places
+from holdfast.checkpoint.training.rng import capture_rng, restore_rng
+from holdfast.checkpoint.training.worker_rng import carry_random_state, warn_random_workers
+from holdfast.checkpoint.training.worker_watch import WorkerWatch
+from holdfast.checkpoint.training.wrapped_loaders import InnerFetches
+from holdfast.errors import ReaderError
+
+logger = logging.getLogger("holdfast")
+
+_OVER: Final = object()  # instead of a batch
+
+
+class Reader:
+    """Wraps the user's loader, so that across kills every sample is handed out exactly once per epoch.
+
+    A sampler without state is put back by restoring the random generators of the epoch's start before it is opened;
+    one that draws from a global generator while the epoch runs must have a state of its own. One case is exact in what
+    is read but not in its order: torch's ``RandomSampler`` with ``generator=``, resumed right after an epoch's last
+    batch, may shuffle the next epoch differently (``shuffle=True`` does not).
+    """
+
+    def __init__(self, loader: object) -> None:
+        self._loader = require_resumable(loader)
+        self._read_ahead = self._loader if isinstance(self._loader, ReadAheadLoader) else None
+        carry_random_state(loader)
+        self._workers = WorkerWatch(loader)
+        self._inner = InnerFetches(loader)
+        self.places = Places(_weakly(self.state), cheap=has_small_state(self._loader))
+        self._iterator: Iterator[Any] | None = None
+        self._loaded: Mapping[str, Any] | None = None  # a state that no iterator has been opened from yet
+        self._live = False
+        self._outstanding = 0
+        self._epoch = 0  # of the last batch handed out
+        self._epoch_batches = 0
+        self._told = False
+        self._epoch_ended = False
+        self._epoch_start: dict[str, Any] = {}  # generators before the epoch's iterator drew from them
+        self._maybe_behind = False  # the next pass may turn out to be the empty rest of an ended one
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether the loader must be granted its batches."""
+        return self._read_ahead is not None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether a loop is in the middle of ``batches()``."""
+        return self._live
+
+    @property
+    def outstanding(self) -> int:
+        """Granted batches that were not handed out yet."""
+        return self._outstanding
+
+    @property
+    def at_boundary(self) -> bool:
+        """Whether the loader's state is that of the last batch handed out: only then may a checkpoint be taken."""
+        return self._outstanding == 0
+
+    def grant(self, batches: int) -> None:
+        """Allow the loader to read ``batches`` more: exactly those up to the next checkpoint."""
+        if self._read_ahead is not None and batches > 0:
+            self._outstanding += batches
+            if self._loaded is None:  # otherwise it is passed on once the loader holds its state
+                self._read_ahead.grant(batches)
+
+    def batches(self, epochs: int | None = None, *, on_iterator: Callable[[], None] | None = None) -> Iterator[Any]:
+        """Batches up to the end of epoch ``epochs``, counted from the start of training; without end for None.
+
+        Continues where the last batch was handed out. After ``load_state``, ``on_iterator`` is called once the
+        loader's iterator exists, which draws random numbers: the place to restore the run's own generators.
+        """
+        if self._live:
+            raise ReaderError("batches() is already being iterated; finish or close that loop first")
+        self._live = True
+        self.places.begin_loop()
+        try:
+            while not self._is_over(epochs):
+                self.places.ask()
+                if self._loaded is not None:
+                    self._continue(self._loaded, on_iterator)
+                with self.places.drawing():
+                    batch = self._next(epochs)
+                if batch is _OVER:
+                    break
+                self.places.hand_out()
+                yield batch
+            self._outstanding = 0  # nothing more will be asked for
+            if self._loaded is not None and on_iterator is not None:
+                on_iterator()
+        finally:
+            self._live = False
+
+    def warn_gaps(self, saved: Mapping[str, Any] | None) -> None:
+        """Tell what a resume from ``saved`` would skip or refuse: it would be too late then."""
+        if self.places.handed_out == 0 and not self._told:
+            self._told = True
+            logger.warning("loader= was given, but no batch was taken from batches(): its position is not saved")
+        if saved is not None:
+            self._workers.warn(saved["workers"])
+        self.places.tell_skipped()
+
+    def state(self) -> dict[str, Any] | None:
+        """How to continue after the last batch handed out; None if there was none."""
+        if self._loaded is not None:
+            return dict(self._loaded)
+        if self.places.handed_out == 0:
+            return None
+        state = state_of(self._loader)
+        replayed = is_replayed(self._loader, state)
+        return {
+            "loader": type(self._loader).__qualname__,
+            "num_workers": self._num_workers,
+            "epoch": self._epoch,
+            "epoch_batches": self._epoch_batches,
+            "epoch_ended": self._epoch_ended,
+            "batches": self.places.handed_out,
+            "epoch_start": self._epoch_start,
+            "generators": generator_states(self._loader),
+            "replayed": replayed,
+            "workers": self._workers.capture(),
+            "state": None if replayed else state,
+            "seeds": order_seeds(self._loader),
+            "inner": self._inner.capture(),
+            "drawn": [],
+        }
+
+    def load_state(self, state: Mapping[str, Any], rng: Mapping[str, Any] | None = None) -> None:
+        """Continue from ``state`` at the next ``batches()``; raises ReaderError if this loader cannot.
+
+        ``rng`` are the random numbers that were saved with it.
+        """
+        if self._live:
+            raise ReaderError("the batches are being iterated; leave that loop before going back")
+        self._require_same("num_workers", state["num_workers"], self._num_workers)
+        self._require_same("type", state["loader"], type(self._loader).__qualname__)
+        self._workers.load(state["workers"])
+        self._loaded, self._iterator, self._outstanding = state, None, 0
+        self._epoch, self._epoch_batches = state["epoch"], state["epoch_batches"]
+        self._epoch_start = state["epoch_start"]
+        self._epoch_ended = state["epoch_ended"] or _is_finished(state["state"])
+        self.places.load(state, rng)
+        if state["replayed"] and not self._epoch_ended:
+            warn_replay(self._loader, self._epoch_batches)
+        warn_random_workers(self._loader, state)
+
+    @property
+    def _num_workers(self) -> int | None:
+        return getattr(self._loader, "num_workers", None)
+
+    @property
+    def _upcoming_epoch(self) -> int:
+        return self._epoch + self._epoch_ended
+
+    def _require_same(self, what: str, before: object, now: object) -> None:
+        if before != now:
+            raise ReaderError(
+                f"the loader's {what} was {before} when the checkpoint was taken and is {now} now: it cannot continue "
+                f"exactly. Go back to {before}, or resume without the reader (every sample may then be read again)."
+            )
+
+    def _is_over(self, epochs: int | None) -> bool:
+        return epochs is not None and self._upcoming_epoch >= epochs
+
+    def _continue(self, loaded: Mapping[str, Any], on_iterator: Callable[[], None] | None) -> None:
+        """Open what was loaded."""
+        self._iterator = self._resume(loaded)
+        self._loaded = None
+        if self._read_ahead is not None and self._outstanding:
+            self._read_ahead.grant(self._outstanding)
+        if on_iterator is not None:
+            on_iterator()
+
+    def _next(self, epochs: int | None) -> Any:
+        """The next batch of this pass or of one after it."""
+        while not self._is_over(epochs):
+            if self._iterator is None:
+                self._iterator = self._begin_epoch()
+            batch = self._fetch(self._iterator)
+            if batch is not _OVER:
+                return batch
+            self._end_pass(endless=epochs is None)
+        return _OVER
+
+    def _resume(self, loaded: Mapping[str, Any]) -> Iterator[Any] | None:
+        """The rest of the loaded epoch; None if it had ended."""
+        restore_rng(self._epoch_start["rng"])
+        set_order_seeds(self._loader, loaded["seeds"])
+        set_generator_states(self._loader, self._epoch_start["generators"])
+        set_epoch(self._loader, self._epoch)
+        iterator = None
+        if self._epoch_ended:
+            self._maybe_behind = True
+            if not loaded["replayed"]:
+                rebuild(self._loader, loaded["state"])
+        elif loaded["replayed"]:
+            self._inner.load(loaded["inner"], dropped=self._epoch_batches)
+            iterator = replay(self._loader, self._epoch_batches)
+        else:
+            self._inner.load(loaded["inner"], dropped=0)
+            iterator = continue_at(self._loader, loaded["state"])
+        set_generator_states(self._loader, loaded["generators"])
+        return iterator
+
+    def _begin_epoch(self) -> Iterator[Any]:
+        self._epoch, self._epoch_batches, self._epoch_ended = self._upcoming_epoch, 0, False
+        set_epoch(self._loader, self._epoch)
+        self._epoch_start = {"rng": capture_rng(cuda=False), "generators": generator_states(self._loader)}
+        iterator = begin_pass(self._loader)
+        self._workers.begin()
+        return iterator
+
+    def _fetch(self, iterator: Iterator[Any]) -> Any:
+        """The next batch of this pass."""
+        if self.reads_ahead and self._outstanding == 0:
+            raise ReaderError("a loader that reads ahead was asked for a batch that was not granted")
+        try:
+            batch = next(iterator)
+        except StopIteration:
+            return _OVER
+        self._workers.handed_out()
+        self._epoch_batches += 1
+        self._outstanding -= self.reads_ahead
+        return batch
+
+    def _end_pass(self, *, endless: bool) -> None:
+        self._iterator = None
+        behind, self._maybe_behind = self._maybe_behind, False
+        if self._epoch_batches > 0:
+            self._epoch_ended = True
+        elif not behind:
+            if endless or self.places.handed_out > 0:
+                raise ReaderError(
+                    f"the {type(self._loader).__qualname__} gave no batch in epoch {self._epoch}; "
+                    "it must give a whole pass at every iter(), and no empty one"
+                )
+            self._epoch_ended = True
+
+
+def _weakly(state: Callable[[], dict[str, Any] | None]) -> Callable[[], dict[str, Any] | None]:
+    """A reader's method that does not keep the reader.
+
+    In a cycle, the worker processes of its loader would be left to the garbage collector, which takes their queues away
+    first: ending them takes ten seconds then.
+    """
+    method = WeakMethod(state)
+
+    def call() -> dict[str, Any] | None:
+        found = method()
+        return None if found is None else found()
+
+    return call
+
+
+def _is_finished(state: Mapping[str, Any] | None) -> bool:
+    """Whether it is torchdata's of a whole pass: Accelerate says so with the last batch already."""
+    return bool(state and state.get("_iterator_finished"))

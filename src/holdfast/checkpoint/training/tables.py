@@ -1,0 +1,224 @@
+"""Embedding tables: found in the model by themselves, with the optimizer that moves their rows."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel
+
+from holdfast.checkpoint.training.slot_names import WEIGHT as WEIGHT
+from holdfast.checkpoint.training.slot_names import named_slots
+from holdfast.errors import ConfigurationError, UnsupportedState
+from holdfast.format.dtypes import code_of
+from holdfast.types import ColumnSpec, TableSpec
+
+Embedding = nn.Embedding | nn.EmbeddingBag
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Table:
+    """A parameter of embedding rows, the modules that look rows up in it, and the optimizer that moves them."""
+
+    name: str
+    parameter: nn.Parameter
+    optimizer: Optimizer | None = None
+    modules: tuple[Embedding, ...] = ()  # all those whose ``weight`` it is
+
+    @property
+    def rows(self) -> int:
+        """How many rows it has."""
+        return self.parameter.shape[0]
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """The shape of one row's weights."""
+        return tuple(self.parameter.shape[1:])
+
+    @property
+    def group(self) -> dict[str, Any] | None:
+        """The optimizer's parameter group that holds it now."""
+        groups = self.optimizer.param_groups if self.optimizer else ()
+        return next((group for group in groups if any(held is self.parameter for held in group["params"])), None)
+
+    def slots(self) -> dict[str, Tensor]:
+        """The optimizer's tensors that have one entry per row, as they are now, by column, in the order of columns."""
+        state = self.optimizer.state.get(self.parameter, {}) if self.optimizer else {}
+        slots = {key: value for key, value in state.items() if self.is_slot(value)}
+        return dict(sorted(named_slots(slots, f"table {self.name!r}").items()))
+
+    def is_slot(self, value: object) -> bool:
+        """Whether a value of the optimizer's state has one entry per row, which can be copied row by row."""
+        # Momentum over sparse gradients is itself a sparse tensor: state, but not rows that could be copied one by one.
+        return (
+            isinstance(value, Tensor)
+            and value.layout is torch.strided
+            and value.dim() >= 1
+            and value.shape[0] == self.rows
+        )
+
+    def spec(self) -> TableSpec:
+        """Every column of its row records, the weight first."""
+        tensors = {WEIGHT: self.parameter, **self.slots()}
+        columns = tuple(self._column(name, tensor) for name, tensor in tensors.items())
+        return TableSpec(name=self.name, rows=self.rows, columns=columns)
+
+    def _column(self, name: str, tensor: Tensor) -> ColumnSpec:
+        try:
+            return ColumnSpec(name=name, dtype=code_of(tensor.dtype), row_shape=tuple(tensor.shape[1:]))
+        except UnsupportedState as error:
+            raise UnsupportedState(f"table {self.name!r}, column {name!r}: {error}") from None
+
+
+def find_tables(
+    models: Mapping[str, nn.Module],
+    optimizers: Sequence[Optimizer] = (),
+    extra: Mapping[str, nn.Parameter] | None = None,
+) -> tuple[Table, ...]:
+    """Every ``nn.Embedding`` and ``nn.EmbeddingBag`` weight, once each, and the extra parameters used like one.
+
+    A table is called by the path of the first embedding that holds it, after its model's key and a dot where the key
+    is not empty. Raises ConfigurationError for a parameter in two optimizers and for a name used twice.
+    """
+    found: dict[int, Table] = {}
+    for path, module in _embeddings(models):
+        weight = module._parameters.get(WEIGHT)  # absent where a parametrization computes it
+        if weight is None:
+            continue
+        table = found.setdefault(id(weight), Table(name=path, parameter=weight))
+        table.modules += (module,)
+    for name, parameter in (extra or {}).items():
+        _add_extra(found, name, parameter)
+    _attach(found, optimizers, models)
+    _refuse_repeated(table.name for table in found.values())
+    return tuple(found.values())
+
+
+def holders(optimizers: Sequence[Optimizer]) -> dict[int, tuple[Optimizer, ...]]:
+    """The optimizers that hold each parameter, by its identity."""
+    held: dict[int, tuple[Optimizer, ...]] = {}
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                held[id(parameter)] = (*held.get(id(parameter), ()), optimizer)
+    return held
+
+
+def stable_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Every module once, by a path in which DDP, ``torch.compile`` and averaging leave no trace.
+
+    A wrapper and what it wraps have the same path; the wrapper comes first.
+    """
+    return _walk(model, "", set())
+
+
+def stable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Every parameter once, by the first of its stable names."""
+    named: dict[str, nn.Parameter] = {}
+    seen: set[int] = set()
+    for path, module in stable_modules(model):
+        for name, parameter in module._parameters.items():
+            if parameter is not None and id(parameter) not in seen:
+                seen.add(id(parameter))
+                _put(named, _join(path, name), parameter)
+    return named
+
+
+def stable_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """Every persistent buffer once, by the first of its stable names."""
+    named: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for path, module in stable_modules(model):
+        for name, buffer in module._buffers.items():
+            if buffer is not None and name not in module._non_persistent_buffers_set and id(buffer) not in seen:
+                seen.add(id(buffer))
+                _put(named, _join(path, name), buffer)
+    return named
+
+
+def _walk(module: nn.Module, path: str, seen: set[int]) -> Iterator[tuple[str, nn.Module]]:
+    if id(module) in seen:
+        return
+    seen.add(id(module))
+    yield path, module
+    wrapped = _wrapped_name(module)
+    for name, child in module._modules.items():
+        if child is not None:
+            yield from _walk(child, path if name == wrapped else _join(path, name), seen)
+
+
+def _wrapped_name(module: nn.Module) -> str | None:
+    if isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel | AveragedModel):
+        return "module"
+    # Importing the compiler takes seconds; where nobody did, nothing is compiled.
+    compiler = sys.modules.get("torch._dynamo.eval_frame")
+    if compiler is not None and isinstance(module, compiler.OptimizedModule):
+        return "_orig_mod"
+    return None
+
+
+def _embeddings(models: Mapping[str, nn.Module]) -> Iterator[tuple[str, Embedding]]:
+    for key, model in models.items():
+        for path, module in stable_modules(model):
+            if isinstance(module, Embedding):
+                yield _join(key, path or WEIGHT), module
+
+
+def _add_extra(found: dict[int, Table], name: str, parameter: nn.Parameter) -> None:
+    if not isinstance(parameter, nn.Parameter) or parameter.dim() < 1:
+        raise ConfigurationError(f"table {name!r} must be an nn.Parameter with one entry per row")
+    if id(parameter) in found:
+        raise ConfigurationError(f"table {name!r} is already known as {found[id(parameter)].name!r}; leave it out")
+    found[id(parameter)] = Table(name=name, parameter=parameter)
+
+
+def _attach(found: dict[int, Table], optimizers: Sequence[Optimizer], models: Mapping[str, nn.Module]) -> None:
+    for identity, held_by in holders(optimizers).items():
+        if len(held_by) > 1:
+            kinds = " and ".join(type(optimizer).__name__ for optimizer in held_by)
+            raise ConfigurationError(
+                f"parameter {_name_of(identity, models)} is in two optimizers ({kinds}); leave it in one"
+            )
+        if identity in found:
+            found[identity].optimizer = held_by[0]
+
+
+def _name_of(identity: int, models: Mapping[str, nn.Module]) -> str:
+    for key, model in models.items():
+        for path, parameter in stable_parameters(model).items():
+            if id(parameter) == identity:
+                return repr(_join(key, path))
+    return "(not part of any model given)"
+
+
+def _refuse_repeated(names: Iterator[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ConfigurationError(f"two tables are called {name!r}; give their models other keys")
+        seen.add(name)
+
+
+def _put(named: dict[str, Any], name: str, value: Tensor) -> None:
+    if name in named:
+        raise ConfigurationError(f"{name!r} names two tensors once the wrappers' prefixes are gone; rename one of them")
+    named[name] = value
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def row_range(rows: int, rank: int, world: int) -> tuple[int, int]:
+    """The contiguous share of a table's rows that a writer saves where every writer holds all of them."""
+    return rows * rank // world, rows * (rank + 1) // world
+
+
+def weight_name(table: str) -> str:
+    """A table's name in a state_dict."""
+    return table if table == "weight" or table.endswith(".weight") else f"{table}.weight"

@@ -1,0 +1,81 @@
+"""Loaders that wrap another one: Accelerate's, which are data loaders by their looks and iterate over one inside.
+
+Accelerate is not imported. Its ``DataLoaderShard`` fetches one batch more than it hands out, to know which is the last,
+and its state is that of the batch handed out. What it wraps is opened and put back here; the fetch that is ahead is
+given the random numbers of its first time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset
+
+from holdfast.checkpoint.training.rng import capture_rng, drawing_from
+from holdfast.errors import ReaderError
+
+_STATEFUL = (
+    "Set DataLoaderConfiguration(use_stateful_dataloader=True), or do not prepare the loader and move its batches to "
+    "the device yourself"
+)
+
+
+def base_of(loader: Any) -> Any:
+    """The loader that does the reading: that inside of a wrapper, else itself."""
+    return getattr(loader, "base_dataloader", loader)
+
+
+def require_known_wrapper(loader: Any) -> None:
+    """Raise ReaderError for wrappers whose state is not that of the batch handed out."""
+    base = base_of(loader)
+    if base is loader:
+        return
+    kind = type(loader).__qualname__
+    if not hasattr(base, "state_dict"):
+        raise ReaderError(f"a {kind} around a {type(base).__qualname__} has no state. {_STATEFUL}.")
+    if kind != "DataLoaderShard":
+        raise ReaderError(f"the state of a {kind} is not that of the batch handed out; set dispatch_batches=False.")
+    if getattr(loader, "skip_batches", 0):
+        raise ReaderError(f"a {kind} that skips batches cannot continue; skip none: batches() continues by itself.")
+    if isinstance(base, DataLoader) and base.num_workers > 0 and isinstance(base.dataset, IterableDataset):
+        raise ReaderError(f"a {kind} over a stream with worker processes keeps no exact state. {_STATEFUL}.")
+
+
+class InnerFetches:
+    """What a wrapped loader draws from when it fetches the batch that is ahead; idle for any other loader."""
+
+    def __init__(self, loader: Any) -> None:
+        self._base = base_of(loader)
+        self._before: Mapping[str, Any] | None = None  # the last fetch
+        self._skips = 0  # fetches until the one that was ahead when the state was taken
+        self._ahead: Mapping[str, Any] | None = None
+        if self._base is not loader:
+            self._base.__iter__ = self._iterate  # which is what a DataLoaderShard calls
+
+    def capture(self) -> list[Mapping[str, Any]]:
+        """What ``load`` needs, to go with the loader's state."""
+        return [] if self._before is None else [self._before]
+
+    def load(self, captured: Sequence[Mapping[str, Any]], *, dropped: int) -> None:
+        """Fetch the batch that was ahead as it was fetched then, after ``dropped`` others."""
+        self._ahead = captured[0] if captured else None
+        self._skips = dropped
+
+    def _iterate(self) -> Iterator[Any]:
+        iterator = type(self._base).__iter__(self._base)
+        while True:
+            try:
+                batch = self._fetch(iterator)
+            except StopIteration:
+                return
+            yield batch
+
+    def _fetch(self, iterator: Iterator[Any]) -> Any:
+        if self._ahead is None or self._skips > 0:
+            self._skips -= 1
+            self._before = capture_rng(cuda=False)
+            return next(iterator)
+        self._before, self._ahead = self._ahead, None
+        with drawing_from(self._before):
+            return next(iterator)

@@ -1,0 +1,206 @@
+"""Turns complete parts into a committed checkpoint.
+
+Every writer publishes nothing but its own part; whoever finds all parts of the intent there commits. The catalogs
+decide the race, and losing it to the same save's commit is success. A writer that died leaves its part missing, and so
+no commit. One that gives up calls the save off for all: a save ends in the same way for everybody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from holdfast.checkpoint.commit.chain import Chain, Head
+from holdfast.checkpoint.commit.changes import Clocks, add_checkpoint, add_priority, own
+from holdfast.checkpoint.commit.lease import TTL_S, live_leases
+from holdfast.checkpoint.commit.second_look import SecondLook
+from holdfast.errors import ObjectExists, SaveFailed
+from holdfast.format.catalog import Entry, Intent, Record, Ref, intent_name, object_name, part_name, record_name
+from holdfast.format.document import digest
+from holdfast.format.manifest import Manifest
+from holdfast.policy import Retention
+from holdfast.runtime import SYSTEM, Runtime
+from holdfast.storage import Store
+from holdfast.types import CheckpointInfo, Kind
+
+T = TypeVar("T")
+
+_POLL_S = 0.05
+_MAX_POLL_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveTimes:
+    """When a save began, by the monotonic clock, and how long training waited for it, as its writer knows."""
+
+    started_s: float
+    stall_s: float | None = None
+
+
+class Committer:
+    """Commits the saves of one term."""
+
+    def __init__(
+        self,
+        store: Store,
+        chain: Chain,
+        *,
+        rank: int,
+        retention: Retention,
+        part_timeout_s: float = 1800.0,
+        runtime: Runtime = SYSTEM,
+    ) -> None:
+        self._store = store
+        self._chain = chain
+        self._rank = rank
+        self._retention = retention
+        self._part_timeout_s = part_timeout_s
+        self._look = SecondLook(store, runtime)
+        self._runtime = runtime
+
+    def publish(self, intent: Intent) -> None:
+        """Make the intent known; every writer of the save may do so, with the same bytes."""
+        with contextlib.suppress(ObjectExists):
+            self._store.put(intent_name(intent.checkpoint), intent.encode(), create=True)
+
+    def commit(
+        self,
+        intent: Intent,
+        manifest: Manifest,
+        part: Ref,
+        cancelled: Callable[[], bool] = lambda: False,
+        times: SaveTimes | None = None,
+    ) -> tuple[Entry, Head]:
+        """Wait for all parts, then commit; returns the entry, whoever committed it, and the head that holds it."""
+        parts = {self._rank: (manifest, part)}
+        problem = self._await_parts(intent, parts, cancelled)
+        if len(parts) < intent.world and (found := self.committed(intent.checkpoint)):
+            return found
+        if problem is not None and self.call_off(intent.checkpoint):
+            raise SaveFailed(f"checkpoint {intent.checkpoint} {problem}")
+        return self._commit(intent, parts, times)
+
+    def call_off(self, checkpoint: str) -> bool:
+        """Make sure that nobody commits a save any more; False if somebody has begun to.
+
+        Whoever commits creates the record first. An empty record takes its place: only one of the two can be created.
+        """
+        name = record_name(checkpoint)
+        try:
+            self._store.put(name, Record(checkpoint=checkpoint, parts=()).encode(), create=True)
+        except ObjectExists:
+            return not self._read(name, Record.decode)[0].parts
+        return True
+
+    def resolve(self, checkpoint: str) -> tuple[Entry, Head] | None:
+        """How a save ended that nobody answers for: one whose commit was begun is committed, any other called off."""
+        if (found := self.committed(checkpoint)) or self.call_off(checkpoint):
+            return found
+        name = intent_name(checkpoint)
+        return self._commit(self._read(name, Intent.decode)[0], {})
+
+    def committed(self, checkpoint: str) -> tuple[Entry, Head] | None:
+        """The entry of a checkpoint if the run holds it."""
+        head = self._chain.head()
+        entry = head.find(checkpoint) if head else None
+        return (entry, head) if entry and head else None
+
+    def _commit(
+        self, intent: Intent, parts: dict[int, tuple[Manifest, Ref]], times: SaveTimes | None = None
+    ) -> tuple[Entry, Head]:
+        self._read_new_parts(intent, parts)
+        entry = self._entry(intent, parts, times)
+        clocks = Clocks(wall_s=self._runtime.wall_s, store_s=self._store.now_s)
+        change = (
+            add_priority(entry, term=intent.term)
+            if intent.kind is Kind.PRIORITY
+            else add_checkpoint(entry, term=intent.term, retention=self._retention, clocks=clocks)
+        )
+        head = self._chain.commit(change)
+        return head.find(intent.checkpoint) or entry, head
+
+    def _await_parts(
+        self, intent: Intent, parts: dict[int, tuple[Manifest, Ref]], cancelled: Callable[[], bool]
+    ) -> str | None:
+        """Wait until all parts are there; if that is not worth waiting for any longer, why."""
+        started_s = self._runtime.monotonic_s()
+        look_s = started_s + 2 * TTL_S  # by then every writer at work has its lease
+        pause_s = _POLL_S
+        while not cancelled():
+            self._read_new_parts(intent, parts)
+            if len(parts) == intent.world or self.committed(intent.checkpoint):  # by another, who may go on from there
+                return None
+            now_s = self._runtime.monotonic_s()
+            missing = sorted(set(range(intent.world)) - set(parts))
+            if now_s - started_s > self._part_timeout_s:
+                return f"was given up: the parts of ranks {missing} did not arrive within {self._part_timeout_s:.0f} s"
+            if now_s > look_s:
+                look_s = now_s + TTL_S
+                if not self._may_arrive(intent.checkpoint, len(missing)):
+                    return f"was given up: of the ranks {missing}, whose parts are missing, an agent has died"
+            own(self._chain.head(), intent.term)
+            self._runtime.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, _MAX_POLL_S)
+        return "was cancelled"
+
+    def _may_arrive(self, checkpoint: str, missing: int) -> bool:
+        """Whether enough agents are at work on the save: ours, and one for each missing part."""
+        at_work = [lease for lease in live_leases(self._store, "writer") if checkpoint in lease.checkpoints]
+        return len(at_work) > missing
+
+    def _read_new_parts(self, intent: Intent, parts: dict[int, tuple[Manifest, Ref]]) -> None:
+        """Read what has arrived; raises SaveFailed if another writer called the save off."""
+        if len(parts) == intent.world:
+            return
+        bundles = object_name(intent.checkpoint, "9")  # there may be many; their names begin with digits
+        present = {info.name for info in self._store.list(object_name(intent.checkpoint, ""), after=bundles)}
+        for rank in range(intent.world):
+            name = part_name(intent.checkpoint, rank)
+            if rank not in parts and name in present:
+                parts[rank] = self._read(name, Manifest.decode)
+        called_off = record_name(intent.checkpoint) in present and len(parts) < intent.world
+        if called_off and not self.committed(intent.checkpoint):
+            raise self._called_off(intent)
+
+    def _entry(self, intent: Intent, parts: dict[int, tuple[Manifest, Ref]], times: SaveTimes | None) -> Entry:
+        manifests = [parts[rank][0] for rank in range(intent.world)]
+        refs = tuple(parts[rank][1] for rank in range(intent.world))
+        wanted = Record(checkpoint=intent.checkpoint, parts=refs)
+        name, record = record_name(intent.checkpoint), wanted.encode()
+        try:
+            self._store.put(name, record, create=True)
+        except ObjectExists:  # another writer of this save was first: with the same bytes, or to call it off
+            if self._read(name, Record.decode)[0] != wanted:
+                raise self._called_off(intent) from None
+        info = CheckpointInfo(
+            id=intent.checkpoint,
+            step=intent.step,
+            term=intent.term,
+            kind=intent.kind,
+            parent=intent.parent,
+            base=intent.base,
+            created_s=intent.created_s,
+            size_bytes=sum(m.size_bytes for m in manifests) + sum(ref.size_bytes for ref in refs) + len(record),
+            rows_written=sum(m.rows_written for m in manifests),
+            full_bytes=sum(m.full_bytes for m in manifests),
+            tag=intent.tag,
+            metrics=intent.metrics,
+            stall_s=times.stall_s if times else None,
+            duration_s=self._runtime.monotonic_s() - times.started_s if times else None,
+        )
+        return Entry(info=info, record=Ref(name=name, size_bytes=len(record), digest=digest(record)))
+
+    def _read(self, name: str, decode: Callable[..., T]) -> tuple[T, Ref]:
+        """A document of another writer, and how to refer to it."""
+
+        def read() -> tuple[T, Ref]:
+            data = self._store.get(name)
+            return decode(data, name=name), Ref(name=name, size_bytes=len(data), digest=digest(data))
+
+        return self._look(name, read)
+
+    def _called_off(self, intent: Intent) -> SaveFailed:
+        own(self._chain.head(), intent.term)  # if that is why, say so
+        return SaveFailed(f"checkpoint {intent.checkpoint} was called off by another of its {intent.world} writers")
