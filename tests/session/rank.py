@@ -26,9 +26,9 @@ from holdfast.policy import Precision, SavePolicy, Strategy
 from holdfast.runtime import Runtime
 from holdfast.storage import open_store
 from holdfast.testing.runtime import with_runtime
-from tests.checkpoint.ddp_tracker_worker import distributed
-from tests.checkpoint.tracker_cases import CASES, Case
-from tests.checkpoint.tracker_values import digests_of
+from tests.checkpoint.track.ddp_tracker_worker import distributed
+from tests.checkpoint.track.tracker_cases import CASES, Case
+from tests.checkpoint.track.tracker_values import digests_of
 from tests.exchange import exchange_gradients
 from tests.tiny import Tiny, ids_of, snapshot, train_step
 

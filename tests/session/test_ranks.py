@@ -20,9 +20,9 @@ from holdfast.codec import Asymmetric, Fitted, Logarithmic
 from holdfast.format.catalog import Intent, intent_name
 from holdfast.format.manifest import EXACT
 from holdfast.storage import open_store
-from tests.checkpoint.ddp_tracker_worker import chosen
-from tests.checkpoint.tracker_cases import CASES, Case
-from tests.checkpoint.tracker_values import digests_of
+from tests.checkpoint.track.ddp_tracker_worker import chosen
+from tests.checkpoint.track.tracker_cases import CASES, Case
+from tests.checkpoint.track.tracker_values import digests_of
 from tests.session.job import Job, Jobs, freeze, kill
 from tests.session.rank import Moody, Numbers, build, digests
 from tests.tiny import train_step

@@ -2,7 +2,7 @@
 
 Without pytest and Numba, which a GPU machine may lack:
 
-    PYTHONPATH=src:. python tests/checkpoint/cuda_snapshot_check.py
+    PYTHONPATH=src:. python tests/checkpoint/snapshot/cuda_snapshot_check.py
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-sys.path.insert(0, str(Path(__file__).parents[2]))  # so that it runs from anywhere
+sys.path.insert(0, str(Path(__file__).parents[3]))  # so that it runs from anywhere
 
 import holdfast as hf
 from holdfast.checkpoint.snapshot.frame_filler import FrameFiller, pin, unpin

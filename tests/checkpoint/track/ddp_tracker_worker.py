@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.checkpoint.tracker_cases import CASES, Case, Mark, Training
-from tests.checkpoint.tracker_checks import Run, prove_no_row_is_missed
+from tests.checkpoint.track.tracker_cases import CASES, Case, Mark, Training
+from tests.checkpoint.track.tracker_checks import Run, prove_no_row_is_missed
 from tests.exchange import exchange_gradients
 
 SITUATIONS = {"plain", "bag", "accumulated", "max_norm", "tied", "shared", "functional", "direct_forward", "evaluated"}

@@ -10,7 +10,7 @@ from torch import Tensor
 from holdfast.checkpoint.track.tracker import Tracker
 from holdfast.checkpoint.training.tables import Table, find_tables
 from holdfast.types import Since
-from tests.checkpoint.tracker_cases import Case, Training
+from tests.checkpoint.track.tracker_cases import Case, Training
 
 
 class Copy:

@@ -1,6 +1,6 @@
 """Proves on a GPU that no row is missed and that the tracker's hooks never wait for the device. Needs no pytest.
 
-PYTHONPATH=src:. python tests/checkpoint/cuda_tracker_check.py
+PYTHONPATH=src:. python tests/checkpoint/track/cuda_tracker_check.py
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from holdfast.checkpoint.track.tracker import Tracker
 from holdfast.checkpoint.training.tables import find_tables
 from holdfast.types import Since
-from tests.checkpoint.tracker_cases import CASES, Case
-from tests.checkpoint.tracker_checks import Run, prove_no_row_is_missed
+from tests.checkpoint.track.tracker_cases import CASES, Case
+from tests.checkpoint.track.tracker_checks import Run, prove_no_row_is_missed
 
 
 def refuse_to_wait(*_: object) -> None:

@@ -12,7 +12,7 @@ import pytest
 from holdfast.checkpoint.trainer.fallback import Fallback, Found
 from holdfast.errors import DamagedData, HoldfastError, RunError, StorageUnavailable
 from holdfast.format.catalog import Entry
-from tests.checkpoint.test_chain import entry
+from tests.checkpoint.commit.test_chain import entry
 
 WORLD = 3
 NEWEST_FIRST = [entry(step) for step in (3, 2, 1)]

@@ -16,8 +16,8 @@ from holdfast.checkpoint.track.tracker import Tracker
 from holdfast.checkpoint.training.tables import find_tables
 from holdfast.errors import ConfigurationError, HoldfastWarning, ModelMismatch
 from holdfast.types import Since
-from tests.checkpoint.tracker_cases import CASES, Case
-from tests.checkpoint.tracker_checks import Run, prove_no_row_is_missed, touched
+from tests.checkpoint.track.tracker_cases import CASES, Case
+from tests.checkpoint.track.tracker_checks import Run, prove_no_row_is_missed, touched
 
 quiet = pytest.mark.filterwarnings("ignore::holdfast.errors.HoldfastWarning", "ignore:Sparse invariant checks")
 

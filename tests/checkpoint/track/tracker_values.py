@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.checkpoint.tracker_cases import Training
+from tests.checkpoint.track.tracker_cases import Training
 
 
 def values_of(training: Training) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import torch
 
 import holdfast as hf
 from holdfast.storage import MemoryStore
-from tests.checkpoint.test_follower import Clicks, Training
+from tests.checkpoint.follow.test_follower import Clicks, Training
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 WORLD = 2
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.timeout(300)
 def test_no_rank_misses_a_row_that_another_rank_looked_up(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo"}
-    command = [sys.executable, "-m", "tests.checkpoint.ddp_tracker_worker"]
+    command = [sys.executable, "-m", "tests.checkpoint.track.ddp_tracker_worker"]
     ranks = [
         subprocess.Popen(
             [*command, str(rank), str(WORLD), str(tmp_path / "store")],

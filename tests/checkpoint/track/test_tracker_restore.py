@@ -11,8 +11,8 @@ import torch
 import holdfast as hf
 from holdfast.storage import MemoryStore
 from holdfast.types import Kind
-from tests.checkpoint.tracker_cases import CASES, ROWS, Case
-from tests.checkpoint.tracker_values import difference, values_of
+from tests.checkpoint.track.tracker_cases import CASES, ROWS, Case
+from tests.checkpoint.track.tracker_values import difference, values_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::holdfast.errors.HoldfastWarning", "ignore:Sparse invariant checks")
 
