@@ -1,6 +1,6 @@
 """Checkpointer: the one object a training loop holds.
 
-Thin: ``assembly`` builds what it works with, ``routine`` counts the steps and saves, ``returning`` restores.
+Thin: ``assembly`` builds what it works with, ``routine`` counts the steps and saves, ``resumption`` restores.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.checkpoint.read.crew import Progress
 from holdfast.checkpoint.restore.partial import Recovered, Servers
 from holdfast.checkpoint.trainer.arguments import (
     Declared,
-    Place,
+    RunLocation,
     Training,
     as_metric,
     as_models,
@@ -126,7 +126,7 @@ class Checkpointer:
         budget = policies.partial.budget if policies.partial is not None else None
         self._metering = Metering(budget, loader, agreement.world) if budget is not None else None
         metered = self._metering.state if self._metering is not None else None
-        place = Place(url=url, options=options)
+        place = RunLocation(url=url, options=options)
         hooks = Hooks(on_save=on_save, on_commit=on_commit, on_failure=on_failure, on_recover=on_recover)
         self._events = EventQueue(hooks)
         assembly = Assembly(
@@ -190,17 +190,17 @@ class Checkpointer:
         """
         if self._started:
             raise RunError("resume() comes once, before the first step")
-        returning, since_s = self._parts.returning, self._outcomes.now_s
+        resumption, since_s = self._parts.resumption, self._outcomes.now_s
         with self._events:
-            term = returning.take_over(step, patience_s=self._takeover_s)
-            restored = returning.restore(step, strict=strict, progress=progress)
+            term = resumption.take_over(step, patience_s=self._takeover_s)
+            restored = resumption.restore(step, strict=strict, progress=progress)
             if restored is None:
                 if step is not None:
                     raise RunError(f"{self._store.url} holds no checkpoint to resume from")
                 self._start(Position(term=term))
                 return 0
             if reader:
-                returning.restore_reader(restored.rank)
+                resumption.restore_reader(restored.rank)
             self._start(position_of(restored, term), pls=restored.job.pls)
             what = Happening.TOOK_OVER if step is None else Happening.WENT_BACK
             self._outcomes.recovered(what, step=self.steps, checkpoint_step=self.steps, since_s=since_s)
@@ -215,7 +215,7 @@ class Checkpointer:
         if self._reader is None:
             raise ConfigurationError("batches() needs the data loader: pass loader= to Checkpointer")
         self._ensure_started()
-        return self._reader.batches(epochs, on_iterator=self._parts.returning.restore_rng)
+        return self._reader.batches(epochs, on_iterator=self._parts.resumption.restore_rng)
 
     def step(self, loss: Tensor | float | None = None, **metrics: Tensor | float) -> None:
         """Call once a batch, after the optimizer. Saves when a save is due; never forces a device sync otherwise.
@@ -297,11 +297,11 @@ class Checkpointer:
         since_s = self._outcomes.now_s
         with self._events:
             self._agents.settle()
-            restored = self._parts.returning.restore(None, strict=True, progress=progress)
+            restored = self._parts.resumption.restore(None, strict=True, progress=progress)
             if restored is None:
                 raise RunError(f"{self._store.url} holds no checkpoint to go back to yet")
             if reader:
-                self._parts.returning.restore_reader(restored.rank)
+                self._parts.resumption.restore_reader(restored.rank)
             self._stand_on(position_of(restored, self._outcomes.position.term), restored.job.pls)
             what = Happening.WENT_BACK
             self._outcomes.recovered(what, step=self.steps, checkpoint_step=self.steps, since_s=since_s)
@@ -382,7 +382,7 @@ class Checkpointer:
 
     def _start(self, position: Position, *, pls: Mapping[str, Any] | None = None, stepping: bool = False) -> None:
         self._stand_on(position, pls, stepping=stepping)
-        self._agents.start(position.term, self._parts.returning.announce_agent)
+        self._agents.start(position.term, self._parts.resumption.announce_agent)
         self._started = True
         if not stepping:
             self._routine.save_baseline_if_due()
@@ -401,7 +401,7 @@ class Checkpointer:
             raise RunError("this Checkpointer is closed")
         if self._started:
             return
-        term = self._parts.returning.begin(patience_s=self._takeover_s)
+        term = self._parts.resumption.begin(patience_s=self._takeover_s)
         self._start(Position(term=term), stepping=stepping)
 
     def _release(self) -> None:

@@ -34,11 +34,11 @@ def follow(
     option: StoreOptions = None,
 ) -> None:
     """Tell of every checkpoint as it is committed, and keep an exported file up to date."""
-    from holdfast.checkpoint.follow.news import Watch
+    from holdfast.checkpoint.follow.news import CatalogWatch
 
     run = opened(url, option)
     tell = _as_json if json else _as_text
-    watch, exported = Watch(), _Export(run, export) if export else None
+    watch, exported = CatalogWatch(), _Export(run, export) if export else None
     while True:
         try:
             _tell_news(watch.look(run.head()), tell)

@@ -21,7 +21,7 @@ from holdfast.checkpoint.read.verified import VerifiedReader, lineage
 from holdfast.checkpoint.restore.batch import Batch
 from holdfast.checkpoint.restore.bundle_files import Files
 from holdfast.checkpoint.restore.columns import ColumnWriter
-from holdfast.checkpoint.restore.native_rows import Pieces
+from holdfast.checkpoint.restore.native_rows import NativeWork
 from holdfast.checkpoint.restore.rows import restore_rows
 from holdfast.errors import DamagedData
 from holdfast.storage.files import PosixFiles
@@ -213,7 +213,7 @@ def _apply(store: LocalStore, targets: dict[str, Tensor]) -> list[bool]:
     }
     above = plan.without_baseline().reads
     batch = Batch(spec=plan.spec, reads=above, groups=np.zeros_like(above.at), writers=writers)
-    pieces = Pieces(Files(VerifiedReader(store)), [batch])
+    pieces = NativeWork(Files(VerifiedReader(store)), [batch])
     with Crew(2) as crew:
         pieces.apply(crew, 0)
     done: list[bool] = pieces.done(0).tolist()

@@ -19,7 +19,7 @@ _LOOKS_PER_GRACE = 100  # for what was dropped
 _CATALOGS_EVERY_COMMITS = LINEAGE_LENGTH  # old ones make looking for the newest one slow
 
 
-class Tidying:
+class Cleanup:
     """For one term of a run. A failure costs space, not safety: it is told, and the next commit tries again.
 
     One rank ``leads`` and sees to what is everybody's; each collects its own ``leftovers``, where it may.

@@ -13,7 +13,7 @@ from holdfast.format.catalog import Entry
 from holdfast.format.manifest import Manifest
 
 
-class Arranging:
+class GridWorker:
     """One round at a time, on the thread that commits. A save that is under way goes first, but not for ever.
 
     ``submit`` runs a piece of work later on that thread, ``tidy`` deletes what a round has freed.

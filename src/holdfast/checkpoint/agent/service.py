@@ -13,8 +13,8 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from holdfast.checkpoint.agent.cleanup import Tidying
-from holdfast.checkpoint.agent.grid_worker import Arranging
+from holdfast.checkpoint.agent.cleanup import Cleanup
+from holdfast.checkpoint.agent.grid_worker import GridWorker
 from holdfast.checkpoint.agent.leftovers import Leftovers
 from holdfast.checkpoint.agent.save import AgentSave
 from holdfast.checkpoint.agent.threads import AgentThreads
@@ -88,7 +88,7 @@ class Agent:
             runtime=runtime,
         )
         self._under_way: set[str] = set()  # saves that have begun and not ended
-        self._tidying = Tidying(
+        self._cleanup = Cleanup(
             store,
             self._chain,
             term=config.term,
@@ -105,7 +105,7 @@ class Agent:
             self._threads.write(quantize.warm_up)  # compiling, on a machine that never did, takes longer than a save
         self._save: AgentSave | None = None
         self._starting = config.starting
-        self._arranging = self._start_arranging(Grid.from_dict(config.grid)) if config.grid else None
+        self._grid_worker = self._start_grid_worker(Grid.from_dict(config.grid)) if config.grid else None
 
     def _leftovers(self) -> Leftovers:
         return Leftovers(
@@ -118,7 +118,7 @@ class Agent:
             under_way=self._under_way.copy,
         )
 
-    def _start_arranging(self, grid: Grid) -> Arranging:
+    def _start_grid_worker(self, grid: Grid) -> GridWorker:
         config = self._config
         rearranger = Rearranger(
             self._store, self._chain, grid, rank=config.rank, term=config.term, runtime=self._runtime
@@ -128,7 +128,7 @@ class Agent:
             with suppress(RuntimeError):  # the agent ends: what is due stays so
                 self._threads.finish(work)
 
-        return Arranging(rearranger, max_postponed=grid.max_postponed, submit=submit, tell=self._tell, tidy=self._tidy)
+        return GridWorker(rearranger, max_postponed=grid.max_postponed, submit=submit, tell=self._tell, tidy=self._tidy)
 
     def run(self, trainer: int | None = None) -> None:
         """Serve until the trainer closes the channel or is gone; ``trainer`` is a pidfd of it."""
@@ -198,22 +198,22 @@ class Agent:
                 self._answer(message)
             case RaiseTerm():
                 self._threads.finish(self._raise_term)
-            case Arrange() if self._arranging is not None:
-                self._threads.finish(self._arranging.finish)
+            case Arrange() if self._grid_worker is not None:
+                self._threads.finish(self._grid_worker.finish)
             case _:
                 pass
 
     def _begin(self, message: Begin) -> None:
         intent = Intent.from_json(message.intent)
-        in_grid = self._arranging is not None and intent.kind is not Kind.PRIORITY
+        in_grid = self._grid_worker is not None and intent.kind is not Kind.PRIORITY
         encoder = ChunkEncoder(intent, message.tables, self._key_frames)
         writer = PartWriter(
             self._store, intent, self._config.rank, message.tables, message.tensors, keep_ids=in_grid, encoder=encoder
         )
         save = self._save = AgentSave(intent, writer, encoder, self._runtime.monotonic_s())
         self._under_way.add(save.identifier)
-        if self._arranging is not None:
-            self._arranging.save_begins(save.over)
+        if self._grid_worker is not None:
+            self._grid_worker.save_begins(save.over)
         save.frames.append(self._threads.write(self._announce, save))
 
     def _announce(self, save: AgentSave) -> None:
@@ -273,8 +273,8 @@ class Agent:
         if is_checkpoint:
             self._key_frames.committed(entry, manifest, save.encoder.held)
         self._tell(Committed(entry=entry.to_json(), state=save.writer.state_digests))
-        if is_checkpoint and self._arranging is not None:
-            self._arranging.committed(entry, manifest, save.writer.ids)
+        if is_checkpoint and self._grid_worker is not None:
+            self._grid_worker.committed(entry, manifest, save.writer.ids)
         self._tidy()
 
     def _discard(self, save: AgentSave) -> None:
@@ -292,8 +292,8 @@ class Agent:
         save.over.set()
         self._under_way.discard(save.identifier)
         save.leases.close()
-        if self._arranging is not None:
-            self._arranging.go_on()
+        if self._grid_worker is not None:
+            self._grid_worker.go_on()
 
     def _clean_up(self, save: AgentSave) -> None:
         save.await_frames()
@@ -346,7 +346,7 @@ class Agent:
             self._tell(Notice(message=f"metrics of checkpoint {message.checkpoint} were not stored: {error}"))
 
     def _tidy(self) -> None:
-        self._tidying.after_commit()
+        self._cleanup.after_commit()
 
     def _tell(self, message: Message) -> None:
         with suppress(ChannelClosed):  # the trainer is gone; the work goes on without it

@@ -17,7 +17,7 @@ class News:
     newest: CheckpointInfo | None = None  # that lives
 
 
-class Watch:
+class CatalogWatch:
     """Remembers what it has told. The first look tells of the newest checkpoint only."""
 
     def __init__(self) -> None:

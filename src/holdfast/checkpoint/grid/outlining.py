@@ -39,7 +39,7 @@ class Original(NamedTuple):
         return cls(record.digest if manifest.world == 1 else digest(manifest.encode()), manifest)
 
 
-class Outlining:
+class OutlineWriter:
     """The outlines of one writer. For one thread."""
 
     def __init__(self, store: Store, chain: Chain, *, rank: int, term: int, runtime: Runtime) -> None:

@@ -17,7 +17,7 @@ from holdfast.checkpoint.commit.changes import Clocks, own
 from holdfast.checkpoint.grid.cohorts import CohortBundle, Cohorts, RowIds
 from holdfast.checkpoint.grid.due import DueBundles
 from holdfast.checkpoint.grid.extract import Extractor
-from holdfast.checkpoint.grid.outlining import Original, Outlining
+from holdfast.checkpoint.grid.outlining import Original, OutlineWriter
 from holdfast.checkpoint.grid.round import Round
 from holdfast.checkpoint.grid.stats import GridStats
 from holdfast.checkpoint.read.verified import VerifiedReader, lineage
@@ -45,7 +45,7 @@ class Rearranger:
         self.stats = GridStats()
         self._cohorts = Cohorts(rank=rank)
         self._due = DueBundles(store, self._cohorts, grid.rule, self.stats)
-        self._outlining = Outlining(store, chain, rank=rank, term=term, runtime=runtime)
+        self._outline_writer = OutlineWriter(store, chain, rank=rank, term=term, runtime=runtime)
 
     def saved(self, entry: Entry, manifest: Manifest, ids: RowIds) -> None:
         """A checkpoint was committed; ``ids`` are the rows of its chunks."""
@@ -66,7 +66,7 @@ class Rearranger:
     @property
     def is_due(self) -> bool:
         """Whether there is something for a round to do."""
-        return bool(self._due) or self._outlining.is_due(self._cohorts.originals)
+        return bool(self._due) or self._outline_writer.is_due(self._cohorts.originals)
 
     def round(self) -> bool:
         """Rearrange some of what is due and commit it, or outline what was rearranged; False if nothing was due."""
@@ -81,7 +81,7 @@ class Rearranger:
         except HoldfastError:
             work.give_up()
             raise
-        self._outlining.learn(work.directories)
+        self._outline_writer.learn(work.directories)
         self._count()
         self.stats.rounds += 1
         self.stats.bundles += len(chosen)
@@ -95,7 +95,7 @@ class Rearranger:
         head = own(self._chain.head(), self._term)
         entries = lineage(head, checkpoint)
         if not any(entry.info.kind is Kind.DIFFERENTIAL for entry in entries):
-            self._outlining.begin(head, entries[0].info.id)
+            self._outline_writer.begin(head, entries[0].info.id)
             self._cohorts.load(entries, VerifiedReader(self._store), ids)
 
     def _write(self, work: Round, chosen: Iterable[CohortBundle]) -> None:
@@ -124,9 +124,9 @@ class Rearranger:
 
     def _outline(self) -> bool:
         originals = self._cohorts.originals
-        if not self._outlining.is_due(originals):
+        if not self._outline_writer.is_due(originals):
             return False
-        self.stats.written_bytes += self._outlining.write(self._name(), self._cohorts[0].original, originals)
+        self.stats.written_bytes += self._outline_writer.write(self._name(), self._cohorts[0].original, originals)
         return True
 
     def _count(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.checkpoint.grid.bundles import replacing_in
-from holdfast.checkpoint.read.verified import Parts
+from holdfast.checkpoint.read.verified import Manifests
 from holdfast.codec.chunk import record_bytes
 from holdfast.format.manifest import ALIVE, Manifest, RowsChunk, Segment, TablePart
 from holdfast.format.rows import id_bytes
@@ -49,7 +49,7 @@ class GridPicture:
         return sum(cohort.size_bytes for cohort in self.cohorts)
 
 
-def draw_grid(infos: Sequence[CheckpointInfo], history: Sequence[Parts], rounds: Sequence[int]) -> GridPicture:
+def draw_grid(infos: Sequence[CheckpointInfo], history: Sequence[Manifests], rounds: Sequence[int]) -> GridPicture:
     """The picture of a lineage, baseline first, with its parts and how many rounds touched each of them."""
     ids = [info.id for info in infos]
     cohorts = [
@@ -60,7 +60,7 @@ def draw_grid(infos: Sequence[CheckpointInfo], history: Sequence[Parts], rounds:
     return GridPicture(baseline=infos[0], cohorts=tuple(cohorts), unused_bytes=_unused_bytes(history[1:]))
 
 
-def _cohort(info: CheckpointInfo, parts: Parts, later: Sequence[str], rounds: int) -> Cohort:
+def _cohort(info: CheckpointInfo, parts: Manifests, later: Sequence[str], rounds: int) -> Cohort:
     alive = 0
     replaced = dict.fromkeys(later, 0)
     through = len(later)
@@ -89,7 +89,7 @@ def _record_bytes(part: TablePart, chunk: RowsChunk) -> int:
     return record_bytes(part.spec.columns, chunk.codec) + id_bytes(chunk.ids)
 
 
-def _unused_bytes(history: Iterable[Parts]) -> int:
+def _unused_bytes(history: Iterable[Manifests]) -> int:
     """Bodies of bundles less the chunks in them."""
     used: dict[str, int] = {}
     sizes: dict[str, int] = {}

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from holdfast.checkpoint.read.verified import Parts
+from holdfast.checkpoint.read.verified import Manifests
 from holdfast.codec import Codec, Difference, Exact
 from holdfast.codec.chunk import codecs_of
 from holdfast.codec.quantized import Quantized
@@ -26,12 +26,12 @@ class StoredRows:
     loss: float  # mean distance (l2) of a stored weight row from the one that was saved
 
 
-def stored_rows(infos: Sequence[CheckpointInfo], history: Sequence[Parts]) -> tuple[StoredRows, ...]:
+def stored_rows(infos: Sequence[CheckpointInfo], history: Sequence[Manifests]) -> tuple[StoredRows, ...]:
     """What every checkpoint of a lineage wrote, with its manifests beside it."""
     return tuple(each for info, parts in zip(infos, history, strict=True) for each in _of_checkpoint(info, parts))
 
 
-def _of_checkpoint(info: CheckpointInfo, parts: Parts) -> Iterator[StoredRows]:
+def _of_checkpoint(info: CheckpointInfo, parts: Manifests) -> Iterator[StoredRows]:
     groups: dict[tuple[str, str], list[RowsChunk]] = {}
     for manifest in parts:
         for part in manifest.tables:

@@ -9,7 +9,7 @@ from holdfast.checkpoint.commit.chain import Head
 from holdfast.checkpoint.commit.lease import Lease, live_leases
 from holdfast.checkpoint.inspect.skeleton import read_skeleton
 from holdfast.checkpoint.inspect.stored_precision import StoredRows, stored_rows
-from holdfast.checkpoint.read.verified import Parts, VerifiedReader, lineage
+from holdfast.checkpoint.read.verified import Manifests, VerifiedReader, lineage
 from holdfast.checkpoint.restore.saved_state import checked_state, shared_state
 from holdfast.errors import DamagedData
 from holdfast.format.catalog import Entry, Garbage
@@ -119,7 +119,7 @@ def summarize(
     )
 
 
-def _meter(reader: VerifiedReader, parts: Parts) -> Mapping[str, float | None]:
+def _meter(reader: VerifiedReader, parts: Manifests) -> Mapping[str, float | None]:
     """The meter of lost samples; empty where there is none. What is damaged is for a verification to tell."""
     try:
         first = checked_state(read_skeleton(reader, parts[0]), parts[0])
@@ -132,7 +132,7 @@ def _size_bytes(infos: Sequence[CheckpointInfo]) -> int:
     return sum(info.size_bytes for info in infos)
 
 
-def _tables(info: CheckpointInfo, parts: Parts) -> tuple[TableSummary, ...]:
+def _tables(info: CheckpointInfo, parts: Manifests) -> tuple[TableSummary, ...]:
     specs = {table.spec.name: table.spec for part in parts for table in part.tables}
     stored = stored_rows([info], [parts])
     return tuple(_table(spec, [each for each in stored if each.table == name]) for name, spec in specs.items())
@@ -149,7 +149,7 @@ def _table(spec: TableSpec, stored: Sequence[StoredRows]) -> TableSummary:
     )
 
 
-def _parts(parts: Parts) -> tuple[PartSummary, ...]:
+def _parts(parts: Manifests) -> tuple[PartSummary, ...]:
     return tuple(
         PartSummary(
             rank=part.rank, bundles=len(part.bundles), rows_written=part.rows_written, size_bytes=part.size_bytes

@@ -16,7 +16,7 @@ from holdfast.checkpoint.inspect.verify_outline import check_outline
 from holdfast.checkpoint.inspect.verify_standing import Standing, check_replaced, tips
 from holdfast.checkpoint.read.chunk_ids import checked_ids
 from holdfast.checkpoint.read.crew import WORKERS, Progress
-from holdfast.checkpoint.read.verified import Parts, VerifiedReader, lineage
+from holdfast.checkpoint.read.verified import Manifests, VerifiedReader, lineage
 from holdfast.checkpoint.restore.saved_state import read_saved
 from holdfast.codec.chunk import codecs_of, dim_of, stored_columns
 from holdfast.errors import DamagedData, ObjectNotFound
@@ -73,7 +73,7 @@ def verify_run(
     reader, look = VerifiedReader(store, runtime=runtime), SecondLook(store, runtime)
     problems = {problem.object_name: problem for problem in _verify_chain(store, look, runtime)}
     damaged, entries = set(), _entries(chain)
-    known: dict[str, Parts] = {}  # of those that are as they were written
+    known: dict[str, Manifests] = {}  # of those that are as they were written
     with ThreadPoolExecutor(WORKERS, thread_name_prefix="holdfast-verify") as pool:
         for entry in entries:
             found = list(_verify_checkpoint(reader, pool, entry, known, progress))
@@ -110,7 +110,7 @@ def _verify_chain(store: Store, look: SecondLook, runtime: Runtime) -> Iterator[
 
 
 def _verify_together(
-    reader: VerifiedReader, head: Head, known: Mapping[str, Parts], runtime: Runtime
+    reader: VerifiedReader, head: Head, known: Mapping[str, Manifests], runtime: Runtime
 ) -> Iterator[Problem]:
     """What checkpoints say of each other, and outlines of checkpoints."""
     if head.catalog.head is not None and head.catalog.head not in head.by_id:
@@ -139,7 +139,7 @@ def _verify_intent(store: Store, look: SecondLook, entry: Entry) -> Iterator[Pro
 
 
 def _verify_checkpoint(
-    reader: VerifiedReader, pool: Executor, entry: Entry, known: dict[str, Parts], progress: Progress | None
+    reader: VerifiedReader, pool: Executor, entry: Entry, known: dict[str, Manifests], progress: Progress | None
 ) -> Iterator[Problem]:
     """Its own objects. Where they are as they were written, its parts become ``known``."""
     checkpoint = entry.info.id

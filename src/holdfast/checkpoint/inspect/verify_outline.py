@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from holdfast.checkpoint.commit.chain import Head
-from holdfast.checkpoint.read.verified import Parts, VerifiedReader
+from holdfast.checkpoint.read.verified import Manifests, VerifiedReader
 from holdfast.errors import DamagedData
 from holdfast.format.catalog import Entry, OutlineRef
 from holdfast.format.document import digest
@@ -19,7 +19,7 @@ _Chunk = tuple[str, BundleRef, RowsChunk]  # table, bundle, and what else is sai
 
 
 def check_outline(
-    reader: VerifiedReader, fresh: VerifiedReader, head: Head, each: OutlineRef, known: Mapping[str, Parts]
+    reader: VerifiedReader, fresh: VerifiedReader, head: Head, each: OutlineRef, known: Mapping[str, Manifests]
 ) -> None:
     """Raise DamagedData if a part of it that a restore would take is not the original.
 

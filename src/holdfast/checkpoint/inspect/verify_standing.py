@@ -17,7 +17,7 @@ from holdfast.checkpoint.grid.bundles import replacing_in
 from holdfast.checkpoint.grid.split import known_labels
 from holdfast.checkpoint.read.chunk_ids import checked_ids
 from holdfast.checkpoint.read.key_frame import KeyTable, key_chunks
-from holdfast.checkpoint.read.verified import Parts, VerifiedReader, lineage
+from holdfast.checkpoint.read.verified import Manifests, VerifiedReader, lineage
 from holdfast.codec import Baseline, Difference
 from holdfast.codec.chunk import codecs_of
 from holdfast.errors import CheckpointNotFound, DamagedData
@@ -27,7 +27,7 @@ from holdfast.format.rows import id_bytes
 from holdfast.types import TableSpec
 
 Ids = NDArray[np.int64]
-Known = Mapping[str, Parts]  # the parts of checkpoints that could be read, by id
+Known = Mapping[str, Manifests]  # the parts of checkpoints that could be read, by id
 
 
 def check_replaced(reader: VerifiedReader, head: Head, tip: Entry, known: Known) -> None:
@@ -130,7 +130,7 @@ def _check_differences(entry: Entry, table: str, chunks: Sequence[RowsChunk], wh
 _Share = tuple[Manifest, int]  # a part, and the number of a table in it
 
 
-def _shares(parts: Parts) -> dict[str, list[_Share]]:
+def _shares(parts: Manifests) -> dict[str, list[_Share]]:
     found: dict[str, list[_Share]] = {}
     for part in parts:
         for at, table in enumerate(part.tables):

@@ -27,7 +27,7 @@ from holdfast.storage import Store
 
 logger = logging.getLogger("holdfast")
 
-Parts = tuple[Manifest, ...]
+Manifests = tuple[Manifest, ...]
 Memory = Callable[[int], memoryview]  # gives at least so many bytes to read into
 
 
@@ -70,12 +70,12 @@ class VerifiedReader:
         """The block checksums of a bundle, if its head was read before."""
         return self._directories.get(bundle.name)
 
-    def parts(self, entry: Entry, record: Record | None = None) -> Parts:
+    def parts(self, entry: Entry, record: Record | None = None) -> Manifests:
         """A checkpoint's manifests, one of each writer; its record, if it was read already."""
         record = record or self.record(entry)
         if record.manifest is not None:
             name = entry.record.name
-            parts: Parts = (_checked(entry, Manifest.from_json(record.manifest, name=name), name),)
+            parts: Manifests = (_checked(entry, Manifest.from_json(record.manifest, name=name), name),)
         else:
             parts = tuple(self.part(entry, part) for part in record.parts)
         check_parts(entry, [JoinedPart.of(part) for part in parts])

@@ -13,7 +13,7 @@ from holdfast.checkpoint.commit.chain import Head
 from holdfast.checkpoint.read.crew import Progress
 from holdfast.checkpoint.read.outlines import plan_checkpoint
 from holdfast.checkpoint.read.table_plan import TablePlan
-from holdfast.checkpoint.read.verified import Parts, VerifiedReader, lineage
+from holdfast.checkpoint.read.verified import Manifests, VerifiedReader, lineage
 from holdfast.checkpoint.restore.rows import Targets, restore_rows
 from holdfast.checkpoint.restore.saved_state import read_saved, shared_state
 from holdfast.checkpoint.track.tracker import Tracker
@@ -94,7 +94,7 @@ class ModelRestorer:
             if names:
                 logger.warning("%s: %s", what, ", ".join(names))
 
-    def _states(self, parts: Parts, rank: int) -> tuple[SharedState, RankState]:
+    def _states(self, parts: Manifests, rank: int) -> tuple[SharedState, RankState]:
         """What all ranks share, and what is this rank's own: nothing where the job had fewer ranks."""
         saved = {part.rank: read_saved(self._reader, part) for part in parts if part.rank in (0, rank)}
         own = saved[rank].rank if rank in saved else RankState(step=saved[0].rank.step)

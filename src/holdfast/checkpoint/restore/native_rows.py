@@ -30,7 +30,7 @@ _KEPT_BYTES = 32 * 2**20
 Kept: TypeAlias = Any  # of kernels that may not be there: native.Held
 
 
-class Pieces:
+class NativeWork:
     """What can be done this way of some batches. The rest, for whatever reason, needs another way.
 
     What others have ``kept`` is not read again.
@@ -186,7 +186,7 @@ class _Columns(NamedTuple):
 
 
 class _Alike:
-    """Pieces of chunks of one form, of tables with the same layout, and what their addresses point to."""
+    """NativeWork of chunks of one form, of tables with the same layout, and what their addresses point to."""
 
     def __init__(
         self, files: Files, outline: Outline, ids: int, reads: _Columns, targets: Sequence[_Target | None]

@@ -32,7 +32,7 @@ from holdfast.checkpoint.restore.columns import (
     read_columns,
     row_ids,
 )
-from holdfast.checkpoint.restore.native_rows import Kept, Pieces
+from holdfast.checkpoint.restore.native_rows import Kept, NativeWork
 from holdfast.checkpoint.restore.spans import Span, spans_of
 from holdfast.checkpoint.restore.winners import Winners
 from holdfast.codec.base import Rows
@@ -76,7 +76,7 @@ def _write(files: Files, crew: Crew, work: Iterable[tuple[_Table, Batch]], kept:
     work = [each for each in work if len(each[1].reads)]
     if not work:
         return
-    pieces = Pieces(files, [batch for _, batch in work], kept)
+    pieces = NativeWork(files, [batch for _, batch in work], kept)
     for group in pieces.groups:
         pieces.apply(crew, group)
         left = pieces.left(group)
@@ -121,7 +121,7 @@ def _settle(files: Files, crew: Crew, tables: Sequence[_Table]) -> Kept | None:
     work = [(table, batch) for table in tables if (batch := table.contest()) is not None]
     if not work:
         return None
-    pieces = Pieces(files, [batch for _, batch in work])
+    pieces = NativeWork(files, [batch for _, batch in work])
     pieces.apply(crew, 0)
     left = pieces.left(0)
     _doubt(files.reader, [work[each.batch][1].reads[each.read] for each in left if each.is_spoilt])

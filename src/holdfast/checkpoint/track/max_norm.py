@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from holdfast.checkpoint.track.table_watch import Watch
+from holdfast.checkpoint.track.table_watch import TableWatch
 
 _FORWARDS = (nn.Embedding.forward, nn.EmbeddingBag.forward)
 
 
-def watch_lookups(watch: Watch) -> list[RemovableHandle]:
+def watch_lookups(watch: TableWatch) -> list[RemovableHandle]:
     """Hook into the modules that renormalize just the rows in their input.
 
     A subclass with a forward of its own may map ids first, and a call of ``forward`` itself runs no hook: such writes

@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from holdfast.checkpoint.track.notices import Notices
 from holdfast.checkpoint.track.row_local import ANY_CHANGES, in_place_changes, restless_rows, skips, why_not_row_local
-from holdfast.checkpoint.track.table_watch import Watch
+from holdfast.checkpoint.track.table_watch import TableWatch
 from holdfast.checkpoint.training.own_state import as_ours
 from holdfast.checkpoint.training.tables import holders
 from holdfast.checkpoint.training.wrappers import inner_optimizers
@@ -38,7 +38,7 @@ class Steps:
 
     def __init__(
         self,
-        watches: Sequence[Watch],
+        watches: Sequence[TableWatch],
         optimizers: Sequence[Optimizer],
         notices: Notices,
         *,
@@ -87,7 +87,7 @@ class Steps:
         self._by_optimizer = self._group_by_optimizer()
         self._holders = _holders_of_inner(self._optimizers)
 
-    def notice_edit(self, watch: Watch) -> None:
+    def notice_edit(self, watch: TableWatch) -> None:
         """Remember to warn about an edit, unless training has yet to start: until then loading weights is no news."""
         if self.count:
             self._notices.add(watch.table.name, _EDITED)
@@ -155,7 +155,7 @@ class Steps:
         if name is not None and gradient is not None and gradient.is_sparse:
             self._notices.hint(name)
 
-    def _see_other_optimizer(self, watch: Watch, optimizer: Optimizer) -> None:
+    def _see_other_optimizer(self, watch: TableWatch, optimizer: Optimizer) -> None:
         watch.marks.live.add_all()
         if id(optimizer) not in self._by_optimizer:  # else the parameter moved: begin() looks where it is
             kind = type(optimizer).__name__
@@ -195,7 +195,7 @@ class Steps:
             for watch in self._by_optimizer[id(optimizer)]:
                 watch.marks.live.add_all()
 
-    def _group_by_optimizer(self) -> dict[int, list[Watch]]:
+    def _group_by_optimizer(self) -> dict[int, list[TableWatch]]:
         return {
             id(optimizer): [watch for watch in self._watches if watch.table.optimizer is optimizer]
             for optimizer in self._optimizers

@@ -15,7 +15,7 @@ from holdfast.errors import ModelMismatch
 from holdfast.types import TableSpec
 
 
-class Watch:
+class TableWatch:
     """What a table went through since the last snapshot, the last commit and the baseline."""
 
     __slots__ = (

@@ -24,7 +24,7 @@ from holdfast.checkpoint.track.max_norm import watch_lookups
 from holdfast.checkpoint.track.notices import Notices
 from holdfast.checkpoint.track.optimizer_hooks import Steps
 from holdfast.checkpoint.track.row_sets import Touched
-from holdfast.checkpoint.track.table_watch import Watch
+from holdfast.checkpoint.track.table_watch import TableWatch
 from holdfast.checkpoint.training.tables import Table
 from holdfast.errors import ConfigurationError
 from holdfast.kernels import sets
@@ -54,7 +54,7 @@ class Tracker:
 
         ``check`` is called once with every optimizer that has made its state, and may refuse it.
         """
-        self._watches = {table.name: Watch(table) for table in tables}
+        self._watches = {table.name: TableWatch(table) for table in tables}
         self._notices = Notices()
         self._attributes = PlainAttributes(optimizers)
         self._steps = Steps(
@@ -180,7 +180,7 @@ class Tracker:
         if self._dropped.detach() is not None:
             _remove(self._handles)
 
-    def _watch(self, name: str) -> Watch:
+    def _watch(self, name: str) -> TableWatch:
         watch = self._watches.get(name)
         if watch is None:
             near = ", ".join(get_close_matches(name, self._watches) or list(self._watches)[:5])

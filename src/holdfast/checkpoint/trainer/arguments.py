@@ -33,7 +33,7 @@ Declared = Optimizer | RowLocal  # an optimizer as a user hands it over
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class RunLocation:
     """Where a run is kept."""
 
     url: str | os.PathLike[str] | Store

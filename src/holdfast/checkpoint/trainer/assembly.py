@@ -16,16 +16,22 @@ from holdfast.checkpoint.snapshot.frame_filler import pin, unpin
 from holdfast.checkpoint.track.aliasing import require_memory_of_their_own
 from holdfast.checkpoint.track.chooser import RowChooser
 from holdfast.checkpoint.track.tracker import Tracker
-from holdfast.checkpoint.trainer.arguments import Place, Policies, Training, require_known_tables, require_same_tables
+from holdfast.checkpoint.trainer.arguments import (
+    Policies,
+    RunLocation,
+    Training,
+    require_known_tables,
+    require_same_tables,
+)
 from holdfast.checkpoint.trainer.contents import Contents
 from holdfast.checkpoint.trainer.fence import Fence
 from holdfast.checkpoint.trainer.launcher import Launcher, configuration
 from holdfast.checkpoint.trainer.liveness import Limits
 from holdfast.checkpoint.trainer.news import SharedNews
 from holdfast.checkpoint.trainer.outcomes import Outcomes, Tell
-from holdfast.checkpoint.trainer.resume import Returning
+from holdfast.checkpoint.trainer.resume import Resumption
 from holdfast.checkpoint.trainer.routine import Metered, Routine
-from holdfast.checkpoint.trainer.save_plan import Intending
+from holdfast.checkpoint.trainer.save_plan import SavePlanner
 from holdfast.checkpoint.trainer.saver import Saver
 from holdfast.checkpoint.trainer.schedule import Schedule
 from holdfast.checkpoint.trainer.settings import Settings
@@ -43,7 +49,7 @@ from holdfast.storage import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Assembled:
     """What a Checkpointer works with."""
 
     store: Store
@@ -52,7 +58,7 @@ class Parts:
     outcomes: Outcomes
     agents: Agents
     routine: Routine
-    returning: Returning
+    resumption: Resumption
     recovery: PartRecovery
     termination: TerminationFlag
     buffer: FrameBuffer
@@ -74,7 +80,7 @@ class Assembly:
 
     def __init__(
         self,
-        place: Place,
+        place: RunLocation,
         training: Training,
         policies: Policies,
         settings: Settings,
@@ -113,7 +119,7 @@ class Assembly:
         self._chooser = self._choose_rows()
         self._buffer = self._reserve()
 
-    def parts(self) -> Parts:
+    def parts(self) -> Assembled:
         """All of them."""
         pinned = _pin_for(self._tables, self._buffer)
         contents = self._contents()
@@ -121,14 +127,14 @@ class Assembly:
         agents = self._agents(outcomes, pinned=pinned)
         saver = self._saver(contents, outcomes, agents)
         termination = TerminationFlag(install=self._settings.handle_sigterm)
-        return Parts(
+        return Assembled(
             store=self._store,
             reader=self._reader,
             tracker=self._tracker,
             outcomes=outcomes,
             agents=agents,
             routine=self._routine(saver, outcomes, agents, termination),
-            returning=self._returning(),
+            resumption=self._resumption(),
             recovery=self._recovery(),
             termination=termination,
             buffer=self._buffer,
@@ -177,7 +183,7 @@ class Assembly:
         )
 
     def _saver(self, contents: Contents, outcomes: Outcomes, agents: Agents) -> Saver:
-        intending = Intending(
+        planner = SavePlanner(
             strategy=self._policies.strategy,
             precision=self._policies.precision,
             overlap=self._policies.overlap,
@@ -187,7 +193,7 @@ class Assembly:
         )
         return Saver(
             contents=contents,
-            intending=intending,
+            planner=planner,
             outcomes=outcomes,
             agents=agents,
             agreement=self._agreement,
@@ -214,8 +220,8 @@ class Assembly:
             baseline_first=self._policies.partial is not None,
         )
 
-    def _returning(self) -> Returning:
-        return Returning(
+    def _resumption(self) -> Resumption:
+        return Resumption(
             self._store,
             self._chain,
             self._agreement,

@@ -36,7 +36,7 @@ logger = logging.getLogger("holdfast")
 _STARTING = 4  # lives of a lease that an agent has to start: on a busy machine it takes long
 
 
-class Returning:
+class Resumption:
     """All that a restore changes, on one rank of a job."""
 
     def __init__(

@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.checkpoint.snapshot.changed import ChangedShares
 from holdfast.checkpoint.trainer.position import Position, fineness_of
-from holdfast.checkpoint.training.places import NOWHERE, Place
+from holdfast.checkpoint.training.places import NOWHERE, DataPlace
 from holdfast.format.catalog import Intent, checkpoint_id
 from holdfast.policy import Grid, Overlap, Precision, Strategy, StrategyContext
 from holdfast.runtime import SYSTEM, Runtime
@@ -24,12 +24,12 @@ class SaveRequest:
     step: int
     tag: str | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
-    place: Place = NOWHERE
+    place: DataPlace = NOWHERE
     priority: bool = False  # of the rows that come first, between two checkpoints
     pls: Mapping[str, Any] | None = None  # the meter of lost samples, as of this checkpoint
 
 
-class Intending:
+class SavePlanner:
     """Asks the policies what a save is to be: its kind, what it stands on, how precisely it stores each table."""
 
     def __init__(

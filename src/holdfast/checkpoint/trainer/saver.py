@@ -10,7 +10,7 @@ from holdfast.checkpoint.snapshot.capture import Captured
 from holdfast.checkpoint.snapshot.frame_filler import FrameFiller
 from holdfast.checkpoint.trainer.contents import Contents
 from holdfast.checkpoint.trainer.outcomes import InFlight, Outcomes
-from holdfast.checkpoint.trainer.save_plan import Intending, SaveRequest
+from holdfast.checkpoint.trainer.save_plan import SavePlanner, SaveRequest
 from holdfast.checkpoint.trainer.supervisor import Agents
 from holdfast.checkpoint.training.rng import capture_rng
 from holdfast.checkpoint.wire.buffer import FrameBuffer
@@ -33,7 +33,7 @@ class Saver:
         self,
         *,
         contents: Contents,
-        intending: Intending,
+        planner: SavePlanner,
         outcomes: Outcomes,
         agents: Agents,
         agreement: Agreement,
@@ -42,7 +42,7 @@ class Saver:
         runtime: Runtime = SYSTEM,
     ) -> None:
         self._contents = contents
-        self._intending = intending
+        self._planner = planner
         self._outcomes = outcomes
         self._agents = agents
         self._agreement = agreement
@@ -54,7 +54,7 @@ class Saver:
     def warm_up(self) -> None:
         """Training begins: the ranks must hold the same, and the first save wait for nothing that can be done now."""
         self._contents.require_same_rows(self._agreement, changed=False)
-        self._contents.warm_up(self._intending.stored(self._outcomes.position))
+        self._contents.warm_up(self._planner.stored(self._outcomes.position))
 
     def has_news(self) -> bool:
         """Whether the last checkpoint lacks something, on any rank. All ranks ask this at the same point."""
@@ -139,7 +139,7 @@ class Saver:
         position = self._outcomes.position
         if request.priority and position.baseline is None:
             return None
-        return self._intending.intend(request, position, self._contents.changed).to_json()
+        return self._planner.intend(request, position, self._contents.changed).to_json()
 
     def _taken(self, intent: Intent, request: SaveRequest, started_s: float) -> bool:
         """Take the snapshot; False if the agent died over it."""
@@ -160,7 +160,7 @@ class Saver:
             client.begin(intent, captured.slices, captured.tensor_specs)
             begun = True
             filler = FrameFiller(client, self._buffer, frames_ahead=client.free_frames)
-            captured.copy_into(filler, state_apart=self._intending.in_grid(intent.kind))
+            captured.copy_into(filler, state_apart=self._planner.in_grid(intent.kind))
             client.seal(captured.full_bytes, self._runtime.monotonic_s() - started_s)
         except AgentDied:
             raise

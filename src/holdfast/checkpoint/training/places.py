@@ -18,20 +18,20 @@ ReaderState = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class DataPlace:
     """How to go on: with which batch, and with which random numbers."""
 
     reader: ReaderState | None
     rng: Mapping[str, Any] | None  # None: those of the moment
 
 
-NOWHERE = Place(reader=None, rng=None)
+NOWHERE = DataPlace(reader=None, rng=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Mark:
     batches: int  # in the weights
-    place: Place
+    place: DataPlace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class Places:
         self._ledger.start(reader["batches"])
         self._asks.clear()
         self._drawn = deque(reader["drawn"])
-        self._mark = _Mark(batches=self._ledger.completed, place=Place(reader=reader, rng=rng))
+        self._mark = _Mark(batches=self._ledger.completed, place=DataPlace(reader=reader, rng=rng))
 
     def begin_loop(self) -> None:
         """Somebody begins to take batches."""
@@ -121,15 +121,15 @@ class Places:
         self._ledger.catch_up()
         self._complete()
 
-    def here(self) -> Place:
+    def here(self) -> DataPlace:
         """The place to save: after the batches that are in the weights."""
         ledger = self._ledger
         if ledger.used == ledger.completed and self._is_known(ledger.completed):
-            return Place(reader=self._after(ledger.completed), rng=None)
+            return DataPlace(reader=self._after(ledger.completed), rng=None)
         if self._mark is not None and self._mark.batches == ledger.completed:
             return self._mark.place
         self._tell_lost(ledger.handed_out - ledger.completed)
-        return Place(reader=self._reader_state(), rng=None)
+        return DataPlace(reader=self._reader_state(), rng=None)
 
     def tell_skipped(self) -> None:
         """Say which batches a resume would skip: it would be too late then."""
@@ -157,7 +157,7 @@ class Places:
         completed = self._ledger.completed
         if not self._is_known(completed):
             return None
-        return _Mark(batches=completed, place=Place(reader=self._after(completed), rng=capture_rng()))
+        return _Mark(batches=completed, place=DataPlace(reader=self._after(completed), rng=capture_rng()))
 
     def _tell_lost(self, batches: int) -> None:
         self._keeps = True
