@@ -17,7 +17,7 @@ from holdfast.errors import (
     UnreadableData,
 )
 from holdfast.storage import Buffer, LocalStore, MemoryStore, Store
-from holdfast.storage.caches import forget
+from holdfast.storage.abilities import forget
 from holdfast.storage.files import PosixFiles
 from holdfast.storage.retry import RetryingStore
 from holdfast.testing.disk import SimulatedDisk

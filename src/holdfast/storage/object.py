@@ -53,6 +53,11 @@ class ObjectStore:
     def url(self) -> str:
         return self._url
 
+    @property
+    def is_remote(self) -> bool:
+        """It is always asked over the network."""
+        return True
+
     def put(self, name: str, data: Buffer | Sequence[Buffer], *, create: bool = False) -> None:
         check_name(name)
         views = as_views(data) or [memoryview(b"")]

@@ -6,10 +6,11 @@ A store that is full in another way, such as by a quota on a bucket, keeps no re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from holdfast.errors import StorageError, StorageFull
+from holdfast.storage.abilities import KeepsReserve
 from holdfast.storage.base import Buffer, Store
 
 RESERVE_BYTES = 1 << 20
@@ -18,11 +19,10 @@ LEAST_RESERVE_BYTES = 1 << 16  # less would not hold a catalog and its pages
 
 def keep_reserve(store: Store, size_bytes: int) -> None:
     """Let a store keep so much room, or as much of it as there is; none where it cannot be written."""
-    reserve: Callable[[int], None] | None = getattr(store, "reserve", None)
     with suppress(StorageError):
-        while reserve is not None and size_bytes >= LEAST_RESERVE_BYTES:
+        while isinstance(store, KeepsReserve) and size_bytes >= LEAST_RESERVE_BYTES:
             try:
-                return reserve(size_bytes)
+                return store.reserve(size_bytes)
             except StorageFull:
                 size_bytes //= 2
 
@@ -30,8 +30,7 @@ def keep_reserve(store: Store, size_bytes: int) -> None:
 @contextmanager
 def released_reserve(store: Store) -> Iterator[bool]:
     """Give the room free, and keep what is left of it afterwards; whether there was any."""
-    release: Callable[[], int] | None = getattr(store, "release", None)
-    size_bytes = release() if release else 0
+    size_bytes = store.release() if isinstance(store, KeepsReserve) else 0
     try:
         yield size_bytes > 0
     finally:

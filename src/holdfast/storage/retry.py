@@ -11,12 +11,19 @@ from typing import TypeVar
 
 from holdfast.errors import ObjectExists, ObjectNotFound, StorageFull, StorageUnavailable
 from holdfast.runtime import SYSTEM, Runtime
+from holdfast.storage.abilities import (
+    IsLeft,
+    KeepsReserve,
+    forget,
+    is_remote,
+    list_names,
+    path_of,
+    remove_temporaries,
+    sweep,
+)
 from holdfast.storage.base import Buffer, ObjectInfo, Store
 from holdfast.storage.buffers import as_views, same_bytes
-from holdfast.storage.caches import forget
-from holdfast.storage.listing import list_names
 from holdfast.storage.names import check_prefix
-from holdfast.storage.temporaries import IsLeft, remove_temporaries
 
 logger = logging.getLogger("holdfast")
 
@@ -90,25 +97,27 @@ class RetryingStore:
     def get_range(self, name: str, start: int, stop: int, *, into: memoryview | None = None) -> Buffer:
         return self._retry(f"get of {name}", lambda _: self._store.get_range(name, start, stop, into=into))
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether reading is waiting for the network."""
+        return is_remote(self._store)
+
     def path(self, name: str) -> str | None:
         """The file that an object is, where the store has files."""
-        path: Callable[[str], str | None] | None = getattr(self._store, "path", None)
-        return path(name) if path else None
+        return path_of(self._store, name)
 
     def reserve(self, size_bytes: int) -> None:
         """Keep so much room, where the store can."""
-        if (reserve := getattr(self._store, "reserve", None)) is not None:
-            reserve(size_bytes)
+        if isinstance(self._store, KeepsReserve):
+            self._store.reserve(size_bytes)
 
     def release(self) -> int:
         """Give free what was reserved; how much that was."""
-        release: Callable[[], int] | None = getattr(self._store, "release", None)
-        return release() if release else 0
+        return self._store.release() if isinstance(self._store, KeepsReserve) else 0
 
     def sweep(self) -> None:
         """Remove what dead writers left, where the store has something of the kind."""
-        if (sweep := getattr(self._store, "sweep", None)) is not None:
-            sweep()
+        sweep(self._store)
 
     def forget(self, name: str) -> None:
         """Let the next read of an object come from where it is kept."""

@@ -9,9 +9,9 @@ from threading import Lock
 from typing import TypeVar
 
 from holdfast.errors import ObjectNotFound, StorageFull, StorageUnavailable, UnreadableData
+from holdfast.storage.abilities import forget, is_remote
 from holdfast.storage.base import Buffer, ObjectInfo, Store
 from holdfast.storage.buffers import check_complete
-from holdfast.storage.caches import forget
 from holdfast.testing.power import PowerCut
 
 _T = TypeVar("_T")
@@ -82,6 +82,11 @@ class FaultyStore:
         read = lambda: self._store.get_range(name, start, stop, into=into)  # noqa: E731
         found = self._run("get_range", name, read, garbled)
         return check_complete(name, found, start, stop)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether that of the store below is; no operation."""
+        return is_remote(self._store)
 
     def forget(self, name: str) -> None:
         """Let the next read of an object come from where it is kept; no operation."""

@@ -15,7 +15,7 @@ from holdfast.checkpoint.commit.collect import Collected, referenced_folders
 from holdfast.checkpoint.write.committer import Committer
 from holdfast.format.catalog import DATA_PREFIX, intent_name, object_name, term_of
 from holdfast.storage import ObjectInfo, Store
-from holdfast.storage.temporaries import remove_temporaries
+from holdfast.storage.abilities import remove_temporaries
 
 _STALE_S = 3600.0  # a temporary untouched for so long has lost its writer, whoever it was
 _RANK = re.compile(r"^(?:[a-z]+-)?(\d{5})(?=-|$)|-(\d{5})$")  # in the names of what one rank writes

@@ -30,7 +30,7 @@ from holdfast.format.document import digest
 from holdfast.format.history import Delta
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store
-from holdfast.storage.listing import list_names
+from holdfast.storage.abilities import list_names
 from holdfast.storage.reserve import put_small
 
 _EVENTS = 64  # that a catalog tells of; the latest

@@ -12,7 +12,7 @@ from typing import TypeVar
 from holdfast.errors import DamagedData, ObjectNotFound
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store
-from holdfast.storage.caches import forget
+from holdfast.storage.abilities import forget
 
 logger = logging.getLogger("holdfast")
 

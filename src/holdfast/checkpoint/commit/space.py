@@ -13,6 +13,7 @@ from holdfast.checkpoint.commit.collect import Collected, collect_catalogs, coll
 from holdfast.errors import HoldfastError
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store
+from holdfast.storage.abilities import sweep
 from holdfast.storage.reserve import released_reserve
 from holdfast.storage.retry import RetryingStore
 
@@ -54,8 +55,7 @@ class RoomMaker:
         return collected.objects > 0
 
     def _collect(self) -> Collected:
-        if (sweep := getattr(self._store, "sweep", None)) is not None:
-            sweep()
+        sweep(self._store)
         writer = f"{socket.gethostname()}:{os.getpid()} making room"
         chain = Chain(self._store, writer=writer, runtime=self._runtime)
         head = chain.head()

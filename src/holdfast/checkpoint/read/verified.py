@@ -24,6 +24,7 @@ from holdfast.format.outline import Outline
 from holdfast.format.outline_document import decode_outline
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store
+from holdfast.storage.abilities import is_remote, path_of
 
 logger = logging.getLogger("holdfast")
 
@@ -59,12 +60,11 @@ class VerifiedReader:
     @property
     def is_remote(self) -> bool:
         """Whether reading is waiting for the network."""
-        return "://" in self._store.url and not self._store.url.startswith(("file:", "memory:"))
+        return is_remote(self._store)
 
     def path(self, bundle: BundleRef) -> str | None:
         """The file that a bundle is, where the store has files."""
-        path: Callable[[str], str | None] | None = getattr(self._store, "path", None)
-        return path(bundle.name) if path else None
+        return path_of(self._store, bundle.name)
 
     def known_directory(self, bundle: BundleRef) -> Directory | None:
         """The block checksums of a bundle, if its head was read before."""

@@ -1,0 +1,111 @@
+"""What some stores can do beyond the six methods of every store: asked for by type, never needed for correctness.
+
+A store that wraps another one has all of these and passes on what the other one has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol, runtime_checkable
+
+from holdfast.storage.base import ObjectInfo, Store
+
+IsLeft = Callable[[ObjectInfo], bool]
+
+
+@runtime_checkable
+class HasFiles(Protocol):
+    """Its objects are files of this machine, which some can read faster."""
+
+    def path(self, name: str) -> str | None:
+        """The file that an object is; None where it is none."""
+        ...
+
+
+@runtime_checkable
+class Remote(Protocol):
+    """Says whether reading from it is waiting for the network."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Then more requests at once are worth it."""
+        ...
+
+
+@runtime_checkable
+class ListsNames(Protocol):
+    """Lists names for less than it takes to look at the objects."""
+
+    def names(self, prefix: str = "", *, after: str = "") -> Iterable[str]:
+        """The names that ``list`` gives."""
+        ...
+
+
+@runtime_checkable
+class HasCaches(Protocol):
+    """Stands behind a cache."""
+
+    def forget(self, name: str) -> None:
+        """Let the next read of an object come from where it is kept."""
+        ...
+
+
+@runtime_checkable
+class KeepsReserve(Protocol):
+    """Can keep room back for what is small and must get through."""
+
+    def reserve(self, size_bytes: int) -> None:
+        """Keep so much room. Raises StorageFull."""
+        ...
+
+    def release(self) -> int:
+        """Give free what was reserved; how much that was."""
+        ...
+
+
+@runtime_checkable
+class HasTemporaries(Protocol):
+    """Writers that die in a put may leave something there that is no object."""
+
+    def sweep(self) -> None:
+        """Remove what has been left for long."""
+        ...
+
+    def remove_temporaries(self, is_left: IsLeft) -> None:
+        """Remove those, named like the objects they were to become, that nobody will finish."""
+        ...
+
+
+def path_of(store: Store, name: str) -> str | None:
+    """The file that an object is, where the store has files."""
+    return store.path(name) if isinstance(store, HasFiles) else None
+
+
+def is_remote(store: Store) -> bool:
+    """Whether reading from a store is waiting for the network."""
+    return isinstance(store, Remote) and store.is_remote
+
+
+def list_names(store: Store, prefix: str, *, after: str = "") -> list[str]:
+    """The names of the objects that ``store.list`` gives."""
+    if isinstance(store, ListsNames):
+        return list(store.names(prefix, after=after))
+    return [info.name for info in store.list(prefix, after=after)]
+
+
+def forget(store: Store, name: str) -> None:
+    """Let the next read of an object pass by caches. A request to an object store does so anyway."""
+    if isinstance(store, HasCaches):
+        store.forget(name)
+
+
+def sweep(store: Store) -> None:
+    """Remove what writers left long ago that died in a put."""
+    if isinstance(store, HasTemporaries):
+        store.sweep()
+
+
+def remove_temporaries(store: Store, is_left: IsLeft) -> None:
+    """Remove temporaries, each named like the object that it was to become, that nobody will finish."""
+    if isinstance(store, HasTemporaries):
+        store.remove_temporaries(is_left)
