@@ -29,6 +29,7 @@ from holdfast.checkpoint.trainer.arguments import (
     require,
 )
 from holdfast.checkpoint.trainer.assembly import Assembly
+from holdfast.checkpoint.trainer.pls_account import PlsAccount
 from holdfast.checkpoint.trainer.position import Position, SaveStats
 from holdfast.checkpoint.trainer.resume import position_of
 from holdfast.checkpoint.trainer.settings import Settings
@@ -36,7 +37,6 @@ from holdfast.errors import ConfigurationError, RunError
 from holdfast.events import Happening, Recovery, SaveCommitted, SaveGivenUp, SnapshotTaken
 from holdfast.hooks import EventQueue, Hooks
 from holdfast.policy import EverySteps, Exact, KeepLast, Overlap, Precision, Retention, SavePolicy, Strategy
-from holdfast.recovery import Metering
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store
 
@@ -124,7 +124,7 @@ class Checkpointer:
         require("settings", settings, Settings)
         agreement = find_agreement(settings.ranks_s)
         budget = policies.partial.budget if policies.partial is not None else None
-        self._metering = Metering(budget, loader, agreement.world) if budget is not None else None
+        self._metering = PlsAccount(budget, loader, agreement.world) if budget is not None else None
         metered = self._metering.state if self._metering is not None else None
         place = RunLocation(url=url, options=options)
         hooks = Hooks(on_save=on_save, on_commit=on_commit, on_failure=on_failure, on_recover=on_recover)

@@ -21,7 +21,7 @@ from holdfast.planner.fitting import (
 from holdfast.planner.job import Job, Overheads
 from holdfast.planner.parity import Parity
 from holdfast.planner.planning import Assessed, Budget, Plan, plan
-from holdfast.planner.pls import PlsMeter, expected_pls
+from holdfast.planner.pls import expected_pls
 from holdfast.planner.recovery import (
     Comparison,
     Recovery,
@@ -34,6 +34,7 @@ from holdfast.planner.recovery import (
 from holdfast.planner.rungs import Rung, Workload, full_rung, parity_rung, partial_rung
 from holdfast.planner.schedule import Failure, FailureSchedule
 from holdfast.planner.snippet import python_call
+from holdfast.policy.pls import PlsMeter
 
 __all__ = [
     "FAMILIES",

@@ -10,10 +10,10 @@ from typing import Any, Self, TypeVar
 
 from holdfast.errors import ConfigurationError
 from holdfast.planner.job import Overheads
-from holdfast.planner.pls import require_pls
 from holdfast.planner.recovery import Recovery
 from holdfast.planner.schedule import Failure
 from holdfast.policy.arguments import require, require_count, require_duration
+from holdfast.policy.pls import require_pls
 
 VERSION = 1
 T = TypeVar("T")

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from holdfast.errors import ConfigurationError
 from holdfast.planner.deltas import stored_for
 from holdfast.planner.parity import Parity
-from holdfast.planner.pls import require_pls
 from holdfast.planner.recovery import Recovery
 from holdfast.planner.rungs import Rung, Workload, full_rung, parity_rung, partial_rung
 from holdfast.policy import Full, Grid, Intermittent
 from holdfast.policy.arguments import is_finite_number, require
+from holdfast.policy.pls import require_pls
 
 _PLS_TO_SHOW = 0.1  # CPR's own, for the comparison where none was allowed
 _SERVERS = "embedding servers that run as separate processes"

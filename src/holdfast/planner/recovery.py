@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from holdfast.planner.job import Job, Overheads
-from holdfast.planner.pls import expected_pls, require_pls
+from holdfast.planner.pls import expected_pls
 from holdfast.policy.arguments import is_finite_number, require
+from holdfast.policy.pls import require_pls
 
 
 class Recovery(Enum):

@@ -14,10 +14,11 @@ from typing import Final
 from holdfast.planner.deltas import ChangedShare, Rates, RowFormat, sizes_of
 from holdfast.planner.job import Job, Overheads, require_servers
 from holdfast.planner.parity import Parity
-from holdfast.planner.pls import expected_pls, require_pls
+from holdfast.planner.pls import expected_pls
 from holdfast.planner.recovery import Recovery, full_recovery, partial_recovery
 from holdfast.policy import Stored, Strategy
 from holdfast.policy.arguments import is_finite_number, require, require_duration
+from holdfast.policy.pls import require_pls
 from holdfast.types import BASELINE_BITS, EXACTLY
 
 _TRIED: Final = 24  # intervals; then twice as many again between the neighbours of the best

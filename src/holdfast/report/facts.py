@@ -13,7 +13,7 @@ from holdfast.checkpoint.inspect.stored_precision import StoredRows
 from holdfast.errors import CheckpointNotFound, DamagedData
 from holdfast.events import HistoryEvent
 from holdfast.format.state import JobState, SavedState
-from holdfast.planner.pls import PlsMeter
+from holdfast.policy.pls import PlsMeter
 from holdfast.report.losses import Losses, losses
 from holdfast.run import Run
 from holdfast.types import CheckpointInfo

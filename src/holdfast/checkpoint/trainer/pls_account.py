@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.errors import ConfigurationError
-from holdfast.planner.pls import PlsMeter
 from holdfast.policy import PLS
+from holdfast.policy.pls import PlsMeter
 
 logger = logging.getLogger("holdfast")
 
 
-class Metering:
+class PlsAccount:
     """The meter of one training; counts samples by steps, because a step's batch is known and its samples are not.
 
     What is not given is asked of the loader: its batch size, and one pass over its batches. Where the batch size is not
