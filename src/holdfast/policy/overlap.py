@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 
 
@@ -22,3 +23,48 @@ class Overlap(Enum):
     WAIT = "wait"
     SKIP = "skip"
     CANCEL = "cancel"
+
+
+class Before(Enum):
+    """What becomes of the save under way before another one is taken."""
+
+    AWAIT = "await"
+    CANCEL = "cancel"
+    SKIP = "skip"
+    """Nothing: it is the other one that is not taken now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverlapContext:
+    """A save is due; ``under_way`` is the kind of the one that has not ended, if there is one."""
+
+    overlap: Overlap
+    rows_only: bool  # the save that is due is no checkpoint, but holds rows between two of them
+    under_way: bool
+    under_way_rows_only: bool
+    is_forced: bool  # it waits instead of being skipped
+    may_retry: bool  # the pause after a failed save is over
+
+
+def before_save(context: OverlapContext) -> Before:
+    """What comes first. Rows give way to checkpoints, both ways; one that failed is not tried again at once."""
+    if context.rows_only:
+        return _before_rows(context)
+    if context.under_way and context.under_way_rows_only:
+        return Before.CANCEL  # the checkpoint holds its rows as well
+    if context.under_way and not context.is_forced and context.overlap is Overlap.SKIP:
+        return Before.SKIP
+    if not context.is_forced and not context.may_retry:
+        return Before.SKIP
+    if context.under_way and (context.is_forced or context.overlap is Overlap.WAIT):
+        return Before.AWAIT
+    return Before.CANCEL  # also where it is over here: another rank's agent that has not noticed need not go on
+
+
+def _before_rows(context: OverlapContext) -> Before:
+    """They come late where they must wait, but they come, as they are by that time."""
+    if not context.may_retry:
+        return Before.SKIP
+    if not context.under_way or context.overlap is Overlap.WAIT:
+        return Before.AWAIT
+    return Before.SKIP

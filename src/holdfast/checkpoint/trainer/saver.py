@@ -18,12 +18,11 @@ from holdfast.errors import AgentDied
 from holdfast.format.catalog import Intent
 from holdfast.format.state import RankState
 from holdfast.policy import Overlap
+from holdfast.policy.overlap import Before, OverlapContext, before_save
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.types import Kind
 
 logger = logging.getLogger("holdfast")
-
-_AWAIT, _CANCEL = "await", "cancel"
 
 
 class Saver:
@@ -71,12 +70,12 @@ class Saver:
         """
         self._agents.poll()
         leads = self._agreement.rank == 0
-        plan = self._agreement.broadcast(self._plan(request, force) if leads else None)
-        if plan is None:
+        before = Before(self._agreement.broadcast(self._before(request, force) if leads else None))
+        if before is Before.SKIP:
             return False
         # Each rank by itself, outside of a collective: only then it sees that its agent died, and settles the save.
         self._agents.prepare()
-        self._agents.settle(cancel=plan == _CANCEL)
+        self._agents.settle(cancel=before is Before.CANCEL)
         if self._agents.fence.is_open:  # of a job of one rank
             self._outcomes.refuse(request.step, self._agents.fence.problem)
             return False
@@ -99,34 +98,34 @@ class Saver:
             self._outcomes.taken(intent, self._runtime.monotonic_s() - started_s)
         return taken_by_all
 
-    def _plan(self, request: SaveRequest, force: bool) -> str | None:
-        """What becomes of the save under way before this one is taken; None to skip this one."""
+    def _before(self, request: SaveRequest, force: bool) -> str:
+        """What becomes of the save under way before this one is taken, or whether this one is."""
         in_flight, may_retry = self._outcomes.in_flight, self._outcomes.may_retry()
-        if request.priority:
-            return self._plan_rows(request, in_flight) if may_retry else None
-        if in_flight is not None and in_flight.is_priority:
-            return _CANCEL
-        if in_flight is not None and not force and self._overlap is Overlap.SKIP:
-            self._skip(request, in_flight)
-            return None
-        if not force and not may_retry:
-            return None
-        if in_flight is not None and (force or self._overlap is Overlap.WAIT):
-            return _AWAIT
-        return _CANCEL  # also where it is over here: another rank's agent that has not noticed need not go on
+        found = before_save(
+            OverlapContext(
+                overlap=self._overlap,
+                rows_only=request.priority,
+                under_way=in_flight is not None,
+                under_way_rows_only=in_flight is not None and in_flight.is_priority,
+                is_forced=force,
+                may_retry=may_retry,
+            )
+        )
+        if in_flight is not None and request.priority and may_retry:
+            self._tell_late(request, in_flight)
+        elif in_flight is not None and found is Before.SKIP and self._overlap is Overlap.SKIP:
+            self._tell_skipped(request, in_flight)
+        return found.value
 
-    def _plan_rows(self, request: SaveRequest, in_flight: InFlight | None) -> str | None:
-        """Rows give way to every other save. They come late then, but they come, as they are by that time."""
-        if in_flight is None:
-            return _AWAIT
-        if not in_flight.delayed_rows:
-            in_flight.delayed_rows = True  # they stay due: told and counted once, not at every step
-            self._outcomes.stats.priority_late += 1
-            told = "step %d: the rows due now are saved after the save of step %d, which is still being written; %s"
-            logger.info(told, request.step, in_flight.intent.step, self._outcomes.age)
-        return _AWAIT if self._overlap is Overlap.WAIT else None
+    def _tell_late(self, request: SaveRequest, in_flight: InFlight) -> None:
+        if in_flight.delayed_rows:
+            return  # they stay due: told and counted once, not at every step
+        in_flight.delayed_rows = True
+        self._outcomes.stats.priority_late += 1
+        told = "step %d: the rows due now are saved after the save of step %d, which is still being written; %s"
+        logger.info(told, request.step, in_flight.intent.step, self._outcomes.age)
 
-    def _skip(self, request: SaveRequest, in_flight: InFlight) -> None:
+    def _tell_skipped(self, request: SaveRequest, in_flight: InFlight) -> None:
         if in_flight.skipped:
             return  # the save stays due: it is told and counted once, not at every step
         in_flight.skipped = True
