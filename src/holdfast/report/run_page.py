@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.planner.pls import PlsMeter
+from holdfast.policy.pls import PlsMeter
 from holdfast.report import charts
 from holdfast.report.checkpoints_section import kept_section, over_time_section
 from holdfast.report.facts import RunFacts
