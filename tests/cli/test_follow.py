@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import holdfast as hf
-from holdfast.checkpoint.follow.news import Watch
+from holdfast.checkpoint.follow.news import CatalogWatch
 from holdfast.cli import app
 from tests.tiny import Tiny, build, same, train_step
 
@@ -101,7 +101,7 @@ def test_a_process_that_goes_on_follows_with_increments(training: Training, tmp_
 
 
 def test_going_back_is_told(training: Training, tmp_path: Path) -> None:
-    watch, run = Watch(), hf.open_run(tmp_path / "run")
+    watch, run = CatalogWatch(), hf.open_run(tmp_path / "run")
     training.save()
     assert [info.step for info in watch.look(run.head()).committed] == [2]
     training.guard.close()
