@@ -43,8 +43,8 @@ class Follower:
         url: The run to follow: a path or URL as of ``Checkpointer``, or a ``Store`` object.
         model: The model that serves, or several by name, named as in training.
         tables: Further embedding tables by name, as in training.
-        strict: Refuse a model that lacks a table or parameter of the run or has it in another shape. False updates what
-            matches.
+        strict: Refuse a model that lacks a table or parameter of the run or has it in another shape. False applies what
+            matches, converts types, and says once what was left out.
         each: Apply every checkpoint that the run still holds, one per update, instead of skipping to the newest.
         staging_bytes: How much memory an update may take before it is written to the model.
         spill: A folder for what does not fit into ``staging_bytes``. None: the system's folder for temporary files.

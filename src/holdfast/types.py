@@ -15,7 +15,10 @@ _EXACT_RANK = 64
 class ColumnSpec:
     """One row-aligned tensor of a table: its weight or an optimizer slot.
 
-    ``dtype`` is a safetensors code such as ``F32``; ``row_shape`` is the shape of one row (``()`` for one number).
+    Args:
+        name: ``weight``, or the slot's name in the optimizer's state.
+        dtype: A safetensors code such as ``F32``.
+        row_shape: The shape of one row; ``()`` for one number.
     """
 
     name: str
@@ -25,7 +28,13 @@ class ColumnSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSpec:
-    """A table's shape as it is stored: every column of its row records, the weight first."""
+    """A table's shape as it is stored.
+
+    Args:
+        name: Its name in the model, or the one given with ``tables=``.
+        rows: How many it has.
+        columns: Every column of its row records, the weight first.
+    """
 
     name: str
     rows: int
@@ -91,19 +100,31 @@ class Since(Enum):
 
 
 class Kind(Enum):
-    """What a checkpoint holds and what it stands on."""
+    """What a checkpoint holds and what it stands on.
 
-    FULL = "full"  # every row; stands on nothing: a baseline
-    DIFFERENTIAL = "differential"  # rows changed since the baseline; stands on the baseline
-    INCREMENTAL = "incremental"  # rows changed since the parent; stands on the parent
-    PRIORITY = "priority"  # rows saved first, between two checkpoints; no checkpoint, and nothing stands on it
+    Attributes:
+        FULL: Every row; stands on nothing: a baseline.
+        DIFFERENTIAL: Rows changed since the baseline; stands on the baseline.
+        INCREMENTAL: Rows changed since the parent; stands on the parent.
+        PRIORITY: Rows saved first, between two checkpoints; no checkpoint, and nothing stands on it.
+    """
+
+    FULL = "full"
+    DIFFERENTIAL = "differential"
+    INCREMENTAL = "incremental"
+    PRIORITY = "priority"
 
 
 class Doubt(Enum):
-    """Why a checkpoint may not be what it was."""
+    """Why a checkpoint may not be what it was.
 
-    SUSPECT = "suspect"  # it could not be restored while an older one could: kept until it is verified
-    CONDEMNED = "condemned"  # it was verified, and is damaged
+    Attributes:
+        SUSPECT: It could not be restored while an older one could; kept until it is verified.
+        CONDEMNED: It was verified, and is damaged.
+    """
+
+    SUSPECT = "suspect"
+    CONDEMNED = "condemned"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

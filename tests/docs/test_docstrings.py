@@ -12,6 +12,7 @@ import holdfast as hf
 from holdfast import events
 from holdfast.runtime import Runtime
 from holdfast.testing.runtime import with_runtime
+from holdfast.types import ColumnSpec, Doubt, Kind, TableSpec
 from tests.docs.docstrings import arguments, explained, members
 
 CLASSES = [name for name in hf.__all__ if isinstance(getattr(hf, name), type)]
@@ -33,14 +34,17 @@ def test_every_method_of_a_public_class_explains_itself_and_its_arguments(name: 
             assert explained(value) == arguments(value), f"hf.{name}.{member}: explain each argument under 'Args:'"
 
 
-@pytest.mark.parametrize("kind", get_args(events.TrainingEvent), ids=lambda kind: kind.__name__)
-def test_every_event_that_a_hook_receives_explains_its_fields(kind: type) -> None:
+HANDED_OUT = [*get_args(events.TrainingEvent), events.HistoryEvent, TableSpec, ColumnSpec]
+
+
+@pytest.mark.parametrize("kind", HANDED_OUT, ids=lambda kind: kind.__name__)
+def test_every_event_and_value_in_the_reference_explains_its_fields(kind: type) -> None:
     assert explained(kind) == arguments(kind)
 
 
-@pytest.mark.parametrize("name", [each for each in CLASSES if issubclass(getattr(hf, each), enum.Enum)])
-def test_every_choice_of_a_public_enum_is_explained(name: str) -> None:
-    assert explained(getattr(hf, name), "Attributes") == [each.name for each in getattr(hf, name)]
+@pytest.mark.parametrize("choices", [hf.Overlap, Kind, Doubt, events.Happening], ids=lambda kind: kind.__name__)
+def test_every_choice_of_a_public_enum_is_explained(choices: type[enum.Enum]) -> None:
+    assert explained(choices, "Attributes") == [each.name for each in choices]
 
 
 @pytest.mark.parametrize("name", hf.__all__)
