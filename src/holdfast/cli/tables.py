@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from rich import box
 from rich.cells import cell_len
@@ -38,7 +39,6 @@ _NUMBERS = {
 }
 _WHOLE = {"kind", "created", "dtype", "replaced by later checkpoints"}
 _READABLE = 16  # columns that free text should have, if it is that long
-_ENDLESS = 10_000
 
 
 class FittedTable:
@@ -55,41 +55,42 @@ class FittedTable:
         self._rows.append((cells, style))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        left_out = self._left_out(console, options)
+        left_out = self._left_out(options.max_width)
         yield self._drawn(left_out)
         if left_out:
             yield Text(f"too narrow for: {', '.join(left_out)}", style="dim")
 
-    def _left_out(self, console: Console, options: ConsoleOptions) -> tuple[str, ...]:
+    def _left_out(self, width: int) -> tuple[str, ...]:
         """As few of the optional columns as it takes for the others to fit."""
-        unbounded = options.update(max_width=_ENDLESS)
+        needed = {column: self._needed(number) for number, column in enumerate(self._columns)}
         for count in range(len(self._optional)):
             left_out = self._optional[:count]
-            needed = console.measure(self._drawn(left_out, readable=True), options=unbounded).minimum
-            if needed <= options.max_width:
+            if 1 + sum(needed[column] for column in self._columns if column not in left_out) <= width:
                 return left_out
         return self._optional
 
-    def _drawn(self, left_out: Sequence[str], *, readable: bool = False) -> Table:
+    def _needed(self, number: int) -> int:
+        """How wide a column must be, with the space around it: whole, or wide enough to read its text folded."""
+        texts = [self._columns[number], *(str(cells[number]) for cells, _ in self._rows)]
+        longest = max(map(cell_len, texts))
+        if not _is_whole(self._columns[number]):
+            word = max(cell_len(word) for text in texts for word in text.split() or [""])
+            longest = max(word, min(longest, _READABLE))
+        return longest + 2
+
+    def _drawn(self, left_out: Sequence[str]) -> Table:
         kept = [number for number, column in enumerate(self._columns) if column not in left_out]
         drawn = Table(title=self._title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
         drawn.padding = (0, 1, 0, 0)
         drawn.show_header = any(self._columns)
-        for number in kept:
-            self._add_column(drawn, number, readable=readable)
+        for column in (self._columns[number] for number in kept):
+            justify: Literal["left", "right"] = "right" if column in _NUMBERS else "left"
+            drawn.add_column(column, justify=justify, no_wrap=_is_whole(column), overflow="fold")
         for cells, style in self._rows:
             drawn.add_row(*(cells[number] for number in kept), style=style)
         return drawn
 
-    def _add_column(self, drawn: Table, number: int, *, readable: bool) -> None:
-        column = self._columns[number]
-        numbers = column in _NUMBERS
-        short = numbers or column in _WHOLE
-        longest = max((cell_len(str(cells[number])) for cells, _ in self._rows), default=0)
-        drawn.add_column(
-            column,
-            justify="right" if numbers else "left",
-            no_wrap=short,
-            overflow="fold",
-            min_width=(longest if short else min(longest, _READABLE)) if readable else None,
-        )
+
+def _is_whole(column: str) -> bool:
+    """Whether its cells are never folded."""
+    return column in _NUMBERS or column in _WHOLE
