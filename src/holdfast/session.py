@@ -33,6 +33,7 @@ from holdfast.checkpoint.trainer.pls_account import PlsAccount
 from holdfast.checkpoint.trainer.position import Position, SaveStats
 from holdfast.checkpoint.trainer.resume import position_of
 from holdfast.checkpoint.trainer.settings import Settings
+from holdfast.checkpoint.training.epoch import Epoch
 from holdfast.errors import ConfigurationError, RunError
 from holdfast.events import Happening, Recovery, SaveCommitted, SaveGivenUp, SnapshotTaken
 from holdfast.hooks import EventQueue, Hooks
@@ -216,6 +217,20 @@ class Checkpointer:
             raise ConfigurationError("batches() needs the data loader: pass loader= to Checkpointer")
         self._ensure_started()
         return self._reader.batches(epochs, on_iterator=self._parts.resumption.restore_rng)
+
+    def epochs(self, epochs: int) -> Iterator[Epoch]:
+        """The epochs that are still to come, each an iterable of its batches, continuing where the checkpoint stopped.
+
+        What stands after the loop over an epoch's batches is done once an epoch: a resume neither repeats nor skips it.
+        While it is done no checkpoint is taken; call ``finish()`` on the epoch before a ``save()`` there.
+
+        Args:
+            epochs: Passes over the data, counted from the very start of the training.
+        """
+        if self._reader is None:
+            raise ConfigurationError("epochs() needs the data loader: pass loader= to Checkpointer")
+        self._ensure_started()
+        return self._reader.epochs(epochs, on_iterator=self._parts.resumption.restore_rng)
 
     def step(self, loss: Tensor | float | None = None, **metrics: Tensor | float) -> None:
         """Call once a batch, after the optimizer. Saves when a save is due; never forces a device sync otherwise.

@@ -98,8 +98,8 @@ class Routine:
     def save(self, tag: str | None) -> bool:
         """Save now, whatever is due: what the last optimizer step left, and the place of that step."""
         self._catch_up()
-        if not self._checkpoints.at_boundary:
-            raise RunError("the reader has batches in flight that no step has used; save() works before it reads on")
+        if self._reader is not None and (why := self._reader.why_not_save) is not None:
+            raise RunError(why)
         return self._save(tag=tag, force=True)
 
     def finish(self) -> None:
@@ -109,7 +109,7 @@ class Routine:
         after the last step, a scheduler that was stepped at the end of an epoch.
         """
         self._catch_up()
-        has_steps = self._checkpoints.has_news
+        has_steps = self._checkpoints.has_news or (self._reader is not None and self._reader.has_news)
         if has_steps:
             self._save_last("the steps")
         self._drain_with_retry()
@@ -188,6 +188,8 @@ class Routine:
         taken = self._saver.save(request, force=force)
         if taken:
             self._baseline_due = False
+            if self._reader is not None:
+                self._reader.saved()
             for schedule in self._schedules():
                 schedule.saved()
         return taken
@@ -202,14 +204,11 @@ class Routine:
         )
 
     def _save_last(self, what: str) -> None:
-        if self._checkpoints.at_boundary:
+        why = self._reader.why_not_save if self._reader is not None else None
+        if why is None:
             self._save(force=True)
             return
-        logger.warning(
-            "%s after step %s are not saved: the reader was left in the middle of the batches it was granted",
-            what,
-            self._checkpoints.saved_step or 0,
-        )
+        logger.warning("%s after step %s are not saved: %s", what, self._checkpoints.saved_step or 0, why)
 
     def _drain_with_retry(self) -> None:
         """Drain; if the last save failed, on any rank, try it once more before giving up."""

@@ -27,8 +27,8 @@ class Schedule:
 
     @property
     def at_boundary(self) -> bool:
-        """Whether a checkpoint may be taken: no batch is in flight between reader and trainer."""
-        return self._reader is None or self._reader.at_boundary
+        """Whether a checkpoint may be taken: no batch is in flight, and no epoch's work is under way."""
+        return self._reader is None or self._reader.why_not_save is None
 
     @property
     def has_news(self) -> bool:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 from weakref import WeakMethod
 
+from holdfast.checkpoint.training.epoch import Epoch
 from holdfast.checkpoint.training.loaders import (
     ReadAheadLoader,
     begin_pass,
@@ -35,6 +38,8 @@ logger = logging.getLogger("holdfast")
 
 _OVER: Final = object()  # instead of a batch
 
+OnIterator = Callable[[], None]
+
 
 class Reader:
     """Wraps the user's loader, so that across kills every sample is handed out exactly once per epoch.
@@ -62,6 +67,9 @@ class Reader:
         self._epoch_ended = False
         self._epoch_start: dict[str, Any] = {}  # generators before the epoch's iterator drew from them
         self._maybe_behind = False  # the next pass may turn out to be the empty rest of an ended one
+        self._by_epoch = False  # a loop over epochs() is live
+        self._work_due = False  # of the epoch of the last batch handed out, read by such a loop
+        self.has_news = False  # the work of an epoch was done since the last snapshot
 
     @property
     def reads_ahead(self) -> bool:
@@ -83,6 +91,22 @@ class Reader:
         """Whether the loader's state is that of the last batch handed out: only then may a checkpoint be taken."""
         return self._outstanding == 0
 
+    @property
+    def why_not_save(self) -> str | None:
+        """Why no checkpoint may be taken here; None if one may."""
+        if not self.at_boundary:
+            return "the reader has batches in flight that no step has used; save() works before it reads on"
+        if self._is_at_work:
+            return (
+                f"a resume could not tell how much of the work after the batches of epoch {self._epoch} was done; "
+                "call finish() on the epoch once all of it is done, and save() after that"
+            )
+        return None
+
+    def saved(self) -> None:
+        """A snapshot holds where the reader is."""
+        self.has_news = False
+
     def grant(self, batches: int) -> None:
         """Allow the loader to read ``batches`` more: exactly those up to the next checkpoint."""
         if self._read_ahead is not None and batches > 0:
@@ -90,32 +114,36 @@ class Reader:
             if self._loaded is None:  # otherwise it is passed on once the loader holds its state
                 self._read_ahead.grant(batches)
 
-    def batches(self, epochs: int | None = None, *, on_iterator: Callable[[], None] | None = None) -> Iterator[Any]:
+    def batches(self, epochs: int | None = None, *, on_iterator: OnIterator | None = None) -> Iterator[Any]:
         """Batches up to the end of epoch ``epochs``, counted from the start of training; without end for None.
 
         Continues where the last batch was handed out. After ``load_state``, ``on_iterator`` is called once the
         loader's iterator exists, which draws random numbers: the place to restore the run's own generators.
         """
-        if self._live:
-            raise ReaderError("batches() is already being iterated; finish or close that loop first")
-        self._live = True
-        self.places.begin_loop()
-        try:
-            while not self._is_over(epochs):
-                self.places.ask()
-                if self._loaded is not None:
-                    self._continue(self._loaded, on_iterator)
-                with self.places.drawing():
-                    batch = self._next(epochs)
-                if batch is _OVER:
-                    break
-                self.places.hand_out()
+        with self._iterating(on_iterator):
+            self._work_due = False
+            while (batch := self._take(epochs, on_iterator)) is not _OVER:
                 yield batch
-            self._outstanding = 0  # nothing more will be asked for
-            if self._loaded is not None and on_iterator is not None:
-                on_iterator()
-        finally:
-            self._live = False
+
+    def epochs(self, epochs: int, *, on_iterator: OnIterator | None = None) -> Iterator[Epoch]:
+        """The epochs up to ``epochs`` whose work is still to be done, each with those batches that are still to come.
+
+        The state says of an epoch that its work is due until the loop turns to the next one, or is left after the
+        epoch's last batch. In between, while that work is done, there is no state to be saved.
+        """
+        with self._iterating(on_iterator):
+            self._by_epoch = True
+            self._work_due |= self._epoch_batches > 0 and not self._epoch_ended
+            while (number := self._epoch_at_work) < epochs:
+                rest = self._rest_of(number, on_iterator)
+                epoch = Epoch(number, rest, partial(self._end_work, rest))
+                try:
+                    yield epoch
+                except GeneratorExit:
+                    if self._is_at_work:
+                        epoch.finish()
+                    raise
+                epoch.finish()
 
     def warn_gaps(self, saved: Mapping[str, Any] | None) -> None:
         """Tell what a resume from ``saved`` would skip or refuse: it would be too late then."""
@@ -149,6 +177,7 @@ class Reader:
             "seeds": order_seeds(self._loader),
             "inner": self._inner.capture(),
             "drawn": [],
+            **({"work_due": True} if self._work_due else {}),
         }
 
     def load_state(self, state: Mapping[str, Any], rng: Mapping[str, Any] | None = None) -> None:
@@ -165,6 +194,7 @@ class Reader:
         self._epoch, self._epoch_batches = state["epoch"], state["epoch_batches"]
         self._epoch_start = state["epoch_start"]
         self._epoch_ended = state["epoch_ended"] or _is_finished(state["state"])
+        self._work_due, self.has_news = state.get("work_due", False), False
         self.places.load(state, rng)
         if state["replayed"] and not self._epoch_ended:
             warn_replay(self._loader, self._epoch_batches)
@@ -178,6 +208,16 @@ class Reader:
     def _upcoming_epoch(self) -> int:
         return self._epoch + self._epoch_ended
 
+    @property
+    def _is_at_work(self) -> bool:
+        """Whether all batches of an epoch were handed out, and nobody has said that the work after them is over."""
+        return self._by_epoch and self._work_due and self._epoch_ended and self._loaded is None
+
+    @property
+    def _epoch_at_work(self) -> int:
+        """That whose batches, or whose work, come next in a loop over epochs."""
+        return self._epoch if self._work_due else self._upcoming_epoch
+
     def _require_same(self, what: str, before: object, now: object) -> None:
         if before != now:
             raise ReaderError(
@@ -188,7 +228,52 @@ class Reader:
     def _is_over(self, epochs: int | None) -> bool:
         return epochs is not None and self._upcoming_epoch >= epochs
 
-    def _continue(self, loaded: Mapping[str, Any], on_iterator: Callable[[], None] | None) -> None:
+    @contextmanager
+    def _iterating(self, on_iterator: OnIterator | None) -> Iterator[None]:
+        """One loop at a time; what was granted beyond its end is not waited for."""
+        if self._live:
+            raise ReaderError("batches() is already being iterated; finish or close that loop first")
+        self._live = True
+        self.places.begin_loop()
+        try:
+            yield
+            self._outstanding = 0  # nothing more will be asked for
+            if self._loaded is not None and on_iterator is not None:
+                on_iterator()
+        finally:
+            self._live = self._by_epoch = False
+
+    def _rest_of(self, epoch: int, on_iterator: OnIterator | None) -> Iterator[Any]:
+        """The batches of an epoch that are still to come; what was loaded is open before its work draws."""
+        if self._loaded is not None:
+            self._continue(self._loaded, on_iterator)
+        while (batch := self._take(epoch + 1, on_iterator)) is not _OVER:
+            yield batch
+
+    def _end_work(self, rest: Iterator[Any]) -> None:
+        """All of an epoch is done."""
+        if next(rest, _OVER) is not _OVER:
+            raise ReaderError(
+                f"the batches of epoch {self._epoch} were not read to their end: read all of them, or leave the loop "
+                "over epochs() too. Shorter epochs are a matter of the sampler, such as RandomSampler(num_samples=...)"
+            )
+        self.has_news |= self._work_due
+        self._work_due = False
+
+    def _take(self, epochs: int | None, on_iterator: OnIterator | None) -> Any:
+        """The next batch to hand out."""
+        if self._is_over(epochs):
+            return _OVER
+        self.places.ask()
+        if self._loaded is not None:
+            self._continue(self._loaded, on_iterator)
+        with self.places.drawing():
+            batch = self._next(epochs)
+        if batch is not _OVER:
+            self.places.hand_out()
+        return batch
+
+    def _continue(self, loaded: Mapping[str, Any], on_iterator: OnIterator | None) -> None:
         """Open what was loaded."""
         self._iterator = self._resume(loaded)
         self._loaded = None
@@ -230,6 +315,7 @@ class Reader:
 
     def _begin_epoch(self) -> Iterator[Any]:
         self._epoch, self._epoch_batches, self._epoch_ended = self._upcoming_epoch, 0, False
+        self._work_due = self._by_epoch
         set_epoch(self._loader, self._epoch)
         self._epoch_start = {"rng": capture_rng(cuda=False), "generators": generator_states(self._loader)}
         iterator = begin_pass(self._loader)
