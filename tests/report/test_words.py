@@ -102,3 +102,4 @@ def test_an_axis_takes_the_unit_of_its_largest_value() -> None:
     assert words.time_unit([0.0, 0.004]).name == "ms"
     assert words.plain_unit([0.8, 0.1]).name == ""
     assert words.plain_unit([3e-9]).name == "10⁻⁹"
+    assert words.plain_unit([2_550_000.0, -1.0]).name == "10⁶"

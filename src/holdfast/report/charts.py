@@ -187,7 +187,8 @@ def _spec(chart: Any, *, height: int = 200) -> dict[str, Any]:
     return dict(drawn.properties(config=_CONFIG, padding=_PADDING).to_dict())
 
 
-_PADDING = {"left": 2, "top": 4, "right": 30, "bottom": 2}  # half of a date reaches beyond the axis
+# Half of a date reaches beyond the axis, and the reader's font may be wider than the one it was laid out with.
+_PADDING = {"left": 10, "top": 4, "right": 30, "bottom": 2}
 _CONFIG = {
     "background": "transparent",
     "font": "system-ui, sans-serif",

@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.report import charts
 from holdfast.report.page import Chart, Section, Table
-from holdfast.report.thinning import MOST_DRAWN, thinned
+from holdfast.report.thinning import thinned, told_of_thinning
 from holdfast.report.words import byte_unit, count, duration, how_many, percent, size, time_unit, when
 from holdfast.types import CheckpointInfo
 
@@ -27,7 +27,7 @@ def over_time_section(infos: Sequence[CheckpointInfo]) -> Section | None:
         drawn.append(_times(waited, "stall_s", "How long training waited for each snapshot.", "waited"))
     if took:
         drawn.append(_times(took, "duration_s", "From each snapshot to its commit, in the background.", "took"))
-    return Section(title="Checkpoints over time", text=_about_charts(infos), charts=drawn)
+    return Section(title="Checkpoints over time", text=told_of_thinning(len(infos)), charts=drawn)
 
 
 def kept_section(infos: Sequence[CheckpointInfo], *, garbage: int) -> Section | None:
@@ -38,15 +38,6 @@ def kept_section(infos: Sequence[CheckpointInfo], *, garbage: int) -> Section | 
     rows = [_row(info) for info in reversed(infos)]
     table = Table(caption="Checkpoints, newest first", columns=_COLUMNS, rows=rows, words=_WORDS)
     return Section(title="What is kept", text=text, tables=[table])
-
-
-def _about_charts(infos: Sequence[CheckpointInfo]) -> list[str]:
-    if len(infos) <= MOST_DRAWN:
-        return []
-    return [
-        f"Charts show at most {MOST_DRAWN} of {count(len(infos))} checkpoints: of neighbours, the smallest and the "
-        "largest. The tables list all."
-    ]
 
 
 def _sizes(infos: Sequence[CheckpointInfo]) -> Chart:

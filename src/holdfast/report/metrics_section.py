@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.report import charts
 from holdfast.report.page import Chart, Section, Table
-from holdfast.report.thinning import thinned
+from holdfast.report.thinning import thinned, told_of_thinning
 from holdfast.report.words import NOTHING, count, in_units, number, plain_unit
 from holdfast.types import CheckpointInfo
 
@@ -26,7 +26,7 @@ def metrics_section(infos: Sequence[CheckpointInfo]) -> Section | None:
     table = Table(
         caption="Metrics, newest first", columns=("step", "checkpoint", *names), rows=rows, words=("checkpoint",)
     )
-    return Section(title="Metrics", charts=drawn, tables=[table])
+    return Section(title="Metrics", text=told_of_thinning(len(told)), charts=drawn, tables=[table])
 
 
 def _points(name: str, infos: Sequence[CheckpointInfo]) -> list[CheckpointInfo]:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from holdfast.report.words import count
+
 MOST_DRAWN = 400
 
 T = TypeVar("T")
@@ -18,6 +20,16 @@ def thinned(points: Sequence[T], value: Callable[[T], float], most: int = MOST_D
     width = math.ceil(len(points) / (most // 2))
     return [
         point for first in range(0, len(points), width) for point in _extremes(points[first : first + width], value)
+    ]
+
+
+def told_of_thinning(points: int) -> list[str]:
+    """What to say above charts of so many checkpoints, if anything."""
+    if points <= MOST_DRAWN:
+        return []
+    return [
+        f"Charts show at most {MOST_DRAWN} of {count(points)} checkpoints: of neighbours, the smallest and the "
+        "largest. The tables list all."
     ]
 
 

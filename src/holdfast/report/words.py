@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 NOTHING = "-"
 _DIGITS = 3
 _POSITIONAL = range(-6, 7)  # powers of ten that are written out
+_ON_AN_AXIS = range(-3, 6)  # fewer, for there is little room
 _SMALLEST = -307  # power of ten that a number divides by without losing digits
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -116,7 +117,7 @@ def plain_unit(values: Iterable[float]) -> Unit:
     """A power of ten in which the largest of them needs few zeros; its name is empty where that is one."""
     largest = max(map(abs, values), default=0.0)
     power = max(_SMALLEST, int(f"{largest:.2e}".partition("e")[2]))
-    if power in _POSITIONAL:
+    if power in _ON_AN_AXIS:
         return Unit(name="", factor=1.0)
     return Unit(name=power_of_ten(power), factor=float(f"1e{power}"))
 
