@@ -33,6 +33,7 @@ from holdfast.checkpoint.trainer.pls_account import PlsAccount
 from holdfast.checkpoint.trainer.position import Position, SaveStats
 from holdfast.checkpoint.trainer.resume import position_of
 from holdfast.checkpoint.trainer.settings import Settings
+from holdfast.checkpoint.trainer.unclosed import warn_unless_closed
 from holdfast.checkpoint.training.epoch import Epoch
 from holdfast.errors import ConfigurationError, RunError
 from holdfast.events import Happening, Recovery, SaveCommitted, SaveGivenUp, SnapshotTaken
@@ -149,6 +150,7 @@ class Checkpointer:
         self._takeover_s = settings.takeover_s
         self._started = False
         self._closed = False
+        self._count_as_closed: Callable[[], object] = lambda: None
 
     # ---- the loop ------------------------------------------------------------------------------------------------
 
@@ -399,6 +401,7 @@ class Checkpointer:
         self._stand_on(position, pls, stepping=stepping)
         self._agents.start(position.term, self._parts.resumption.announce_agent)
         self._started = True
+        self._count_as_closed = warn_unless_closed(self, self._routine, self._store.url)
         if not stepping:
             self._routine.save_baseline_if_due()
 
@@ -421,4 +424,5 @@ class Checkpointer:
 
     def _release(self) -> None:
         self._closed = True
+        self._count_as_closed()
         self._parts.close()
