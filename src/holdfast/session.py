@@ -367,7 +367,10 @@ class Checkpointer:
                 self._agents.arrange()
 
     def close(self) -> None:
-        """Save what is new, wait for it, end the agent. Raises SaveFailed if the last state is not committed."""
+        """Save what is new, wait for it, end the agent. Raises SaveFailed if the last state is not committed.
+
+        Raises Terminated, all saved, if SIGTERM came after the last step: the program keeps the exit code of that.
+        """
         if self._closed:
             return
         try:
@@ -376,6 +379,7 @@ class Checkpointer:
                     self._routine.finish()
         finally:
             self._release()
+        self._routine.end_if_told()
 
     def __enter__(self) -> Checkpointer:
         return self

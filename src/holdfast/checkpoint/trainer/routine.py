@@ -117,6 +117,11 @@ class Routine:
             self._save_last("the changes")
             self._drain_with_retry()
 
+    def end_if_told(self) -> None:
+        """Raise Terminated, once everything is saved, if SIGTERM came to this rank and no step was left to see it."""
+        if self._termination.raised:
+            self._end()
+
     def _stepped(self) -> bool:
         """Whether an optimizer stepped since the last call; without any, every batch is a step."""
         if not self._counts_optimizers:
@@ -165,6 +170,9 @@ class Routine:
 
     def _terminate(self) -> None:
         self.finish()
+        self._end()
+
+    def _end(self) -> None:
         logger.warning("SIGTERM: saved and committed at step %d; the trainer ends now", self.steps)
         raise Terminated(f"SIGTERM: saved and committed at step {self.steps}")
 
