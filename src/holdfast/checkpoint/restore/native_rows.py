@@ -282,7 +282,7 @@ def _padded(lengths: Numbers) -> Numbers:
 @cache
 def _kernels() -> ModuleType | None:
     try:
-        from holdfast.kernels import native
+        from holdfast.checkpoint.restore import native
     except ImportError:
         return None
     return native if native.functions() is not None else None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-native = pytest.importorskip("holdfast.kernels.native")
+native = pytest.importorskip("holdfast.checkpoint.restore.native")
 KIB = 1024
 FIELDS = len(native.Piece._fields)
 
