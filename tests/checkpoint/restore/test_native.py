@@ -7,15 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from holdfast.checkpoint.restore.native_layout import PIECE
+
 native = pytest.importorskip("holdfast.checkpoint.restore.native")
 KIB = 1024
-FIELDS = len(native.Piece._fields)
 
 
 def reads(*places: tuple[int, int, int], groups: Sequence[int] = ()) -> list[int]:
     """In how many reads pieces at these places (file, offset, length) are read, for each group."""
-    pieces = np.zeros((len(places), FIELDS), dtype=np.int64)
-    pieces[:, :3] = places
+    pieces = np.zeros(len(places), dtype=PIECE)
+    pieces["path"], pieces["offset"], pieces["length"] = np.array(places).T
     numbers = np.array(groups or [0] * len(places), dtype=np.int64)
     shared = native.Pieces(pieces, numbers, native.functions())
     return [shared.choose(group) for group in range(numbers[-1] + 1)]
@@ -45,5 +46,5 @@ def test_groups_are_not_read_together() -> None:
 
 
 def test_no_pieces_are_no_reads() -> None:
-    shared = native.Pieces(np.zeros((0, FIELDS), dtype=np.int64), np.zeros(0, dtype=np.int64), native.functions())
+    shared = native.Pieces(np.zeros(0, dtype=PIECE), np.zeros(0, dtype=np.int64), native.functions())
     assert shared.choose(0) == 0 and shared.memory_bytes == 0

@@ -23,48 +23,40 @@ from numba.core import types  # type: ignore[import-untyped, unused-ignore]
 from numba.extending import intrinsic  # type: ignore[import-untyped, unused-ignore]
 from numpy.typing import NDArray
 
+from holdfast.checkpoint.restore.native_layout import COLUMN, PIECE
+
 DONE, SPOILT = 1, 2  # outcomes of a piece; SPOILT: bytes could not be had, or are not those that were written
-_FIELDS = 22  # of a piece: those of Piece, then its outcome, and how many rows were written
-_OUTCOME, _WRITTEN = 8 * (_FIELDS - 2), 8 * (_FIELDS - 1)
-_PATH, _OFFSET, _LENGTH = 0, 1, 2  # their places among them
-_READ_FIELDS = 6  # of a read: path, offset, length, its first piece, how many pieces, where its bytes go
-_FIRST, _COUNT, _BUFFER = 3, 4, 5  # their places among them
+_READ = np.dtype(
+    [
+        ("path", "<i8"),
+        ("offset", "<i8"),
+        ("length", "<i8"),  # 0: its bytes were read and found right before
+        ("first", "<i8"),  # its first piece
+        ("count", "<i8"),  # of its pieces
+        ("buffer", "<i8"),  # where its bytes go, or are; 0: into whatever memory the thread has
+    ]
+)
+
+
+def _places(record: np.dtype[Any], *names: str) -> tuple[int, ...]:
+    """Where fields lie in a record. The kernels know them by these numbers, as constants."""
+    return tuple(int(record.fields[name][1]) for name in names) if record.fields else ()
+
+
+_PATH, _OFFSET, _LENGTH = _places(PIECE, "path", "offset", "length")
+_CHECKSUMS, _BLOCK_BYTES = _places(PIECE, "checksums", "block_bytes")
+_IDS, _IDS_WIDTH, _FIRST_ROW, _ROWS = _places(PIECE, "ids", "ids_width", "first", "rows")
+_COLUMNS, _COLUMN_COUNT = _places(PIECE, "columns", "column_count")
+_SPAN, _IDS_COUNT, _SEGMENTS, _SEGMENT_COUNT = _places(PIECE, "span", "ids_count", "segments", "segment_count")
+_NEWEST, _NEWEST_WIDTH, _NUMBER = _places(PIECE, "newest", "newest_width", "number")
+_IDS_OUT, _MARKS = _places(PIECE, "ids_out", "marks")
+_OUTCOME, _WRITTEN = _places(PIECE, "outcome", "written")
+_AT, _WIDTH, _TARGET = _places(COLUMN, "offset", "width", "target")
+_FIRST, _COUNT, _BUFFER = _places(_READ, "first", "count", "buffer")  # path, offset and length lie as in a piece
+_PIECE_BYTES, _COLUMN_BYTES, _READ_BYTES = PIECE.itemsize, COLUMN.itemsize, _READ.itemsize
 _GAP_BYTES = 16 * 2**10  # between two pieces: reading on takes less time than another read
-_READ_BYTES = 2**20  # of several pieces, at most: threads share the reads
+_MOST_BYTES = 2**20  # of a read of several pieces: threads share the reads
 _WORD = ir.IntType(64)
-
-
-class Piece(NamedTuple):
-    """Bytes of a file that begin with a block, and what to do with them. Addresses and lengths in bytes."""
-
-    path: int  # address of the file's name, which ends with a zero
-    offset: int
-    length: int
-    checksums: int  # address of a CRC-32 for each block
-    block_bytes: int
-    ids: int  # offset of the ids in the bytes
-    ids_width: int  # 4 or 8
-    first: int  # what the ids count from
-    rows: int
-    columns: int  # address of its columns, three numbers each
-    column_count: int
-    span: int  # from the first row of the chunk to its last
-    ids_count: int  # of the whole chunk; of these the first ``rows`` are written
-    segments: int  # address of where each segment of the ids begins, the first at 0
-    segment_count: int
-    newest: int  # address of the newest generation of each row, or 0
-    newest_width: int  # 1, 2 or 4
-    number: int  # rows whose newest generation is a later one are left out
-    ids_out: int = 0  # address for the rows' ids, eight bytes each, or 0
-    marks: int = 0  # address of a byte for each row, which is 1 afterwards if the row was written; or 0
-
-
-class Column(NamedTuple):
-    """Where a column lies in a piece's bytes, and where its rows go. The width is a multiple of 8."""
-
-    offset: int
-    width: int
-    target: int  # address of row 0
 
 
 class _Functions(NamedTuple):
@@ -216,12 +208,12 @@ def _signed(signature: str) -> Any:
 @_signed("boolean(int64, int64, int64, int64, int64)")
 def _is_read(read: int, memory: int, open_: int, close: int, pread: int) -> bool:
     """Whether all bytes of a read could be had."""
-    handle = _open(open_, _load64(read), _OPEN_FLAGS)
+    handle = _open(open_, _load64(read + _PATH), _OPEN_FLAGS)
     if handle < 0:
         return False
-    length, done, got = _load64(read + 16), 0, 1
+    length, done, got = _load64(read + _LENGTH), 0, 1
     while done < length and got > 0:
-        got = _pread(pread, handle, memory + done, length - done, _load64(read + 8) + done)
+        got = _pread(pread, handle, memory + done, length - done, _load64(read + _OFFSET) + done)
         done += got
     _close(close, handle)
     return got > 0
@@ -230,8 +222,8 @@ def _is_read(read: int, memory: int, open_: int, close: int, pread: int) -> bool
 @_signed("boolean(int64, int64, int64)")
 def _is_right(piece: int, memory: int, crc32: int) -> bool:
     """Compare the blocks of a piece with their checksums."""
-    length = _load64(piece + 16)
-    checksum, block_bytes = _load64(piece + 24), _load64(piece + 32)
+    length = _load64(piece + _LENGTH)
+    checksum, block_bytes = _load64(piece + _CHECKSUMS), _load64(piece + _BLOCK_BYTES)
     for start in range(0, length, block_bytes):
         if _crc32(crc32, memory + start, min(block_bytes, length - start)) != _load32(checksum):
             return False
@@ -242,9 +234,9 @@ def _is_right(piece: int, memory: int, crc32: int) -> bool:
 @_signed("boolean(int64, int64)")
 def _has_rows(piece: int, memory: int) -> bool:
     """Whether the ids of a piece ascend, in each segment, and go from the first row of its chunk to the last."""
-    ids, width = memory + _load64(piece + 40), _load64(piece + 48)
-    span, count = _load64(piece + 88), _load64(piece + 96)
-    starts, left = _load64(piece + 104), _load64(piece + 112)
+    ids, width = memory + _load64(piece + _IDS), _load64(piece + _IDS_WIDTH)
+    span, count = _load64(piece + _SPAN), _load64(piece + _IDS_COUNT)
+    starts, left = _load64(piece + _SEGMENTS), _load64(piece + _SEGMENT_COUNT)
     before, low, high, start = -1, span, 0, _load64(starts)
     for row in range(count):
         offset = _load32(ids + 4 * row) if width == 4 else _load64(ids + 8 * row)
@@ -262,10 +254,10 @@ def _has_rows(piece: int, memory: int) -> bool:
 @_signed("int64(int64, int64)")
 def _apply(piece: int, memory: int) -> int:
     """Write the rows of a piece to their places; how many of them, without those that are left out."""
-    ids, width, first = memory + _load64(piece + 40), _load64(piece + 48), _load64(piece + 56)
-    rows, columns, count = _load64(piece + 64), _load64(piece + 72), _load64(piece + 80)
-    newest, newest_width, number = _load64(piece + 120), _load64(piece + 128), _load64(piece + 136)
-    ids_out, marks, written = _load64(piece + 144), _load64(piece + 152), 0
+    ids, width, first = memory + _load64(piece + _IDS), _load64(piece + _IDS_WIDTH), _load64(piece + _FIRST_ROW)
+    rows, columns, count = _load64(piece + _ROWS), _load64(piece + _COLUMNS), _load64(piece + _COLUMN_COUNT)
+    newest, newest_width = _load64(piece + _NEWEST), _load64(piece + _NEWEST_WIDTH)
+    number, ids_out, marks, written = _load64(piece + _NUMBER), _load64(piece + _IDS_OUT), _load64(piece + _MARKS), 0
     for row in range(rows):
         wanted = first + (_load32(ids + 4 * row) if width == 4 else _load64(ids + 8 * row))
         if ids_out != 0:
@@ -279,9 +271,10 @@ def _apply(piece: int, memory: int) -> int:
         if marks != 0:
             _mark(marks + wanted)
         for column in range(count):
-            entry = columns + 24 * column
-            size = _load64(entry + 8)
-            source, target = memory + _load64(entry) + row * size, _load64(entry + 16) + wanted * size
+            entry = columns + _COLUMN_BYTES * column
+            size = _load64(entry + _WIDTH)
+            source = memory + _load64(entry + _AT) + row * size
+            target = _load64(entry + _TARGET) + wanted * size
             lines = size // 64 * 64
             for offset in range(0, lines, 64):
                 _move_line(target + offset, source + offset)
@@ -296,15 +289,15 @@ def _work(turn: int, reads: int, pieces: int, memory: int, open_: int, close: in
         number = _next(turn)
         if number >= _load64(turn + 8):
             return
-        read = reads + 8 * _READ_FIELDS * number
-        first, count, buffer = _load64(read + 24), _load64(read + 32), _load64(read + 40)
-        known = _load64(read + 16) == 0  # its bytes were read and found right before
+        read = reads + _READ_BYTES * number
+        first, count, buffer = _load64(read + _FIRST), _load64(read + _COUNT), _load64(read + _BUFFER)
+        known = _load64(read + _LENGTH) == 0  # its bytes were read and found right before
         if buffer == 0:
             buffer = memory
         is_read = known or _is_read(read, buffer, open_, close, pread)
         for each in range(first, first + count):
-            piece = pieces + 8 * _FIELDS * each
-            data = buffer + _load64(piece + 8) - _load64(read + 8)
+            piece = pieces + _PIECE_BYTES * each
+            data = buffer + _load64(piece + _OFFSET) - _load64(read + _OFFSET)
             if not known and not (is_read and _is_right(piece, data, crc32)):
                 _store64(piece + _OUTCOME, SPOILT)
             elif known or _has_rows(piece, data):
@@ -320,7 +313,7 @@ class Held(NamedTuple):
 
 
 class Pieces:
-    """Rows of numbers in the order of Piece's fields, that several threads work on at once.
+    """Records of PIECE that several threads work on at once.
 
     ``groups`` are numbers that do not fall from one to the next. The pieces of a group are worked on together, in any
     order; within each they should be in the order of their files and of their places there. What is ``held`` is not
@@ -329,45 +322,42 @@ class Pieces:
 
     def __init__(
         self,
-        pieces: NDArray[np.int64],
+        pieces: NDArray[Any],
         groups: NDArray[np.int64],
         functions: _Functions,
         *,
         held: Held | None = None,
         hold: int = 0,
     ) -> None:
-        self._pieces = np.zeros((len(pieces), _FIELDS), dtype=np.int64)
-        self._pieces[:, :-2] = pieces
+        self._pieces = np.ascontiguousarray(pieces)
         self._reads = _reads(self._pieces, groups, held.addresses if held else {})
         self._groups = groups
         self._functions = functions
         self._turn = np.zeros(2, dtype=np.int64)
         self._kept = held, self._buffers(hold)
-        self.memory_bytes = int(self._reads[self._reads[:, _BUFFER] == 0, _LENGTH].max(initial=0))
+        self.memory_bytes = int(self._reads["length"][self._reads["buffer"] == 0].max(initial=0))
 
     def held(self) -> Held | None:
         """What was kept, of pieces that were as they should be."""
         buffers = self._kept[1]
         if buffers is None:
             return None
-        read = np.repeat(np.arange(len(self._reads)), self._reads[:, _COUNT])
-        addresses = self._reads[read, _BUFFER] + self._pieces[:, _OFFSET] - self._reads[read, _OFFSET]
-        done = self.done()
-        places = self._pieces[done][:, [_PATH, _OFFSET, _LENGTH]].tolist()
-        return Held(buffers, dict(zip(map(tuple, places), addresses[done].tolist(), strict=True)))
+        reads, done = np.repeat(self._reads, self._reads["count"]), self.done()
+        addresses = (reads["buffer"] + self._pieces["offset"] - reads["offset"])[done]
+        return Held(buffers, dict(zip(_keys(self._pieces[done]), addresses.tolist(), strict=True)))
 
     def _buffers(self, hold: int) -> NDArray[np.uint8] | None:
         """Memory of its own for every read, if that is not too much."""
-        stops = np.cumsum(self._reads[:, _LENGTH])
+        stops = np.cumsum(self._reads["length"])
         if not len(stops) or int(stops[-1]) > hold:
             return None
         memory = np.empty(int(stops[-1]), dtype=np.uint8)
-        self._reads[:, _BUFFER] = memory.ctypes.data + stops - self._reads[:, _LENGTH]
+        self._reads["buffer"] = memory.ctypes.data + stops - self._reads["length"]
         return memory
 
     def choose(self, group: int) -> int:
         """This group's pieces are to be worked on next; in how many reads."""
-        found = np.searchsorted(self._groups[self._reads[:, _FIRST]], [group, group + 1])
+        found = np.searchsorted(self._groups[self._reads["first"]], [group, group + 1])
         self._turn[:] = found
         return int(found[1] - found[0])
 
@@ -378,50 +368,58 @@ class Pieces:
 
     def done(self) -> NDArray[np.bool_]:
         """Which pieces were as they should be, of those worked on so far."""
-        done: NDArray[np.bool_] = self._pieces[:, -2] == DONE
+        done: NDArray[np.bool_] = self._pieces["outcome"] == DONE
         return done
 
     def written(self) -> NDArray[np.int64]:
         """How many rows of each piece were written so far."""
-        return self._pieces[:, -1]
+        written: NDArray[np.int64] = self._pieces["written"]
+        return written
 
     def spoilt(self) -> NDArray[np.bool_]:
         """Which pieces could not be read, or were read and are not what was written; of those worked on so far."""
-        spoilt: NDArray[np.bool_] = self._pieces[:, -2] == SPOILT
+        spoilt: NDArray[np.bool_] = self._pieces["outcome"] == SPOILT
         return spoilt
 
 
-def _reads(
-    pieces: NDArray[np.int64], groups: NDArray[np.int64], held: dict[tuple[int, int, int], int]
-) -> NDArray[np.int64]:
+def _keys(pieces: NDArray[Any]) -> list[tuple[int, int, int]]:
+    """What tells one piece's bytes from another's."""
+    path, offset, length = (pieces[name].tolist() for name in ("path", "offset", "length"))
+    return list(zip(path, offset, length, strict=True))
+
+
+def _reads(pieces: NDArray[Any], groups: NDArray[np.int64], held: dict[tuple[int, int, int], int]) -> NDArray[Any]:
     """The reads of some pieces: those of a group that lie near each other in a file are read at once."""
     known = np.zeros(len(pieces), dtype=np.int64)
     if held:
-        places = pieces[:, [_PATH, _OFFSET, _LENGTH]].tolist()
-        known[:] = [held.get((path, offset, length), 0) for path, offset, length in places]
-    reads = np.zeros((len(pieces), _READ_FIELDS), dtype=np.int64)
-    return reads[: _join(pieces, groups, known, reads)]
+        known[:] = [held.get(key, 0) for key in _keys(pieces)]
+    reads = np.zeros(len(pieces), dtype=_READ)
+    arrays = (pieces, np.ascontiguousarray(groups), known, reads)
+    return reads[: _join(len(pieces), *(array.ctypes.data for array in arrays))]
 
 
-@_signed("int64(int64[:, ::1], int64[::1], int64[::1], int64[:, ::1])")
-def _join(
-    pieces: NDArray[np.int64], groups: NDArray[np.int64], known: NDArray[np.int64], reads: NDArray[np.int64]
-) -> int:
+@_signed("int64(int64, int64, int64, int64, int64)")
+def _join(number_of_pieces: int, pieces: int, groups: int, known: int, reads: int) -> int:
     """Fill in the reads; how many these are. ``known`` are addresses of bytes that need not be read, or 0."""
-    count, stop, joinable = 0, 0, False
-    for number in range(len(pieces)):
-        path, offset, length = pieces[number, _PATH], pieces[number, _OFFSET], pieces[number, _LENGTH]
-        near = joinable and groups[number] == groups[number - 1] and path == pieces[number - 1, _PATH]
-        near = near and 0 <= offset - stop <= _GAP_BYTES and known[number] == 0
-        if near and offset + length - reads[count - 1, _OFFSET] <= _READ_BYTES:
-            reads[count - 1, _LENGTH] = offset + length - reads[count - 1, _OFFSET]
-            reads[count - 1, _COUNT] += 1
+    count, stop, before, group, joinable = 0, 0, 0, 0, False
+    for number in range(number_of_pieces):
+        piece, read = pieces + _PIECE_BYTES * number, reads + _READ_BYTES * (count - 1)
+        path, offset, length = _load64(piece + _PATH), _load64(piece + _OFFSET), _load64(piece + _LENGTH)
+        held, own = _load64(known + 8 * number), _load64(groups + 8 * number)
+        near = joinable and held == 0 and own == group and path == before and 0 <= offset - stop <= _GAP_BYTES
+        if near and offset + length - _load64(read + _OFFSET) <= _MOST_BYTES:
+            _store64(read + _LENGTH, offset + length - _load64(read + _OFFSET))
+            _store64(read + _COUNT, _load64(read + _COUNT) + 1)
         else:
-            reads[count, _PATH], reads[count, _OFFSET] = path, offset
-            reads[count, _LENGTH] = 0 if known[number] != 0 else length
-            reads[count, _FIRST], reads[count, _COUNT], reads[count, _BUFFER] = number, 1, known[number]
+            read += _READ_BYTES
+            _store64(read + _PATH, path)
+            _store64(read + _OFFSET, offset)
+            _store64(read + _LENGTH, 0 if held != 0 else length)
+            _store64(read + _FIRST, number)
+            _store64(read + _COUNT, 1)
+            _store64(read + _BUFFER, held)
             count += 1
-        stop, joinable = offset + length, known[number] == 0
+        stop, before, group, joinable = offset + length, path, own, held == 0
     return count
 
 

@@ -18,6 +18,7 @@ from holdfast.checkpoint.read.chunk_reads import Numbers
 from holdfast.checkpoint.read.crew import Crew
 from holdfast.checkpoint.restore.batch import Batch
 from holdfast.checkpoint.restore.bundle_files import Files, address_of
+from holdfast.checkpoint.restore.native_layout import PIECE
 from holdfast.format.bundle import BLOCK_BYTES
 from holdfast.format.dtypes import itemsize
 from holdfast.format.layout import ALIGNMENT, row_bytes
@@ -50,7 +51,9 @@ class NativeWork:
         positions = _joined([each.positions for each in built])
         if kernels is not None and len(positions):
             pieces = np.concatenate([each.pieces for each in built])
-            order = np.lexsort((pieces[:, 1], pieces[:, 0], self._group[positions]))  # by group, by file, by offset
+            order = np.lexsort(
+                (pieces["offset"], pieces["path"], self._group[positions])
+            )  # by group, by file, by offset
             self._positions = positions[order]  # of each piece, among all reads
             hold = _KEPT_BYTES if any(batch.ids_alone for batch in batches) else 0
             groups = self._group[self._positions]
@@ -202,30 +205,30 @@ class _Alike:
         self.positions = reads.position[kept]
         self._columns = np.ascontiguousarray(columns)
         ids_out = self._of_table([target.ids_out for target in self._targets])
-        self.pieces = np.stack(
-            [
-                paths,
-                self._of("offset"),
-                lengths,
-                checksums + 4 * block,
-                np.full_like(paths, BLOCK_BYTES),
-                np.zeros_like(paths),
-                np.full_like(paths, ids),
-                self._of("first"),
-                reads.rows,
-                self._columns.ctypes.data + columns[0].nbytes * np.arange(len(paths)),
-                self._of_table([0 if target.ids_alone else columns.shape[1] for target in self._targets]),
-                self._of("last") - self._of("first"),
-                self._of("rows"),
-                *self._segments(),
-                np.where(reads.contested, self._of_table([target.newest for target in self._targets]), 0),
-                self._of_table([target.newest_width for target in self._targets]),
-                reads.generation,
-                np.where(ids_out, ids_out + _ID_OUT_BYTES * reads.ids_start, 0),
-                self._of_table([target.marks for target in self._targets]),
-            ],
-            axis=1,
-        )[kept]
+        self.pieces = np.zeros(len(paths), dtype=PIECE)
+        fields = {
+            "path": paths,
+            "offset": self._of("offset"),
+            "length": lengths,
+            "checksums": checksums + 4 * block,
+            "block_bytes": BLOCK_BYTES,
+            "ids_width": ids,
+            "first": self._of("first"),
+            "rows": reads.rows,
+            "columns": self._columns.ctypes.data + columns[0].nbytes * np.arange(len(paths)),
+            "column_count": self._of_table([0 if target.ids_alone else columns.shape[1] for target in self._targets]),
+            "span": self._of("last") - self._of("first"),
+            "ids_count": self._of("rows"),
+            **self._segments(),
+            "newest": np.where(reads.contested, self._of_table([target.newest for target in self._targets]), 0),
+            "newest_width": self._of_table([target.newest_width for target in self._targets]),
+            "number": reads.generation,
+            "ids_out": np.where(ids_out, ids_out + _ID_OUT_BYTES * reads.ids_start, 0),
+            "marks": self._of_table([target.marks for target in self._targets]),
+        }
+        for name, values in fields.items():
+            self.pieces[name] = values
+        self.pieces = self.pieces[kept]
 
     def _of(self, name: str) -> Numbers:
         found: Numbers = self._outline.chunks[name][self._reads.at]
@@ -252,7 +255,7 @@ class _Alike:
         columns = np.stack(found, axis=1) if found else np.zeros((len(all_rows), 0, 3), dtype=np.int64)
         return columns, lengths, is_one
 
-    def _segments(self) -> list[Numbers]:
+    def _segments(self) -> dict[str, Numbers]:
         """Addresses of where the segments of each chunk begin, and how many these are; all ids are one without any."""
         counts = self._of("segments")
         first = np.cumsum(self._outline.chunks["segments"])[self._reads.at] - counts
@@ -262,7 +265,7 @@ class _Alike:
         starts = sums[own] - np.repeat(sums[first], counts)
         self._starts = np.concatenate([np.zeros(1, dtype=np.int64), starts])
         places = np.where(counts > 0, 1 + np.cumsum(counts) - counts, 0)
-        return [address_of(self._starts) + 8 * places, np.maximum(counts, 1)]
+        return {"segments": address_of(self._starts) + 8 * places, "segment_count": np.maximum(counts, 1)}
 
 
 def _values(numbers: Numbers) -> list[int]:
