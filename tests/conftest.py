@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 import torch
 
+hypothesis.settings.register_profile("no deadlines", deadline=None)  # a busy machine is no fault
+hypothesis.settings.load_profile("no deadlines")
+os.environ.pop("COLUMNS", None)  # pytest's workers have some: a command sees a pipe unless a test says otherwise
 torch.set_num_threads(1)  # tiny models: threads that wait for each other would cost more than they bring
 
 pytest.register_assert_rewrite("holdfast.testing.store_suite")

@@ -43,9 +43,3 @@ def run(trained: tuple[Path, Tiny], tmp_path: Path) -> Path:
     """A copy to do harm to."""
     shutil.copytree(trained[0], tmp_path / "run")
     return tmp_path / "run"
-
-
-@pytest.fixture(autouse=True)
-def no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever runs the tests, and in however many columns: a command sees a pipe unless a test says otherwise."""
-    monkeypatch.delenv("COLUMNS", raising=False)
