@@ -63,7 +63,8 @@ class Checkpointer:
         optimizer: The optimizer or all of them. One that is not torch's own and moves only rows with a gradient can be
             declared with ``RowLocal``, so that its tables are saved by changed rows.
         loader: The data loader that ``batches()`` reads and whose position is saved: a ``StatefulDataLoader``, or
-            another iterable with ``state_dict()`` and ``load_state_dict()``. None: the position is not saved.
+            another iterable with ``state_dict()`` and ``load_state_dict()``. Of a plain ``DataLoader`` over a map-style
+            dataset the sampler is replayed. None: the position is not saved.
         extra: Further state by name, saved and restored whole: objects with ``state_dict()`` and ``load_state_dict()``
             (schedulers, gradient scalers, your own) and ``torch.Generator`` objects.
         tables: Further embedding tables by name: parameters that no ``nn.Embedding`` holds.

@@ -5,6 +5,7 @@ import random
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from multiprocessing import Value
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,9 @@ from holdfast.checkpoint.training.rng import capture_rng, restore_rng
 from holdfast.errors import HoldfastWarning, ReaderError
 from holdfast.format.tree import decode_tree, encode_tree
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*set_vital.*", "ignore:.*has no state.*")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*set_vital.*", "ignore:.*has no state.*", "ignore:.*worker processes of the PlainDataLoader.*"
+)
 SAMPLES = 11
 EPOCHS = 2
 
@@ -46,6 +49,18 @@ class Samples(Dataset[Any]):
 
     def __getitem__(self, index: int) -> tuple[int, float]:
         return index, random.random() + torch.rand(1).item() + np.random.rand()
+
+
+class Numbers(Samples):
+    """Nothing is drawn for its items; counts how many were loaded."""
+
+    def __init__(self) -> None:
+        self.loaded = Value("i", 0)  # in worker processes, too
+
+    def __getitem__(self, index: int) -> tuple[int, float]:
+        with self.loaded:
+            self.loaded.value += 1
+        return index, 0.0
 
 
 class Stream(IterableDataset[Any]):
@@ -179,6 +194,12 @@ def loader(dataset: object = None, **options: Any) -> StatefulDataLoader:
     return StatefulDataLoader(Samples() if dataset is None else dataset, **options)
 
 
+def torchs(dataset: object = None, **options: Any) -> DataLoader[Any]:
+    """torch's own, without a state."""
+    options = options if "batch_sampler" in options else {"batch_size": 3, **options}
+    return DataLoader(Samples() if dataset is None else dataset, **options)
+
+
 def seeded() -> torch.Generator:
     return torch.Generator().manual_seed(5)
 
@@ -222,7 +243,23 @@ IN_PROCESS: dict[str, Callable[[], Any]] = {
     "own loader that stays at its end": OwnLoaderThatStaysAtItsEnd,
     "torchdata node": lambda: Loader(SamplerWrapper(SequentialSampler(range(5)))),
 }
+IN_PROCESS |= {
+    "plain, in order": lambda: torchs(),
+    "plain, shuffled": lambda: torchs(shuffle=True),
+    "plain, shuffled by a generator": lambda: torchs(shuffle=True, generator=seeded()),
+    "plain, single samples": lambda: torchs(shuffle=True, batch_size=None),
+    "plain, random sampler with its generator": lambda: torchs(
+        sampler=RandomSampler(range(SAMPLES), replacement=True, num_samples=40, generator=seeded())
+    ),
+    "plain, weighted sampler": lambda: torchs(sampler=WeightedRandomSampler(WEIGHTS, SAMPLES), drop_last=True),
+    "plain, batch sampler": lambda: torchs(batch_sampler=torch_batches()),
+    "plain, distributed sampler": lambda: torchs(sampler=DistributedSampler(range(SAMPLES), num_replicas=2, rank=1)),
+}
 WITH_WORKERS: dict[str, Callable[[], Any]] = {
+    "plain": lambda: torchs(Numbers(), shuffle=True, num_workers=2),
+    "plain, persistent workers": lambda: torchs(
+        Numbers(), shuffle=True, num_workers=2, persistent_workers=True, generator=seeded()
+    ),
     "shuffled": lambda: loader(shuffle=True, num_workers=2),
     "persistent workers": lambda: loader(shuffle=True, num_workers=2, persistent_workers=True, generator=seeded()),
     "persistent workers, weighted sampler": lambda: loader(
@@ -449,10 +486,46 @@ def test_two_loops_at_once_are_an_error() -> None:
     assert len(list(reader.batches(1))) == 3
 
 
+class OwnDataLoader(DataLoader[Any]):
+    """Nobody knows what it does with its sampler."""
+
+    def __iter__(self) -> Any:
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_plain_loader_skips_indices_and_loads_no_sample_to_throw_it_away(workers: int) -> None:
+    made = torchs(Numbers(), shuffle=True, num_workers=workers)
+    trainer = Trainer(lambda: made)
+    trainer.train(1, steps=3)  # of 4 batches; the last one has 2 samples
+    dataset = Numbers()
+    resumed = Trainer(lambda: torchs(dataset, shuffle=True, num_workers=workers), trainer.checkpoint(), seed=3)
+    (rest,) = resumed.train(1)
+    assert len(rest[0][0]) == 2
+    assert dataset.loaded.value == 2
+    assert made.batch_sampler is not None and len(made) == 4
+
+
+def test_random_numbers_of_a_plain_loaders_workers_are_told_to_differ() -> None:
+    trainer = Trainer(WITH_WORKERS["plain"])
+    trainer.train(1, steps=2)
+    with pytest.warns(HoldfastWarning, match=r"worker processes of the PlainDataLoader.*StatefulDataLoader"):
+        Trainer(WITH_WORKERS["plain"], trainer.checkpoint())
+
+
 @pytest.mark.parametrize(
     "stateless",
-    [DataLoader(Samples()), iter([1, 2]), (i for i in range(3)), [1, 2], 5],
-    ids=["DataLoader", "iterator", "generator", "list", "int"],
+    [
+        DataLoader(Stream()),
+        DataLoader(StatefulStream()),
+        DataLoader(Samples(), sampler=iter([2, 1])),
+        OwnDataLoader(Samples()),
+        iter([1, 2]),
+        (i for i in range(3)),
+        [1, 2],
+        5,
+    ],
+    ids=["stream", "stateful stream", "sampler once", "own DataLoader", "iterator", "generator", "list", "int"],
 )
 def test_a_loader_without_state_is_refused_with_the_remedy(stateless: object) -> None:
     with pytest.raises(ReaderError, match=rf"a {type(stateless).__qualname__} has no state.*StatefulDataLoader"):

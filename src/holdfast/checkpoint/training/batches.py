@@ -53,7 +53,7 @@ class Reader:
     def __init__(self, loader: object) -> None:
         self._loader = require_resumable(loader)
         self._read_ahead = self._loader if isinstance(self._loader, ReadAheadLoader) else None
-        carry_random_state(loader)
+        carry_random_state(self._loader)
         self._workers = WorkerWatch(loader)
         self._inner = InnerFetches(loader)
         self.places = Places(_weakly(self.state), cheap=has_small_state(self._loader))

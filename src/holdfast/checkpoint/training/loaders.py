@@ -10,11 +10,12 @@ import inspect
 import itertools
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from holdfast.checkpoint.training.plain_loader import PlainDataLoader, is_plain
 from holdfast.checkpoint.training.wrapped_loaders import base_of, require_known_wrapper
 from holdfast.errors import HoldfastWarning, ReaderError
 
@@ -52,13 +53,15 @@ class ReadAheadLoader(StatefulLoader, Protocol):
 
 
 def require_resumable(loader: object) -> StatefulLoader:
-    """``loader``, if it can continue where it stopped; otherwise ReaderError with the remedy."""
+    """``loader``, if it can continue where it stopped, or can be made to; otherwise ReaderError with the remedy."""
     kind = type(loader).__qualname__
+    if isinstance(loader, DataLoader) and loader.num_workers > 0 and not loader.in_order:
+        raise ReaderError(f"a {kind} with in_order=False keeps no exact state; set in_order=True.")
+    if is_plain(loader):
+        return PlainDataLoader(cast(DataLoader[Any], loader))
     if not isinstance(loader, StatefulLoader):
         raise ReaderError(f"a {kind} has no state: a resumed run could not tell what was read. {_USE_STATEFUL}.")
     require_known_wrapper(loader)
-    if isinstance(loader, DataLoader) and loader.num_workers > 0 and not loader.in_order:
-        raise ReaderError(f"a {kind} with in_order=False keeps no exact state; set in_order=True.")
     dataset = getattr(loader, "dataset", None)
     if isinstance(loader, DataLoader) and _surely_has_no_state(dataset):
         warnings.warn(
@@ -72,6 +75,8 @@ def require_resumable(loader: object) -> StatefulLoader:
 
 def has_small_state(loader: StatefulLoader) -> bool:
     """Whether the loader's state is a few numbers, so that it can be asked for at every step."""
+    if isinstance(loader, PlainDataLoader):
+        return True
     if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
         return False
     return not hasattr(loader.dataset, "state_dict")

@@ -16,11 +16,14 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from holdfast.checkpoint.training.plain_loader import PlainDataLoader
 from holdfast.checkpoint.training.rng import capture_rng, restore_rng
 from holdfast.checkpoint.training.wrapped_loaders import base_of
 from holdfast.errors import HoldfastWarning
 
 _RNG, _OWN = "holdfast_rng", "own"
+_OF_YOUR_OWN = "Use a dataset of a class of your own, with state_dict() and load_state_dict() if it is a stream"
+_STATEFUL = "Where that matters, use torchdata.stateful_dataloader.StatefulDataLoader (the same arguments)"
 
 
 class CarryRandomState:
@@ -52,10 +55,10 @@ def own_state(dataset_state: Any) -> Any:
 def warn_random_workers(loader: object, state: Mapping[str, Any]) -> None:
     """Say so if the workers of a resumed loader will draw other random numbers than they would have."""
     if state["num_workers"] and not _goes_on_exactly(loader, state):
+        is_plain = isinstance(loader, PlainDataLoader)
         warnings.warn(
             f"random numbers that the worker processes of the {type(loader).__qualname__} draw will differ from those "
-            "of the uninterrupted run: its state does not hold them. Use a dataset of a class of your own, "
-            "with state_dict() and load_state_dict() if it is a stream",
+            f"of the uninterrupted run: its state does not hold them. {_STATEFUL if is_plain else _OF_YOUR_OWN}",
             HoldfastWarning,
             stacklevel=4,
         )
@@ -65,6 +68,8 @@ def _goes_on_exactly(loader: object, state: Mapping[str, Any]) -> bool:
     kept = getattr(loader, "persistent_workers", False)
     if state["epoch_ended"] and not kept:
         return True  # the next epoch's workers are new and seeded anew, as without an interruption
+    if isinstance(loader, PlainDataLoader):
+        return False
     if state["replayed"]:
         return not (kept and state["epoch"])  # they draw everything again, from the epoch's seed
     workers = state["state"].get("_snapshot", {}).get("_worker_snapshots", {}).values()
