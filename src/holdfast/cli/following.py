@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as json_module
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +12,7 @@ import typer
 from holdfast.cli.common import StoreOptions, UrlArgument, errors, opened, output
 from holdfast.cli.drawing import checkpoints, count, label, size
 from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.runtime import SYSTEM
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.follow.news import News
@@ -52,7 +52,7 @@ def follow(
             errors().print(f"warning: {error}", style="yellow", soft_wrap=True)
         if once:
             return
-        time.sleep(every)
+        SYSTEM.sleep(every)
 
 
 class _Export:
@@ -87,7 +87,7 @@ def _tell_news(news: News, tell: Tell) -> None:
             {"event": "went back", "step": step, "abandoned": [info.id for info in news.abandoned]},
         )
     for info in news.committed:
-        tell(*_committed(info, max(0.0, time.time() - info.created_s)))
+        tell(*_committed(info, max(0.0, SYSTEM.wall_s() - info.created_s)))
 
 
 def _committed(info: CheckpointInfo, age_s: float) -> tuple[str, dict[str, object]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
@@ -16,6 +15,7 @@ from holdfast.format.state import JobState, SavedState
 from holdfast.policy.pls import PlsMeter
 from holdfast.report.losses import Losses, losses
 from holdfast.run import Run
+from holdfast.runtime import SYSTEM
 from holdfast.types import CheckpointInfo
 
 T = TypeVar("T")
@@ -80,7 +80,7 @@ def gather(run: Run) -> RunFacts:
     job = readable.read(lambda: _job(tree), None) if readable and tree is not None else None
     return RunFacts(
         url=run.url,
-        made_s=time.time(),
+        made_s=SYSTEM.wall_s(),
         run=head.catalog.run,
         term=head.catalog.term,
         checkpoints=tuple(entry.info for entry in head.entries),

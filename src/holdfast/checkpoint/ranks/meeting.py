@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -14,6 +13,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from holdfast.errors import RanksMissing
+from holdfast.runtime import SYSTEM, Runtime
 
 logger = logging.getLogger("holdfast")
 
@@ -23,13 +23,13 @@ _LISTED = 8
 _numbers = itertools.count()  # of the meetings of this process: equal on all ranks that create Checkpointers alike
 
 
-def meet(timeout_s: float) -> dist.ProcessGroup:
+def meet(timeout_s: float, runtime: Runtime = SYSTEM) -> dist.ProcessGroup:
     """A gloo group of all ranks, once all have come; raises RanksMissing with those that have not."""
     store = distributed_c10d.PrefixStore("holdfast", distributed_c10d._get_default_store())
     number, rank, world = next(_numbers), dist.get_rank(), dist.get_world_size()
     store.set(_key(number, rank), "1")
     try:
-        _await(store, number, rank, world, timeout_s)
+        _await(store, number, rank, world, timeout_s, runtime)
     except RanksMissing:
         with suppress(Exception):  # not every store can; who comes later then waits in new_group
             store.delete_key(_key(number, rank))
@@ -37,16 +37,16 @@ def meet(timeout_s: float) -> dist.ProcessGroup:
     return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s)))
 
 
-def wait_for(work: dist.Work, *, rank: int, world: int, timeout_s: float) -> None:
+def wait_for(work: dist.Work, *, rank: int, world: int, timeout_s: float, runtime: Runtime = SYSTEM) -> None:
     """Until a collective is over; raises RanksMissing if the others do not come, or are gone."""
-    waited_s, started_s = 0.0, time.monotonic()
+    waited_s, started_s = 0.0, runtime.monotonic_s()
     while True:
         limit_s = min(_TELL_S, max(_POLL_S, timeout_s - waited_s))
         try:
             work.wait(timedelta(seconds=limit_s))
             return
         except RuntimeError as error:
-            waited_s = time.monotonic() - started_s
+            waited_s = runtime.monotonic_s() - started_s
             if work.is_completed() or waited_s >= timeout_s:
                 raise RanksMissing(
                     f"rank {rank} of {world} waited {waited_s:.0f} s for the other ranks to agree on a save: {error}. "
@@ -63,11 +63,13 @@ def wait_for(work: dist.Work, *, rank: int, world: int, timeout_s: float) -> Non
         )
 
 
-def _await(store: distributed_c10d.Store, number: int, rank: int, world: int, timeout_s: float) -> None:
-    started_s, told_s = time.monotonic(), 0.0
+def _await(
+    store: distributed_c10d.Store, number: int, rank: int, world: int, timeout_s: float, runtime: Runtime
+) -> None:
+    started_s, told_s = runtime.monotonic_s(), 0.0
     missing = [other for other in range(world) if other != rank]
     while missing := [other for other in missing if not store.check([_key(number, other)])]:
-        waited_s = time.monotonic() - started_s
+        waited_s = runtime.monotonic_s() - started_s
         if waited_s >= timeout_s:
             raise RanksMissing(
                 f"rank {rank} of {world} created a Checkpointer and waited {waited_s:.0f} s for {_list(missing)}, "
@@ -85,7 +87,7 @@ def _await(store: distributed_c10d.Store, number: int, rank: int, world: int, ti
                 _list(missing),
                 timeout_s,
             )
-        time.sleep(_POLL_S)
+        runtime.sleep(_POLL_S)
 
 
 def _key(number: int, rank: int) -> str:
