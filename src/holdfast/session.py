@@ -193,7 +193,7 @@ class Checkpointer:
             The step that training stands at: 0 on an empty run.
         """
         if self._started:
-            raise RunError("resume() comes once, before the first step")
+            raise RunError("call resume() only once, before the first step")
         resumption, since_s = self._parts.resumption, self._outcomes.now_s
         with self._events:
             term = resumption.take_over(step, patience_s=self._takeover_s)

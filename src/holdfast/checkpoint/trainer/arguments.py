@@ -68,7 +68,7 @@ class Policies:
 
     save: SavePolicy
     strategy: Strategy  # of checkpoints
-    partial: Partial | None  # where lost parts come back by themselves
+    partial: Partial | None  # where lost parts are recovered automatically
     precision: Precision
     retention: Retention
     overlap: Overlap

@@ -1,4 +1,4 @@
-"""Embedding tables: found in the model by themselves, with the optimizer that moves their rows."""
+"""Embedding tables, discovered automatically in the model, with the optimizer that moves their rows."""
 
 from __future__ import annotations
 
