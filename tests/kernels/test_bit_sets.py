@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import ConfigurationError
-from holdfast.kernels import cpu, portable, reference, sets
+from holdfast.kernels import bit_sets as sets
+from holdfast.kernels.bit_sets import cpu, portable, reference
 
 ROWS = st.integers(min_value=1, max_value=300)
 
@@ -195,16 +196,16 @@ def run_python(program: str) -> str:
 def test_numpy_serves_where_numba_is_missing() -> None:
     program = """
 import sys; sys.modules["numba"] = None
-import torch; from holdfast.kernels import sets
+import torch; from holdfast.kernels import bit_sets as sets
 sets.warm_up()
 bits = sets.new_set(100); sets.mark(bits, torch.tensor([99, 3, 99]), 100)
 print(sets.list_ids(bits, 0, 100).tolist(), sets.count(bits, 0, 100), sets._host_kernels().__name__)
 """
-    assert run_python(program) == "[3, 99] 2 holdfast.kernels.reference"
+    assert run_python(program) == "[3, 99] 2 holdfast.kernels.bit_sets.reference"
 
 
 def test_importing_the_kernels_imports_no_compiler() -> None:
-    run_python("import sys, holdfast.kernels.sets; assert not {'numba', 'triton'} & set(sys.modules)")
+    run_python("import sys, holdfast.kernels.bit_sets; assert not {'numba', 'triton'} & set(sys.modules)")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from holdfast.kernels import devices, portable, sets
+from holdfast.kernels import bit_sets as sets
+from holdfast.kernels import devices
+from holdfast.kernels.bit_sets import portable
 
 
 @pytest.fixture(autouse=True)
@@ -23,8 +25,8 @@ def _asked_anew() -> Iterator[None]:
 def test_without_triton_pytorch_does_the_work(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setitem(sys.modules, "holdfast.kernels.gpu", None)
-    monkeypatch.delattr("holdfast.kernels.gpu", raising=False)
+    monkeypatch.setitem(sys.modules, "holdfast.kernels.bit_sets.gpu", None)
+    monkeypatch.delattr("holdfast.kernels.bit_sets.gpu", raising=False)
     with caplog.at_level(logging.WARNING, logger="holdfast"):
         assert not devices.triton_works()
     assert not caplog.records  # nothing is wrong
@@ -37,10 +39,10 @@ def test_where_it_cannot_compile_that_is_told_once_and_pytorch_does_the_work(
     def mark(*_: object) -> None:
         raise RuntimeError("Failed to find C compiler")
 
-    module = types.ModuleType("holdfast.kernels.gpu")
+    module = types.ModuleType("holdfast.kernels.bit_sets.gpu")
     module.mark = mark  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "holdfast.kernels.gpu", module)
-    monkeypatch.setattr("holdfast.kernels.gpu", module, raising=False)
+    monkeypatch.setitem(sys.modules, "holdfast.kernels.bit_sets.gpu", module)
+    monkeypatch.setattr("holdfast.kernels.bit_sets.gpu", module, raising=False)
     monkeypatch.setattr(torch, "zeros", lambda *_, **__: None)  # there is no such device here
     with caplog.at_level(logging.WARNING, logger="holdfast"):
         assert not devices.triton_works() and not devices.triton_works()

@@ -9,7 +9,8 @@ import sys
 import numpy as np
 import torch
 
-from holdfast.kernels import gpu, reference, sets
+from holdfast.kernels import bit_sets as sets
+from holdfast.kernels.bit_sets import gpu, reference
 
 ROWS = (1, 31, 32, 33, 64, 65, 700)
 

@@ -15,7 +15,7 @@ logger = logging.getLogger("holdfast")
 def triton_works() -> bool:
     """Whether Triton is here and compiles for CUDA, which takes a C compiler: images made for training may lack one."""
     try:
-        from holdfast.kernels import gpu
+        from holdfast.kernels.bit_sets import gpu
 
         gpu.mark(torch.zeros(8, dtype=torch.uint8, device="cuda"), torch.zeros(1, dtype=torch.int64, device="cuda"), 64)
         import_module("holdfast.kernels.quantize.gpu")  # asks its decorator for more than early versions have

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from holdfast.checkpoint.track.row_sets import Marks
-from holdfast.kernels import sets
+from holdfast.kernels import bit_sets as sets
 from holdfast.types import Since
 
 ROWS = 150

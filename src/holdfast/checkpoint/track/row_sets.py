@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from holdfast.kernels import sets
+from holdfast.kernels import bit_sets as sets
 from holdfast.types import Since
 
 

@@ -27,7 +27,7 @@ from holdfast.checkpoint.track.row_sets import Touched
 from holdfast.checkpoint.track.table_watch import TableWatch
 from holdfast.checkpoint.training.tables import Table
 from holdfast.errors import ConfigurationError
-from holdfast.kernels import sets
+from holdfast.kernels import bit_sets as sets
 from holdfast.types import Since, TableSpec
 
 # Hooks of trackers that were dropped without close(): they do nothing any more. A tracker may be dropped while torch

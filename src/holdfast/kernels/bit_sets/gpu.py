@@ -12,7 +12,7 @@ import triton  # type: ignore[import-not-found, import-untyped, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, import-untyped, unused-ignore]
 from torch import Tensor
 
-from holdfast.kernels.portable import count, list_ids
+from holdfast.kernels.bit_sets.portable import count, list_ids
 
 __all__ = ["count", "list_ids", "mark", "mark_nonzero_rows"]
 

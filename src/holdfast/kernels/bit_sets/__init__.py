@@ -147,9 +147,9 @@ class _DeviceKernels(Protocol):
 @cache
 def _host_kernels() -> _HostKernels:
     try:
-        from holdfast.kernels import cpu
+        from holdfast.kernels.bit_sets import cpu
     except ImportError:  # no Numba, or one that does not fit this NumPy
-        from holdfast.kernels import reference
+        from holdfast.kernels.bit_sets import reference
 
         return cast(_HostKernels, reference)
     return cast(_HostKernels, cpu)
@@ -158,10 +158,10 @@ def _host_kernels() -> _HostKernels:
 @cache
 def _device_kernels(device_type: str) -> _DeviceKernels:
     if device_type == "cuda" and triton_works():
-        from holdfast.kernels import gpu
+        from holdfast.kernels.bit_sets import gpu
 
         return cast(_DeviceKernels, gpu)
-    from holdfast.kernels import portable
+    from holdfast.kernels.bit_sets import portable
 
     return cast(_DeviceKernels, portable)
 

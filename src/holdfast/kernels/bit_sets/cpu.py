@@ -12,7 +12,7 @@ import numba  # type: ignore[import-untyped, unused-ignore]
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.kernels.reference import Bits, Ids
+from holdfast.kernels.bit_sets.reference import Bits, Ids
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
