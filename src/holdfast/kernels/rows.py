@@ -100,7 +100,7 @@ def _kernels() -> ModuleType | None:
 @cache
 def _scatter_kernels() -> ModuleType | None:
     try:
-        from holdfast.kernels.bit_sets import cpu
+        from holdfast.kernels import scatter
     except ImportError:
         return None
-    return cpu
+    return scatter

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple, cast
 
-import numba  # type: ignore[import-untyped, unused-ignore]
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped, unused-ignore]
 from numba.core import types  # type: ignore[import-untyped, unused-ignore]
@@ -24,6 +23,7 @@ from numba.extending import intrinsic  # type: ignore[import-untyped, unused-ign
 from numpy.typing import NDArray
 
 from holdfast.checkpoint.restore.native_layout import COLUMN, PIECE
+from holdfast.kernels.compiled import compiled
 
 DONE, SPOILT = 1, 2  # outcomes of a piece; SPOILT: bytes could not be had, or are not those that were written
 _READ = np.dtype(
@@ -193,19 +193,7 @@ _open, _close = cast(Any, _open_), cast(Any, _close_)
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC
 
 
-def _signed(signature: str) -> Any:
-    def decorate(function: Any) -> Any:
-        try:
-            return numba.njit([signature], nogil=True, cache=True)(function)
-        except RuntimeError as error:
-            if "cannot cache" not in str(error):  # no directory that it may write to: compile in every process
-                raise
-            return numba.njit([signature], nogil=True)(function)
-
-    return decorate
-
-
-@_signed("boolean(int64, int64, int64, int64, int64)")
+@compiled(["boolean(int64, int64, int64, int64, int64)"])
 def _is_read(read: int, memory: int, open_: int, close: int, pread: int) -> bool:
     """Whether all bytes of a read could be had."""
     handle = _open(open_, _load64(read + _PATH), _OPEN_FLAGS)
@@ -219,7 +207,7 @@ def _is_read(read: int, memory: int, open_: int, close: int, pread: int) -> bool
     return got > 0
 
 
-@_signed("boolean(int64, int64, int64)")
+@compiled(["boolean(int64, int64, int64)"])
 def _is_right(piece: int, memory: int, crc32: int) -> bool:
     """Compare the blocks of a piece with their checksums."""
     length = _load64(piece + _LENGTH)
@@ -231,7 +219,7 @@ def _is_right(piece: int, memory: int, crc32: int) -> bool:
     return True
 
 
-@_signed("boolean(int64, int64)")
+@compiled(["boolean(int64, int64)"])
 def _has_rows(piece: int, memory: int) -> bool:
     """Whether the ids of a piece ascend, in each segment, and go from the first row of its chunk to the last."""
     ids, width = memory + _load64(piece + _IDS), _load64(piece + _IDS_WIDTH)
@@ -251,7 +239,7 @@ def _has_rows(piece: int, memory: int) -> bool:
     return bool(low == 0 and high == span)
 
 
-@_signed("int64(int64, int64)")
+@compiled(["int64(int64, int64)"])
 def _apply(piece: int, memory: int) -> int:
     """Write the rows of a piece to their places; how many of them, without those that are left out."""
     ids, width, first = memory + _load64(piece + _IDS), _load64(piece + _IDS_WIDTH), _load64(piece + _FIRST_ROW)
@@ -283,7 +271,7 @@ def _apply(piece: int, memory: int) -> int:
     return written
 
 
-@_signed("void(int64, int64, int64, int64, int64, int64, int64, int64)")
+@compiled(["void(int64, int64, int64, int64, int64, int64, int64, int64)"])
 def _work(turn: int, reads: int, pieces: int, memory: int, open_: int, close: int, pread: int, crc32: int) -> None:
     while True:
         number = _next(turn)
@@ -364,7 +352,7 @@ class Pieces:
     def work(self, memory: NDArray[np.uint8]) -> None:
         """Take chosen reads until none is left, into ``memory`` (at least ``memory_bytes`` of it)."""
         arrays = (self._turn, self._reads, self._pieces, memory)
-        _work(*(array.ctypes.data for array in arrays), *self._functions)
+        cast(Any, _work)(*(array.ctypes.data for array in arrays), *self._functions)
 
     def done(self) -> NDArray[np.bool_]:
         """Which pieces were as they should be, of those worked on so far."""
@@ -398,7 +386,7 @@ def _reads(pieces: NDArray[Any], groups: NDArray[np.int64], held: dict[tuple[int
     return reads[: _join(len(pieces), *(array.ctypes.data for array in arrays))]
 
 
-@_signed("int64(int64, int64, int64, int64, int64)")
+@compiled(["int64(int64, int64, int64, int64, int64)"])
 def _join(number_of_pieces: int, pieces: int, groups: int, known: int, reads: int) -> int:
     """Fill in the reads; how many these are. ``known`` are addresses of bytes that need not be read, or 0."""
     count, stop, before, group, joinable = 0, 0, 0, 0, False

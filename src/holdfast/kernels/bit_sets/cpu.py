@@ -5,36 +5,19 @@ Row ``i`` is bit ``i & 7`` of byte ``i >> 3``, which on a little-endian machine 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
-import numba  # type: ignore[import-untyped, unused-ignore]
 import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.kernels.bit_sets.reference import Bits, Ids
-
-Kernel = TypeVar("Kernel", bound=Callable[..., Any])
+from holdfast.kernels.compiled import compiled
 
 _ONE = np.uint64(1)
 _ALL = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 
 
-def _compiled(signatures: list[str]) -> Callable[[Kernel], Kernel]:
-    """Compile now and for these types only: a call with another one is an error, never a pause in a training step."""
-
-    def decorate(function: Kernel) -> Kernel:
-        try:
-            return cast(Kernel, numba.njit(signatures, nogil=True, cache=True)(function))
-        except RuntimeError as error:
-            if "cannot cache" not in str(error):  # no directory that it may write to: compile in every process
-                raise
-            return cast(Kernel, numba.njit(signatures, nogil=True)(function))
-
-    return decorate
-
-
-@_compiled(["int64(uint8[::1], int64[::1], int64)", "int64(uint8[::1], int32[::1], int64)"])
+@compiled(["int64(uint8[::1], int64[::1], int64)", "int64(uint8[::1], int32[::1], int64)"])
 def mark(bits: Bits, ids: Ids, rows: int) -> int:
     """Set the bits of ``ids``; -1, or the position of an id outside the table, in which case some bits may be set."""
     for position in range(ids.shape[0]):
@@ -45,7 +28,7 @@ def mark(bits: Bits, ids: Ids, rows: int) -> int:
     return -1
 
 
-@_compiled([f"void(uint8[::1], {pattern}[:, ::1])" for pattern in ("int64", "int32", "int16", "uint8")])
+@compiled([f"void(uint8[::1], {pattern}[:, ::1])" for pattern in ("int64", "int32", "int16", "uint8")])
 def mark_nonzero_rows(bits: Bits, patterns: NDArray[Any]) -> None:
     """Set the bit of every row of a 2-D integer array that is not all zero."""
     for row in range(patterns.shape[0]):
@@ -56,7 +39,7 @@ def mark_nonzero_rows(bits: Bits, patterns: NDArray[Any]) -> None:
             bits[row >> 3] |= np.uint8(1 << (row & 7))
 
 
-@_compiled(["uint64(uint64)"])
+@compiled(["uint64(uint64)"])
 def _ones(word: np.uint64) -> np.uint64:
     word -= (word >> _ONE) & np.uint64(0x5555_5555_5555_5555)
     word = (word & np.uint64(0x3333_3333_3333_3333)) + ((word >> np.uint64(2)) & np.uint64(0x3333_3333_3333_3333))
@@ -64,7 +47,7 @@ def _ones(word: np.uint64) -> np.uint64:
     return (word * np.uint64(0x0101_0101_0101_0101)) >> np.uint64(56)
 
 
-@_compiled(["uint64(uint64[::1], int64, int64, int64)"])
+@compiled(["uint64(uint64[::1], int64, int64, int64)"])
 def _word(words: NDArray[np.uint64], index: int, start: int, stop: int) -> np.uint64:
     """The word with the bits of rows outside ``[start, stop)`` cleared."""
     word: np.uint64 = words[index]
@@ -75,7 +58,7 @@ def _word(words: NDArray[np.uint64], index: int, start: int, stop: int) -> np.ui
     return word
 
 
-@_compiled(["int64(uint64[::1], int64, int64)"])
+@compiled(["int64(uint64[::1], int64, int64)"])
 def _count(words: NDArray[np.uint64], start: int, stop: int) -> int:
     total = np.uint64(0)
     for index in range(start >> 6, (stop + 63) >> 6):
@@ -83,7 +66,7 @@ def _count(words: NDArray[np.uint64], start: int, stop: int) -> int:
     return int(total)
 
 
-@_compiled(["void(uint64[::1], int64, int64, int64[::1])"])
+@compiled(["void(uint64[::1], int64, int64, int64[::1])"])
 def _list_ids(words: NDArray[np.uint64], start: int, stop: int, ids: NDArray[np.int64]) -> None:
     found = 0
     for index in range(start >> 6, (stop + 63) >> 6):
@@ -106,24 +89,3 @@ def list_ids(bits: Bits, start: int, stop: int) -> NDArray[np.int64]:
 def count(bits: Bits, start: int, stop: int) -> int:
     """How many rows of ``[start, stop)`` have their bit set."""
     return _count(bits.view(np.uint64), start, stop)
-
-
-@_compiled(["void(uint64[:, ::1], uint64[:, ::1], int64[::1])"])
-def scatter_words(target: NDArray[np.uint64], rows: NDArray[np.uint64], ids: Ids) -> None:
-    """Copy ``rows[i]`` to row ``ids[i]`` of the target. Ids are not checked."""
-    for position in range(ids.shape[0]):
-        row = ids[position]
-        for column in range(rows.shape[1]):
-            target[row, column] = rows[position, column]
-
-
-@_compiled(["void(uint64[:, ::1], uint64[:, ::1], int64[::1], boolean[::1])"])
-def scatter_chosen_words(
-    target: NDArray[np.uint64], rows: NDArray[np.uint64], ids: Ids, chosen: NDArray[np.bool_]
-) -> None:
-    """``scatter_words`` for the rows that are chosen."""
-    for position in range(ids.shape[0]):
-        if chosen[position]:
-            row = ids[position]
-            for column in range(rows.shape[1]):
-                target[row, column] = rows[position, column]
