@@ -18,12 +18,19 @@ def simulate(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["simulate", *arguments])
 
 
+def lines_of(text: str) -> dict[str, list[str]]:
+    """The words of each line, by the first of them."""
+    return {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
+
+
 def test_simulate_prints_overheads_by_cause_and_the_auc_of_every_strategy(tmp_path: Path) -> None:
     result = simulate(*SMALL, "--strategy", "cpr-mfu", "-o", str(tmp_path / "found.json"))
     assert result.exit_code == 0, result.output
-    lines = {line.split()[0]: line.split() for line in result.stdout.splitlines() if line.strip()}
-    assert lines["full"][-1] == "0.00000" and lines["full"][1:3] == ["2.3", "h"]
-    assert lines["cpr-vanilla"][1:3] == ["44.8", "h"] and lines["cpr-mfu"][1:3] == ["44.8", "h"]
+    accuracy, causes = (lines_of(part) for part in result.stdout.split("Overhead by cause"))
+    assert accuracy["full"][-1] == "0.00000" and accuracy["full"][1:3] == ["2.3", "h"]
+    assert accuracy["cpr-vanilla"][1:3] == ["44.8", "h"] and accuracy["cpr-mfu"][1:3] == ["44.8", "h"]
+    assert causes["strategy"][1:] == ["save", "load", "lost", "resched."]
+    assert causes["cpr-mfu"][3] == "0.00%" < causes["full"][3]
     found = EmulatedJob.from_json((tmp_path / "found.json").read_text(encoding="utf-8"))
     assert [each.name for each in found.strategies] == ["full", "cpr-vanilla", "cpr-mfu"]
     assert found.strategies[0].overheads.lost_s > 0 == found.strategies[1].overheads.lost_s
