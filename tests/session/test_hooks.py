@@ -96,9 +96,8 @@ def test_recoveries_of_a_part_and_of_everything_are_told() -> None:
     listener = Listener()
     model, optimizers = build()
     strategy = hf.Partial(priority=None, budget=hf.PLS(0.5, total_samples=100, samples_per_step=1))
-    with hf.Checkpointer(
-        MemoryStore(), model=model, optimizer=optimizers, save=hf.EverySteps(4), strategy=strategy, **listener.hooks
-    ) as guard:
+    options = {"save": hf.EverySteps(4), "strategy": strategy, "overlap": hf.Overlap.WAIT, **listener.hooks}
+    with hf.Checkpointer(MemoryStore(), model=model, optimizer=optimizers, **options) as guard:
         for step in range(6):
             guard.step(loss=train_step(model, optimizers, step))
         guard.drain()  # the save of step 4 is what a recovery goes back to
