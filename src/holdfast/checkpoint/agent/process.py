@@ -1,4 +1,4 @@
-"""The agent as a process of its own; ``agent_start`` brings it here."""
+"""The agent as a process of its own; ``start`` brings it here."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class Begin:
 class FrameChunk:
     """A chunk in a frame: rows of the table with that index, or pieces of state tensors (table -1).
 
-    ``recorded`` are those of its columns that are encoded already (framing.py).
+    ``recorded`` are those of its columns that are encoded already (``frame_layout``).
     """
 
     table: int
