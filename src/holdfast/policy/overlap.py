@@ -36,7 +36,7 @@ class Before(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverlapContext:
-    """A save is due; ``under_way`` is the kind of the one that has not ended, if there is one."""
+    """A save is due, perhaps while another one has not ended: that is the one ``under_way``."""
 
     overlap: Overlap
     rows_only: bool  # the save that is due is no checkpoint, but holds rows between two of them
