@@ -32,6 +32,8 @@ EVERY_5 = hf.EverySteps(5).to_dict()
 STRATEGIES = [hf.Full(), hf.OneShot(), hf.Consecutive(), hf.Intermittent(), hf.Grid(rule=hf.DeadShare(0.1))]
 States = dict[int, dict[str, str]]
 
+pytestmark = pytest.mark.timeout(400)  # longer than a rank is waited for, so that its log is seen
+
 
 @pytest.fixture(scope="module")
 def jobs() -> Iterator[Jobs]:
