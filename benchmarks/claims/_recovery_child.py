@@ -23,9 +23,9 @@ import holdfast as hf
 from benchmarks.claims._floor import FlatFile
 from benchmarks.claims._trace import TABLE, Trace
 from holdfast.checkpoint.commit.chain import Chain, Head
+from holdfast.checkpoint.read.fetcher import VerifiedReader, leased, lineage
 from holdfast.checkpoint.read.outlines import plan_checkpoint
 from holdfast.checkpoint.read.table_plan import TablePlan
-from holdfast.checkpoint.read.verified import VerifiedReader, leased, lineage
 from holdfast.checkpoint.restore.rows import Targets, restore_rows
 from holdfast.checkpoint.training.tables import WEIGHT
 from holdfast.storage import Store

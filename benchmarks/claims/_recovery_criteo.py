@@ -29,8 +29,8 @@ from benchmarks.models import DLRM
 from benchmarks.report import Figure, Table
 from benchmarks.training import train_step
 from holdfast.checkpoint.commit.chain import Chain, Head
+from holdfast.checkpoint.read.fetcher import VerifiedReader
 from holdfast.checkpoint.read.outlines import plan_checkpoint
-from holdfast.checkpoint.read.verified import VerifiedReader
 from holdfast.checkpoint.restore.rows import restore_rows
 from holdfast.policy import Strategy
 from holdfast.types import Kind

@@ -27,8 +27,8 @@ from benchmarks.models import DLRM, PNN, DeepFM
 from benchmarks.report import Figure, Table
 from benchmarks.training import train_step
 from holdfast.checkpoint.commit.chain import Chain
+from holdfast.checkpoint.read.fetcher import VerifiedReader
 from holdfast.checkpoint.read.outlines import plan_checkpoint
-from holdfast.checkpoint.read.verified import VerifiedReader
 from holdfast.checkpoint.restore.rows import Targets, restore_rows
 from holdfast.checkpoint.training.tables import WEIGHT, find_tables
 from holdfast.policy import Strategy

@@ -33,9 +33,9 @@ from holdfast.checkpoint.inspect.stored_precision import StoredRows, stored_rows
 from holdfast.checkpoint.inspect.summary import RunSummary, all_leases, summarize
 from holdfast.checkpoint.inspect.verify import Problem, Verification, verify_run
 from holdfast.checkpoint.read.crew import Progress
+from holdfast.checkpoint.read.fetcher import VerifiedReader, find_checkpoint, leased, lineage
 from holdfast.checkpoint.read.outlines import plan_checkpoint
 from holdfast.checkpoint.read.table_plan import RestorePlan, TablePlan
-from holdfast.checkpoint.read.verified import VerifiedReader, find_checkpoint, leased, lineage
 from holdfast.checkpoint.restore.model import ModelRestorer
 from holdfast.checkpoint.restore.partial import newest_entries, plan_newest
 from holdfast.checkpoint.restore.row_lookup import lookup_rows
@@ -44,9 +44,9 @@ from holdfast.checkpoint.restore.saved_state import read_saved, shared_state
 from holdfast.checkpoint.trainer.arguments import Declared, as_models, as_optimizers
 from holdfast.checkpoint.training.state import TrainingState, dense_weights
 from holdfast.checkpoint.training.tables import find_tables
-from holdfast.checkpoint.transfer import importing
+from holdfast.checkpoint.transfer import foreign_import
 from holdfast.checkpoint.transfer.export import TableDifference, difference, export_file
-from holdfast.checkpoint.transfer.importing import ImportReport
+from holdfast.checkpoint.transfer.foreign_import import ImportReport
 from holdfast.errors import CheckpointNotFound, HoldfastError, RunError
 from holdfast.events import HistoryEvent
 from holdfast.format.catalog import Entry
@@ -96,7 +96,7 @@ def import_checkpoint(
     Returns:
         Which tables and dense parameters were taken, and what was left out and why.
     """
-    return importing.import_checkpoint(
+    return foreign_import.import_checkpoint(
         open_patiently(url, options), Path(source), tables=tables, step=step, prefix=prefix, progress=progress
     )
 

@@ -14,8 +14,8 @@ from torch.optim import Adam, Optimizer, SparseAdam
 
 import holdfast as hf
 from holdfast.checkpoint.read.chunk_reads import Read
+from holdfast.checkpoint.read.fetcher import VerifiedReader
 from holdfast.checkpoint.read.table_plan import TablePlan
-from holdfast.checkpoint.read.verified import VerifiedReader
 from holdfast.checkpoint.restore.row_lookup import lookup_rows
 from holdfast.checkpoint.restore.rows import restore_rows
 from holdfast.errors import ConfigurationError, ModelMismatch, UnsupportedState

@@ -15,9 +15,9 @@ from holdfast.checkpoint.follow.arena import Arena
 from holdfast.checkpoint.follow.keys import Keys
 from holdfast.checkpoint.follow.path import TableChanges
 from holdfast.checkpoint.follow.staging import stage_rows
+from holdfast.checkpoint.read.fetcher import VerifiedReader
 from holdfast.checkpoint.read.outlines import plan_checkpoint
 from holdfast.checkpoint.read.table_plan import RestorePlan, TablePlan
-from holdfast.checkpoint.read.verified import VerifiedReader
 from holdfast.checkpoint.restore.partial import newest_entries, plan_newest
 from holdfast.checkpoint.restore.row_lookup import lookup_rows
 from holdfast.checkpoint.restore.rows import read_state, restore_rows

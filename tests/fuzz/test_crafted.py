@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from holdfast.checkpoint.commit.chain import Chain
-from holdfast.checkpoint.read.verified import lineage
+from holdfast.checkpoint.read.fetcher import lineage
 from holdfast.errors import DamagedData
 from holdfast.format.document import digest
 from holdfast.format.manifest import Manifest

@@ -204,7 +204,7 @@ print(sets.list_ids(bits, 0, 100).tolist(), sets.count(bits, 0, 100), sets._host
     assert run_python(program) == "[3, 99] 2 holdfast.kernels.bit_sets.reference"
 
 
-def test_importing_the_kernels_imports_no_compiler() -> None:
+def test_foreign_import_the_kernels_imports_no_compiler() -> None:
     run_python("import sys, holdfast.kernels.bit_sets; assert not {'numba', 'triton'} & set(sys.modules)")
 
 

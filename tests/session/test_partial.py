@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import holdfast as hf
 from holdfast.checkpoint.commit.lease import live_leases
-from holdfast.checkpoint.read.verified import VerifiedReader, leased
+from holdfast.checkpoint.read.fetcher import VerifiedReader, leased
 from holdfast.checkpoint.restore.partial import Servers, newest_entries, plan_newest
 from holdfast.checkpoint.restore.row_lookup import lookup_rows
 from holdfast.cli import app

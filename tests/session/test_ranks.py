@@ -15,7 +15,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.checkpoint.commit.chain import Chain
-from holdfast.checkpoint.read.verified import VerifiedReader
+from holdfast.checkpoint.read.fetcher import VerifiedReader
 from holdfast.codec import Asymmetric, Fitted, Logarithmic
 from holdfast.format.catalog import Intent, intent_name
 from holdfast.format.manifest import EXACT

@@ -7,8 +7,8 @@ from torch import nn
 
 import holdfast as hf
 from holdfast.checkpoint.grid.bundles import chunks_of
+from holdfast.checkpoint.read.fetcher import VerifiedReader, lineage
 from holdfast.checkpoint.read.plan_builder import plan_tables
-from holdfast.checkpoint.read.verified import VerifiedReader, lineage
 from holdfast.format.manifest import ALIVE, Manifest, Segment
 from holdfast.format.rows import chunk_ids
 from holdfast.storage.memory import MemoryStore

@@ -12,7 +12,7 @@ from holdfast.cli.drawing import label, print_json, progress_bar, size
 from holdfast.cli.tables import FittedTable
 
 if TYPE_CHECKING:
-    from holdfast.checkpoint.transfer.importing import ImportReport
+    from holdfast.checkpoint.transfer.foreign_import import ImportReport
 
 
 def export(

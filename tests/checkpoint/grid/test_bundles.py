@@ -14,7 +14,7 @@ from holdfast.checkpoint.grid.bundles import Moved, Placed, bundle_names, chunks
 from holdfast.checkpoint.grid.index import ChunkKey
 from holdfast.checkpoint.grid.round import Round
 from holdfast.checkpoint.grid.split import Records
-from holdfast.checkpoint.read.verified import VerifiedReader
+from holdfast.checkpoint.read.fetcher import VerifiedReader
 from holdfast.format.layout import chunk_bytes, chunk_columns
 from holdfast.format.manifest import (
     ALIVE,

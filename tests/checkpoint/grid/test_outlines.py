@@ -15,8 +15,8 @@ import torch
 import holdfast as hf
 from holdfast.checkpoint.commit.chain import Chain
 from holdfast.checkpoint.commit.changes import Clocks, outline
+from holdfast.checkpoint.read.fetcher import VerifiedReader
 from holdfast.checkpoint.read.outlines import plan_checkpoint
-from holdfast.checkpoint.read.verified import VerifiedReader
 from holdfast.errors import DamagedData
 from holdfast.format.catalog import CATALOG_PREFIX, Catalog, OutlineRef, Record, Ref
 from holdfast.format.document import digest, seal, unseal

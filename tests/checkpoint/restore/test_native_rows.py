@@ -14,10 +14,10 @@ from torch import Tensor, nn
 import holdfast as hf
 from holdfast.checkpoint.read.chunk_reads import Read
 from holdfast.checkpoint.read.crew import Crew
+from holdfast.checkpoint.read.fetcher import VerifiedReader, lineage
 from holdfast.checkpoint.read.outlines import plan_checkpoint
 from holdfast.checkpoint.read.plan_builder import plan_tables
 from holdfast.checkpoint.read.table_plan import TablePlan
-from holdfast.checkpoint.read.verified import VerifiedReader, lineage
 from holdfast.checkpoint.restore.batch import Batch
 from holdfast.checkpoint.restore.bundle_files import Files
 from holdfast.checkpoint.restore.columns import ColumnWriter

@@ -8,8 +8,8 @@ import pytest
 
 import holdfast as hf
 from holdfast.checkpoint.read.chunk_reads import Read
+from holdfast.checkpoint.read.fetcher import VerifiedReader
 from holdfast.checkpoint.read.outlines import plan_checkpoint
-from holdfast.checkpoint.read.verified import VerifiedReader
 from holdfast.checkpoint.restore.rows import restore_rows
 from holdfast.checkpoint.restore.spans import spans_of
 from holdfast.format.layout import IDS

@@ -14,7 +14,7 @@ import torch
 import holdfast as hf
 from holdfast.checkpoint.commit.chain import Chain, Head
 from holdfast.checkpoint.commit.changes import take_over
-from holdfast.checkpoint.read.verified import VerifiedReader
+from holdfast.checkpoint.read.fetcher import VerifiedReader
 from holdfast.checkpoint.wire.buffer import PAGE
 from holdfast.checkpoint.write.committer import Committer
 from holdfast.errors import SaveFailed, TakenOver

@@ -22,7 +22,7 @@ from holdfast.checkpoint.commit.chain import Chain
 from holdfast.checkpoint.commit.changes import annotate, raise_term
 from holdfast.checkpoint.commit.lease import HeldLease
 from holdfast.checkpoint.grid.rearrange import Rearranger
-from holdfast.checkpoint.read.verified import VerifiedReader
+from holdfast.checkpoint.read.fetcher import VerifiedReader
 from holdfast.checkpoint.wire.buffer import FrameBuffer
 from holdfast.checkpoint.wire.messages import (
     Annotate,

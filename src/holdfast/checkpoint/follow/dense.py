@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.checkpoint.read.verified import VerifiedReader
+from holdfast.checkpoint.read.fetcher import VerifiedReader
 from holdfast.checkpoint.restore.columns import as_tensor
 from holdfast.checkpoint.restore.rows import read_state
 from holdfast.checkpoint.restore.saved_state import checked_state, shared_state

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from holdfast.checkpoint.read.fetcher import VerifiedReader
 from holdfast.checkpoint.read.key_frame import KeyTable, key_of
 from holdfast.checkpoint.read.table_plan import TablePlan
-from holdfast.checkpoint.read.verified import VerifiedReader
 
 
 class Keys:

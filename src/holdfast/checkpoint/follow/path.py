@@ -7,8 +7,8 @@ from enum import Enum
 
 from holdfast.checkpoint.commit.chain import Head
 from holdfast.checkpoint.read.chunk_reads import Read
+from holdfast.checkpoint.read.fetcher import lineage
 from holdfast.checkpoint.read.table_plan import TablePlan
-from holdfast.checkpoint.read.verified import lineage
 from holdfast.codec.chunk import escapes_name
 from holdfast.format.catalog import Entry
 from holdfast.format.layout import IDS

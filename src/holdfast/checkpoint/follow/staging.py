@@ -17,8 +17,8 @@ from holdfast.checkpoint.follow.keys import Keys
 from holdfast.checkpoint.follow.path import TableChanges
 from holdfast.checkpoint.read.chunk_reads import Read
 from holdfast.checkpoint.read.crew import WORKERS, Crew
+from holdfast.checkpoint.read.fetcher import VerifiedReader
 from holdfast.checkpoint.read.key_frame import require_key
-from holdfast.checkpoint.read.verified import VerifiedReader
 from holdfast.checkpoint.restore.columns import Ids, Scratch, as_tensor, decode_columns, read_columns, row_ids
 from holdfast.codec.base import Rows
 from holdfast.format.dtypes import torch_dtype

@@ -21,10 +21,10 @@ from holdfast.checkpoint.follow.path import Applied, Reload, TableChanges, behin
 from holdfast.checkpoint.follow.staging import StagedRows, stage_rows
 from holdfast.checkpoint.follow.targets import Target
 from holdfast.checkpoint.follow.update import Lag, Update
+from holdfast.checkpoint.read.fetcher import VerifiedReader, leased, lineage
 from holdfast.checkpoint.read.outlines import find_parts
 from holdfast.checkpoint.read.plan_builder import Part, plan_tables
 from holdfast.checkpoint.read.table_plan import TablePlan
-from holdfast.checkpoint.read.verified import VerifiedReader, leased, lineage
 from holdfast.checkpoint.restore.rows import restore_rows
 from holdfast.errors import (
     CheckpointNotFound,

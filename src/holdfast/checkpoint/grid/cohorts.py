@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from holdfast.checkpoint.grid.bundles import Placed, bundle_names, chunks_of, rebuild, replacing_in
 from holdfast.checkpoint.grid.index import ChunkKey, Holding, Ids, TableIndex
-from holdfast.checkpoint.grid.outlining import Original
+from holdfast.checkpoint.grid.outline_writer import Original
 from holdfast.checkpoint.grid.round import Rebuilt, Round, is_shared
 from holdfast.checkpoint.read.chunk_ids import checked_ids
-from holdfast.checkpoint.read.verified import VerifiedReader
+from holdfast.checkpoint.read.fetcher import VerifiedReader
 from holdfast.codec.chunk import record_bytes
 from holdfast.format.catalog import Entry, Ref
 from holdfast.format.manifest import Manifest, TablePart

@@ -10,7 +10,7 @@ from holdfast.checkpoint.grid.bundles import chunks_of
 from holdfast.checkpoint.grid.cohorts import CohortBundle, Cohorts, stored_ids
 from holdfast.checkpoint.grid.index import ChunkKey, Holding, Ids
 from holdfast.checkpoint.grid.stats import GridStats
-from holdfast.checkpoint.read.verified import VerifiedReader
+from holdfast.checkpoint.read.fetcher import VerifiedReader
 from holdfast.policy import Pairs, Rule
 from holdfast.storage import Store
 

@@ -11,7 +11,7 @@ from holdfast.checkpoint.grid.index import Holding
 from holdfast.checkpoint.grid.split import Records, add_labels, known_labels, split
 from holdfast.checkpoint.grid.stats import GridStats
 from holdfast.checkpoint.read.chunk_ids import checked_ids
-from holdfast.checkpoint.read.verified import VerifiedReader
+from holdfast.checkpoint.read.fetcher import VerifiedReader
 from holdfast.format.manifest import TablePart
 from holdfast.runtime import Runtime
 

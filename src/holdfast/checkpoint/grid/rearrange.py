@@ -17,10 +17,10 @@ from holdfast.checkpoint.commit.changes import Clocks, own
 from holdfast.checkpoint.grid.cohorts import CohortBundle, Cohorts, RowIds
 from holdfast.checkpoint.grid.due import DueBundles
 from holdfast.checkpoint.grid.extract import Extractor
-from holdfast.checkpoint.grid.outlining import Original, OutlineWriter
+from holdfast.checkpoint.grid.outline_writer import Original, OutlineWriter
 from holdfast.checkpoint.grid.round import Round
 from holdfast.checkpoint.grid.stats import GridStats
-from holdfast.checkpoint.read.verified import VerifiedReader, lineage
+from holdfast.checkpoint.read.fetcher import VerifiedReader, lineage
 from holdfast.errors import DamagedData, HoldfastError
 from holdfast.format.catalog import Entry, checkpoint_id
 from holdfast.format.manifest import Manifest

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.checkpoint.grid.bundles import replacing_in
-from holdfast.checkpoint.read.verified import Manifests
+from holdfast.checkpoint.read.fetcher import Manifests
 from holdfast.codec.chunk import record_bytes
 from holdfast.format.manifest import ALIVE, Manifest, RowsChunk, Segment, TablePart
 from holdfast.format.rows import id_bytes

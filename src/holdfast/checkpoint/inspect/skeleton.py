@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.checkpoint.read.verified import VerifiedReader
+from holdfast.checkpoint.read.fetcher import VerifiedReader
 from holdfast.checkpoint.restore.columns import as_tensor
 from holdfast.format.layout import padded
 from holdfast.format.manifest import Manifest

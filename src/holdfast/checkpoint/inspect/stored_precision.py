@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from holdfast.checkpoint.read.verified import Manifests
+from holdfast.checkpoint.read.fetcher import Manifests
 from holdfast.codec import Codec, Difference, Exact
 from holdfast.codec.chunk import codecs_of
 from holdfast.codec.quantized import Quantized

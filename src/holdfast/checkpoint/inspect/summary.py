@@ -9,7 +9,7 @@ from holdfast.checkpoint.commit.chain import Head
 from holdfast.checkpoint.commit.lease import Lease, live_leases
 from holdfast.checkpoint.inspect.skeleton import read_skeleton
 from holdfast.checkpoint.inspect.stored_precision import StoredRows, stored_rows
-from holdfast.checkpoint.read.verified import Manifests, VerifiedReader, lineage
+from holdfast.checkpoint.read.fetcher import Manifests, VerifiedReader, lineage
 from holdfast.checkpoint.restore.saved_state import checked_state, shared_state
 from holdfast.errors import DamagedData
 from holdfast.format.catalog import Entry, Garbage

@@ -16,7 +16,7 @@ from holdfast.checkpoint.inspect.verify_outline import check_outline
 from holdfast.checkpoint.inspect.verify_standing import Standing, check_replaced, tips
 from holdfast.checkpoint.read.chunk_ids import checked_ids
 from holdfast.checkpoint.read.crew import WORKERS, Progress
-from holdfast.checkpoint.read.verified import Manifests, VerifiedReader, lineage
+from holdfast.checkpoint.read.fetcher import Manifests, VerifiedReader, lineage
 from holdfast.checkpoint.restore.saved_state import read_saved
 from holdfast.codec.chunk import codecs_of, dim_of, stored_columns
 from holdfast.errors import DamagedData, ObjectNotFound

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from holdfast.checkpoint.commit.chain import Head
-from holdfast.checkpoint.read.verified import Manifests, VerifiedReader
+from holdfast.checkpoint.read.fetcher import Manifests, VerifiedReader
 from holdfast.errors import DamagedData
 from holdfast.format.catalog import Entry, OutlineRef
 from holdfast.format.document import digest

@@ -16,8 +16,8 @@ from holdfast.checkpoint.commit.chain import Head
 from holdfast.checkpoint.grid.bundles import replacing_in
 from holdfast.checkpoint.grid.split import known_labels
 from holdfast.checkpoint.read.chunk_ids import checked_ids
+from holdfast.checkpoint.read.fetcher import Manifests, VerifiedReader, lineage
 from holdfast.checkpoint.read.key_frame import KeyTable, key_chunks
-from holdfast.checkpoint.read.verified import Manifests, VerifiedReader, lineage
 from holdfast.codec import Baseline, Difference
 from holdfast.codec.chunk import codecs_of
 from holdfast.errors import CheckpointNotFound, DamagedData

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.checkpoint.read.chunk_reads import Read
+from holdfast.checkpoint.read.fetcher import VerifiedReader
 from holdfast.checkpoint.read.table_plan import TablePlan
-from holdfast.checkpoint.read.verified import VerifiedReader
 from holdfast.codec import Baseline, Codec, Difference, Encoded, Exact, take
 from holdfast.codec.base import Rows
 from holdfast.codec.chunk import codecs_of, dim_of, escapes_name, first_rows, stored_columns

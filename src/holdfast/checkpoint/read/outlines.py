@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from holdfast.checkpoint.commit.chain import Head
-from holdfast.checkpoint.read.joining import JoinedPart, check_parts
+from holdfast.checkpoint.read.fetcher import VerifiedReader, lineage
+from holdfast.checkpoint.read.part_agreement import JoinedPart, check_parts
 from holdfast.checkpoint.read.plan_builder import Part, Source, plan_tables
 from holdfast.checkpoint.read.table_plan import TablePlan
-from holdfast.checkpoint.read.verified import VerifiedReader, lineage
 from holdfast.errors import DamagedData
 from holdfast.format.catalog import Entry, Ref
 from holdfast.format.manifest import Manifest

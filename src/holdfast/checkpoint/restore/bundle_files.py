@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.checkpoint.read.chunk_reads import Numbers
-from holdfast.checkpoint.read.verified import VerifiedReader
+from holdfast.checkpoint.read.fetcher import VerifiedReader
 from holdfast.format.bundle import Directory
 from holdfast.format.manifest import BundleRef
 from holdfast.format.outline import Outline

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from holdfast.checkpoint.read.chunk_ids import checked_ids
 from holdfast.checkpoint.read.chunk_reads import Read, prefix_bytes
-from holdfast.checkpoint.read.verified import ChunkSource, Memory
+from holdfast.checkpoint.read.fetcher import ChunkSource, Memory
 from holdfast.codec import Difference
 from holdfast.codec.base import Rows
 from holdfast.codec.chunk import decode_column, escapes_name

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from holdfast.checkpoint.commit.chain import Head
 from holdfast.checkpoint.read.crew import Progress
+from holdfast.checkpoint.read.fetcher import Manifests, VerifiedReader, lineage
 from holdfast.checkpoint.read.outlines import plan_checkpoint
 from holdfast.checkpoint.read.table_plan import TablePlan
-from holdfast.checkpoint.read.verified import Manifests, VerifiedReader, lineage
 from holdfast.checkpoint.restore.rows import Targets, restore_rows
 from holdfast.checkpoint.restore.saved_state import read_saved, shared_state
 from holdfast.checkpoint.track.tracker import Tracker

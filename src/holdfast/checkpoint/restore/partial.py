@@ -15,10 +15,10 @@ from torch import Tensor
 
 from holdfast.checkpoint.commit.chain import Chain, Head
 from holdfast.checkpoint.read.crew import Progress
+from holdfast.checkpoint.read.fetcher import VerifiedReader, leased, lineage
 from holdfast.checkpoint.read.outlines import find_parts
 from holdfast.checkpoint.read.plan_builder import plan_tables
 from holdfast.checkpoint.read.table_plan import TablePlan
-from holdfast.checkpoint.read.verified import VerifiedReader, leased, lineage
 from holdfast.checkpoint.restore.row_lookup import lookup_rows
 from holdfast.checkpoint.track.chooser import RowChooser
 from holdfast.checkpoint.track.tracker import Tracker

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from holdfast.checkpoint.read.chunk_reads import Read
+from holdfast.checkpoint.read.fetcher import VerifiedReader
 from holdfast.checkpoint.read.table_plan import TablePlan
-from holdfast.checkpoint.read.verified import VerifiedReader
 from holdfast.checkpoint.restore.columns import as_tensor, read_columns, row_ids
 from holdfast.checkpoint.restore.rows import BaselineRows
 from holdfast.codec import Difference

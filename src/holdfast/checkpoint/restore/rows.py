@@ -18,9 +18,9 @@ from torch import Tensor
 
 from holdfast.checkpoint.read.chunk_reads import Read, Reads
 from holdfast.checkpoint.read.crew import WORKERS, Crew, Progress
+from holdfast.checkpoint.read.fetcher import ChunkSource, VerifiedReader
 from holdfast.checkpoint.read.key_frame import key_of, require_key
 from holdfast.checkpoint.read.table_plan import TablePlan
-from holdfast.checkpoint.read.verified import ChunkSource, VerifiedReader
 from holdfast.checkpoint.restore.batch import Batch, WrittenOnce
 from holdfast.checkpoint.restore.bundle_files import Files
 from holdfast.checkpoint.restore.columns import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.checkpoint.read.verified import VerifiedReader
+from holdfast.checkpoint.read.fetcher import VerifiedReader
 from holdfast.checkpoint.restore.rows import read_state
 from holdfast.errors import DamagedData
 from holdfast.format.manifest import Manifest

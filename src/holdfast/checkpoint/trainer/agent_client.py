@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from holdfast.checkpoint.trainer.launcher import Handle
 from holdfast.checkpoint.trainer.liveness import Limits, Liveness
-from holdfast.checkpoint.trainer.waiting import Waiting
+from holdfast.checkpoint.trainer.wait import Waiting
 from holdfast.checkpoint.wire.buffer import FrameBuffer
 from holdfast.checkpoint.wire.messages import (
     Annotate,

@@ -23,6 +23,7 @@ from holdfast.checkpoint.trainer.arguments import (
     require_known_tables,
     require_same_tables,
 )
+from holdfast.checkpoint.trainer.buffer_size import frames_for
 from holdfast.checkpoint.trainer.contents import Contents
 from holdfast.checkpoint.trainer.fence import Fence
 from holdfast.checkpoint.trainer.launcher import Launcher, configuration
@@ -36,7 +37,6 @@ from holdfast.checkpoint.trainer.saver import Saver
 from holdfast.checkpoint.trainer.schedule import Schedule
 from holdfast.checkpoint.trainer.settings import Settings
 from holdfast.checkpoint.trainer.sigterm import TerminationFlag
-from holdfast.checkpoint.trainer.sizing import frames_for
 from holdfast.checkpoint.trainer.supervisor import Agents
 from holdfast.checkpoint.training.batches import Reader
 from holdfast.checkpoint.training.state import TrainingState

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from holdfast.checkpoint.trainer.waiting import TELL_EVERY_S
+from holdfast.checkpoint.trainer.wait import TELL_EVERY_S
 from holdfast.checkpoint.wire.messages import Ping, Pong
 from holdfast.runtime import SYSTEM, Runtime
 

@@ -15,7 +15,7 @@ from holdfast.checkpoint.commit.lease import announce_agent
 from holdfast.checkpoint.commit.takeover import await_writers, claim
 from holdfast.checkpoint.ranks.agreement import Agreement
 from holdfast.checkpoint.read.crew import Progress
-from holdfast.checkpoint.read.verified import find_checkpoint, leased, lineage
+from holdfast.checkpoint.read.fetcher import find_checkpoint, leased, lineage
 from holdfast.checkpoint.restore.model import ModelRestorer, Restored
 from holdfast.checkpoint.track.tracker import Tracker
 from holdfast.checkpoint.trainer.fallback import Fallback

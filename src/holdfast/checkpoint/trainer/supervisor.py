@@ -12,7 +12,7 @@ from holdfast.checkpoint.trainer.fence import Fence
 from holdfast.checkpoint.trainer.launcher import Launcher
 from holdfast.checkpoint.trainer.liveness import Limits
 from holdfast.checkpoint.trainer.outcomes import InFlight, Outcomes
-from holdfast.checkpoint.trainer.waiting import Waiting
+from holdfast.checkpoint.trainer.wait import Waiting
 from holdfast.checkpoint.wire.buffer import FrameBuffer
 from holdfast.checkpoint.wire.messages import Committed, Failed, GridNews, Notice, Raised
 from holdfast.errors import AgentDied, BaseDropped, ConfigurationError, SaveFailed, TakenOver

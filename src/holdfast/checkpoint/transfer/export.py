@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from holdfast.checkpoint.read.crew import Progress
+from holdfast.checkpoint.read.fetcher import VerifiedReader
 from holdfast.checkpoint.read.table_plan import TablePlan
-from holdfast.checkpoint.read.verified import VerifiedReader
 from holdfast.checkpoint.restore.rows import restore_rows
 from holdfast.checkpoint.training.tables import weight_name
 from holdfast.errors import ConfigurationError

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from holdfast.checkpoint.commit.chain import Chain
+from holdfast.checkpoint.read.fetcher import VerifiedReader, lineage
 from holdfast.checkpoint.read.key_frame import KeyChunk, KeyTable, key_chunks
-from holdfast.checkpoint.read.verified import VerifiedReader, lineage
 from holdfast.checkpoint.wire.frame_layout import frame_columns, sample_in_frame, sample_positions
 from holdfast.checkpoint.wire.messages import FrameChunk, TableSlice
 from holdfast.codec import Difference, Encoded, from_json

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from holdfast.checkpoint.commit.chain import Chain, Head
 from holdfast.checkpoint.commit.changes import Clocks, outline
-from holdfast.checkpoint.read.verified import VerifiedReader
+from holdfast.checkpoint.read.fetcher import VerifiedReader
 from holdfast.errors import CheckpointNotFound, DamagedData, StorageError, TakenOver
 from holdfast.format.bundle import BLOCK_BYTES, Directory
 from holdfast.format.catalog import OutlineRef, Ref, object_name

@@ -13,7 +13,7 @@ from typing import Protocol
 from holdfast.checkpoint.commit.chain import Head
 from holdfast.checkpoint.commit.lease import HeldLease
 from holdfast.checkpoint.commit.second_look import SecondLook
-from holdfast.checkpoint.read.joining import JoinedPart, check_parts
+from holdfast.checkpoint.read.part_agreement import JoinedPart, check_parts
 from holdfast.codec.lengths import check_lengths, of_manifest, of_outline
 from holdfast.errors import AccessDenied, CheckpointNotFound, DamagedData, ObjectNotFound, StorageFull
 from holdfast.format.bundle import BLOCK_BYTES, Directory, read_directory, verify_blocks
