@@ -14,7 +14,7 @@ from torch.optim import SparseAdam
 
 import holdfast as hf
 from holdfast.checkpoint.read.chunk_reads import Read
-from holdfast.checkpoint.read.fetcher import VerifiedReader, lineage
+from holdfast.checkpoint.read.fetcher import Fetcher, lineage
 from holdfast.checkpoint.read.outlines import plan_checkpoint
 from holdfast.checkpoint.read.plan_builder import plan_tables
 from holdfast.checkpoint.read.table_plan import TablePlan
@@ -209,8 +209,8 @@ def unused_bytes(store: Store) -> int:
 
 def manifests(store: Store) -> dict[str, tuple[Manifest, ...]]:
     """Every kept checkpoint's manifests, by its id; nobody may rearrange them meanwhile."""
-    reader = VerifiedReader(store)
-    return {entry.info.id: reader.parts(entry) for entry in Run(store).head().entries}
+    fetcher = Fetcher(store)
+    return {entry.info.id: fetcher.parts(entry) for entry in Run(store).head().entries}
 
 
 def plan_facts(plans: Mapping[str, TablePlan]) -> dict[str, Any]:
@@ -229,10 +229,10 @@ def _read_facts(read: Read) -> tuple[Any, ...]:
 
 def check_plans(store: Store) -> None:
     """Of every kept checkpoint the plan, from whatever outlines there are, is the one that its manifests give."""
-    head, reader = Run(store).head(), VerifiedReader(store)
+    head, fetcher = Run(store).head(), Fetcher(store)
     for entry in head.entries:
-        expected = plan_tables([reader.parts(each) for each in lineage(head, entry.info.id)])
-        assert plan_facts(plan_checkpoint(VerifiedReader(store), head, entry.info.id)) == plan_facts(expected)
+        expected = plan_tables([fetcher.parts(each) for each in lineage(head, entry.info.id)])
+        assert plan_facts(plan_checkpoint(Fetcher(store), head, entry.info.id)) == plan_facts(expected)
 
 
 def as_files(store: Store, folder: Path) -> LocalStore:

@@ -23,7 +23,7 @@ import holdfast as hf
 from benchmarks.claims._floor import FlatFile
 from benchmarks.claims._trace import TABLE, Trace
 from holdfast.checkpoint.commit.chain import Chain, Head
-from holdfast.checkpoint.read.fetcher import VerifiedReader, leased, lineage
+from holdfast.checkpoint.read.fetcher import Fetcher, leased, lineage
 from holdfast.checkpoint.read.outlines import plan_checkpoint
 from holdfast.checkpoint.read.table_plan import TablePlan
 from holdfast.checkpoint.restore.rows import Targets, restore_rows
@@ -102,10 +102,10 @@ class RunSource:
 
 def recover_above(store: Store, head: Head, checkpoint: str, tables: Mapping[str, Targets]) -> list[TablePlan]:
     """Bring tables that are as a checkpoint's baseline says to the checkpoint; what was read to do so."""
-    reader = VerifiedReader(store)
-    plans = plan_checkpoint(reader, head, checkpoint)
+    fetcher = Fetcher(store)
+    plans = plan_checkpoint(fetcher, head, checkpoint)
     above = {name: plan.without_baseline() for name, plan in plans.items()}
-    restore_rows(reader, [(plan, tables[name]) for name, plan in above.items()])
+    restore_rows(fetcher, [(plan, tables[name]) for name, plan in above.items()])
     return list(above.values())
 
 

@@ -29,7 +29,7 @@ from benchmarks.models import DLRM
 from benchmarks.report import Figure, Table
 from benchmarks.training import train_step
 from holdfast.checkpoint.commit.chain import Chain, Head
-from holdfast.checkpoint.read.fetcher import VerifiedReader
+from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.checkpoint.read.outlines import plan_checkpoint
 from holdfast.checkpoint.restore.rows import restore_rows
 from holdfast.policy import Strategy
@@ -163,11 +163,11 @@ class _RunSource:
         self._store = hf.open_run(folder).store
         head = self._head()
         self._checkpoint = head.entries[number].info.id
-        reader = VerifiedReader(self._store)
-        plans = plan_checkpoint(reader, head, self._checkpoint)
+        fetcher = Fetcher(self._store)
+        plans = plan_checkpoint(fetcher, head, self._checkpoint)
         self.baseline = each_column(like, torch.zeros_like)
         first = [(p.first_generation(), self.baseline[name]) for name, p in plans.items()]
-        restore_rows(reader, first)
+        restore_rows(fetcher, first)
 
     def recover(self, tables: Tables) -> _Timed:
         """Bring tables that are as the baseline says to the checkpoint: head, plan and rows count."""

@@ -27,7 +27,7 @@ from benchmarks.models import DLRM, PNN, DeepFM
 from benchmarks.report import Figure, Table
 from benchmarks.training import train_step
 from holdfast.checkpoint.commit.chain import Chain
-from holdfast.checkpoint.read.fetcher import VerifiedReader
+from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.checkpoint.read.outlines import plan_checkpoint
 from holdfast.checkpoint.restore.rows import Targets, restore_rows
 from holdfast.checkpoint.training.tables import WEIGHT, find_tables
@@ -168,10 +168,10 @@ def _recover(folder: Path, interval: int, like: Tables) -> tuple[float, Amount, 
     head = Chain(store).head()
     assert head is not None
     checkpoint = head.entries[interval].info.id
-    reader = VerifiedReader(store)
-    plans = plan_checkpoint(reader, head, checkpoint)
+    fetcher = Fetcher(store)
+    plans = plan_checkpoint(fetcher, head, checkpoint)
     tables = each_column(like, torch.zeros_like)
-    restore_rows(reader, [(p.first_generation(), tables[name]) for name, p in plans.items()])
+    restore_rows(fetcher, [(p.first_generation(), tables[name]) for name, p in plans.items()])
     started_s = time.perf_counter()
     Chain(store).head()
     above = recover_above(store, head, checkpoint, tables)

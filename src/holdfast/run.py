@@ -33,7 +33,7 @@ from holdfast.checkpoint.inspect.stored_precision import StoredRows, stored_rows
 from holdfast.checkpoint.inspect.summary import RunSummary, all_leases, summarize
 from holdfast.checkpoint.inspect.verify import Problem, Verification, verify_run
 from holdfast.checkpoint.read.crew import Progress
-from holdfast.checkpoint.read.fetcher import VerifiedReader, find_checkpoint, leased, lineage
+from holdfast.checkpoint.read.fetcher import Fetcher, find_checkpoint, leased, lineage
 from holdfast.checkpoint.read.outlines import plan_checkpoint
 from holdfast.checkpoint.read.table_plan import RestorePlan, TablePlan
 from holdfast.checkpoint.restore.model import ModelRestorer
@@ -150,9 +150,9 @@ class Run:
             step: The checkpoint's step or id. None: the newest one.
         """
         leases = all_leases(self._store)  # before we hold one ourselves
-        with self._reading(step) as (reader, head, entry):
+        with self._reading(step) as (fetcher, head, entry):
             waiting = garbage_objects(self._store, head.garbage)
-            return summarize(self.url, reader, head, entry, leases=leases, waiting=waiting)
+            return summarize(self.url, fetcher, head, entry, leases=leases, waiting=waiting)
 
     def grid(self, step: int | str | None = None) -> GridPicture:
         """The increments that a checkpoint stands on, and what became of their rows.
@@ -160,9 +160,9 @@ class Run:
         Args:
             step: The checkpoint's step or id. None: the newest one.
         """
-        with self._reading(step) as (reader, head, entry):
+        with self._reading(step) as (fetcher, head, entry):
             entries = lineage(head, entry.info.id)
-            parts = [reader.parts(each) for each in entries]
+            parts = [fetcher.parts(each) for each in entries]
             return draw_grid([each.info for each in entries], parts, [len(each.rounds) for each in entries])
 
     def history(self) -> tuple[HistoryEvent, ...]:
@@ -175,9 +175,9 @@ class Run:
         Args:
             step: The checkpoint's step or id. None: the newest one.
         """
-        with self._reading(step) as (reader, head, entry):
+        with self._reading(step) as (fetcher, head, entry):
             entries = lineage(head, entry.info.id)
-            return stored_rows([each.info for each in entries], [reader.parts(each) for each in entries])
+            return stored_rows([each.info for each in entries], [fetcher.parts(each) for each in entries])
 
     def tables(self, step: int | str | None = None) -> list[TableSpec]:
         """The tables of a checkpoint: names, rows and columns.
@@ -185,8 +185,8 @@ class Run:
         Args:
             step: The checkpoint's step or id. None: the newest one.
         """
-        with self._reading(step) as (reader, _, entry):
-            parts = reader.parts(entry)
+        with self._reading(step) as (fetcher, _, entry):
+            parts = fetcher.parts(entry)
             return list({table.spec.name: table.spec for part in parts for table in part.tables}.values())
 
     def restore(
@@ -227,11 +227,11 @@ class Run:
             step: The checkpoint's step or id. None: the newest one.
         """
         wanted = torch.as_tensor(ids, dtype=torch.int64).reshape(-1)
-        with self._reading(step) as (reader, head, entry):
-            plans = self._plans(reader, head, entry)
+        with self._reading(step) as (fetcher, head, entry):
+            plans = self._plans(fetcher, head, entry)
             if table not in plans:
                 raise RunError(f"checkpoint {entry.info.id} holds no table {table!r}; it holds {', '.join(plans)}")
-            return lookup_rows(reader, plans[table], wanted)
+            return lookup_rows(fetcher, plans[table], wanted)
 
     def read_newest_rows(self, table: str, ids: Tensor | Sequence[int]) -> dict[str, Tensor]:
         """Single rows as they were saved last, by the newest checkpoint or a priority save after it.
@@ -244,11 +244,11 @@ class Run:
         """
         wanted = torch.as_tensor(ids, dtype=torch.int64).reshape(-1)
         with leased(self._store, self.head, newest_entries, runtime=self._runtime) as head:
-            reader = VerifiedReader(self._store, runtime=self._runtime)
-            plans = plan_newest(reader, head, newest_entries(head))
+            fetcher = Fetcher(self._store, runtime=self._runtime)
+            plans = plan_newest(fetcher, head, newest_entries(head))
             if table not in plans:
                 raise RunError(f"{self.url} holds no table {table!r}; it holds {', '.join(plans)}")
-            return lookup_rows(reader, plans[table], wanted)
+            return lookup_rows(fetcher, plans[table], wanted)
 
     def restore_plan(self, step: int | str | None = None) -> RestorePlan:
         """What restoring a checkpoint will read of the tables: from where and how much.
@@ -256,8 +256,8 @@ class Run:
         Args:
             step: The checkpoint's step or id. None: the newest one.
         """
-        with self._reading(step) as (reader, head, entry):
-            return RestorePlan.of(entry.info, self._plans(reader, head, entry))
+        with self._reading(step) as (fetcher, head, entry):
+            return RestorePlan.of(entry.info, self._plans(fetcher, head, entry))
 
     def state(self, step: int | str | None = None, *, rank: int = 0, tensors: bool = True) -> Any:
         """The state tree of a checkpoint: everything but table rows.
@@ -267,11 +267,11 @@ class Run:
             rank: Of which rank; each has random numbers and a reader's position of its own.
             tensors: False puts zeros in place of tensors, which is faster.
         """
-        with self._reading(step) as (reader, _, entry):
-            parts = {part.rank: part for part in reader.parts(entry)}
+        with self._reading(step) as (fetcher, _, entry):
+            parts = {part.rank: part for part in fetcher.parts(entry)}
             if rank not in parts:
                 raise RunError(f"checkpoint {entry.info.id} was written by ranks {sorted(parts)}, not {rank}")
-            return read_state(reader, parts[rank]) if tensors else read_skeleton(reader, parts[rank])
+            return read_state(fetcher, parts[rank]) if tensors else read_skeleton(fetcher, parts[rank])
 
     def export(
         self,
@@ -289,11 +289,11 @@ class Run:
             slots: Also write the tables' optimizer slots.
             progress: Called now and then with the bytes read since the last call.
         """
-        with self._reading(step) as (reader, head, entry):
-            plans = self._plans(reader, head, entry)
-            first = reader.parts(entry)[0]
-            dense = dense_weights(shared_state(read_saved(reader, first), first).training)
-            export_file(Path(path), reader, plans, dense, slots=slots, progress=progress)
+        with self._reading(step) as (fetcher, head, entry):
+            plans = self._plans(fetcher, head, entry)
+            first = fetcher.parts(entry)[0]
+            dense = dense_weights(shared_state(read_saved(fetcher, first), first).training)
+            export_file(Path(path), fetcher, plans, dense, slots=slots, progress=progress)
             return entry.info
 
     def diff(self, first: int | str, second: int | str) -> list[TableDifference]:
@@ -303,10 +303,10 @@ class Run:
             first: The step or id of one checkpoint.
             second: The step or id of the other.
         """
-        with self._reading(first) as (reader, head, a), self._reading(second) as (_, _, b):
-            plans = self._plans(reader, head, a), self._plans(reader, head, b)
+        with self._reading(first) as (fetcher, head, a), self._reading(second) as (_, _, b):
+            plans = self._plans(fetcher, head, a), self._plans(fetcher, head, b)
             with tempfile.TemporaryDirectory() as scratch:
-                return list(difference(reader, *plans, Path(scratch)))
+                return list(difference(fetcher, *plans, Path(scratch)))
 
     def verify(self, *, progress: Progress | None = None) -> list[Problem]:
         """Read every byte of every kept checkpoint and compare it with its checksum; the problems found.
@@ -373,16 +373,16 @@ class Run:
         collected += collect_catalogs(self._store, self._chain, term=term)
         return dropped, collected
 
-    def _plans(self, reader: VerifiedReader, head: Head, entry: Entry) -> dict[str, TablePlan]:
-        return plan_checkpoint(reader, head, entry.info.id)
+    def _plans(self, fetcher: Fetcher, head: Head, entry: Entry) -> dict[str, TablePlan]:
+        return plan_checkpoint(fetcher, head, entry.info.id)
 
     @contextmanager
-    def _reading(self, step: int | str | None) -> Iterator[tuple[VerifiedReader, Head, Entry]]:
+    def _reading(self, step: int | str | None) -> Iterator[tuple[Fetcher, Head, Entry]]:
         """A checkpoint, protected from deletion: lease first, then look again whether it is still there."""
         entry = find_checkpoint(self.head(), step, where=self.url)
         needed = partial(self._needed, info=entry.info)
         with leased(self._store, self.head, needed, runtime=self._runtime) as head:
-            yield VerifiedReader(self._store, runtime=self._runtime), head, head.by_id[entry.info.id]
+            yield Fetcher(self._store, runtime=self._runtime), head, head.by_id[entry.info.id]
 
     def _needed(self, head: Head, info: CheckpointInfo) -> tuple[Entry, ...]:
         if info.id not in head.by_id:

@@ -20,7 +20,7 @@ from holdfast.checkpoint.restore.partial import Recovered, Servers
 from holdfast.checkpoint.trainer.arguments import (
     Declared,
     RunLocation,
-    Training,
+    TrainingArguments,
     as_metric,
     as_models,
     as_optimizers,
@@ -115,7 +115,7 @@ class Checkpointer:
         options: Mapping[str, str] | None = None,
         settings: Settings = Settings(),  # noqa: B008
     ) -> None:
-        training = Training(
+        training = TrainingArguments(
             models=as_models(model),
             optimizers=as_optimizers(optimizer),
             row_local=as_row_local(optimizer),

@@ -8,7 +8,7 @@ from enum import Enum
 from functools import reduce
 
 BASELINE_BITS = 8  # of a baseline that differences refer to
-_EXACT_RANK = 64
+_EXACT_FIDELITY = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +77,10 @@ class Stored:
     difference: bool = False
 
     @property
-    def rank(self) -> int:
+    def fidelity(self) -> int:
         """Larger for what is closer to the row; bits of difference count twice."""
         if self.bits is None:
-            return _EXACT_RANK
+            return _EXACT_FIDELITY
         return min(2 * self.bits, BASELINE_BITS) if self.difference else self.bits
 
     def __str__(self) -> str:

@@ -14,7 +14,7 @@ from torch.optim import Adam, Optimizer, SparseAdam
 
 import holdfast as hf
 from holdfast.checkpoint.read.chunk_reads import Read
-from holdfast.checkpoint.read.fetcher import VerifiedReader
+from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.checkpoint.read.table_plan import TablePlan
 from holdfast.checkpoint.restore.row_lookup import lookup_rows
 from holdfast.checkpoint.restore.rows import restore_rows
@@ -258,7 +258,7 @@ def test_rows_beyond_two_to_the_32_are_written_found_and_restored() -> None:
     outline = Outline.of([manifest])
     reads = tuple(Read(outline, index, chunk.rows) for index, chunk in enumerate(part.chunks))
     plan = TablePlan.of(part.spec, [reads], baseline=True)
-    restore_rows(VerifiedReader(store), [(plan, {"weight": target})])
+    restore_rows(Fetcher(store), [(plan, {"weight": target})])
     assert target[wanted].equal(values)
     asked = wanted.flip(0)
-    assert lookup_rows(VerifiedReader(store), plan, asked)["weight"].equal(values.flip(0))
+    assert lookup_rows(Fetcher(store), plan, asked)["weight"].equal(values.flip(0))

@@ -16,7 +16,7 @@ import holdfast as hf
 from holdfast.checkpoint.commit import pages
 from holdfast.errors import CheckpointNotFound, DamagedData
 from holdfast.format.bundle import BLOCK_BYTES
-from holdfast.format.catalog import Record, intent_name
+from holdfast.format.catalog import PartList, intent_name
 from holdfast.format.manifest import Manifest, Place
 from holdfast.policy import Rule
 from holdfast.run import Run
@@ -63,9 +63,9 @@ class Arranged:
         for number, entry in enumerate(head.entries):
             standing = frozenset(self.ids[number:])  # what stands on it, itself included
             found[intent_name(entry.info.id)] = frozenset()
-            found[entry.record.name] = standing
-            record = Record.decode(self.store.get(entry.record.name), name=entry.record.name)
-            found |= {part.name: standing for part in record.parts}
+            found[entry.part_list.name] = standing
+            parts = PartList.decode(self.store.get(entry.part_list.name), name=entry.part_list.name)
+            found |= {part.name: standing for part in parts.parts}
         return found
 
     def flips(self) -> Iterator[Flip]:

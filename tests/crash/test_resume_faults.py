@@ -6,7 +6,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import CheckpointNotFound
-from holdfast.format.catalog import checkpoint_id, intent_name, record_name
+from holdfast.format.catalog import checkpoint_id, intent_name, part_list_name
 from holdfast.policy import Strategy
 from holdfast.run import Run
 from holdfast.storage import MemoryStore, Store
@@ -126,6 +126,6 @@ def test_only_what_nobody_can_finish_any_more_is_collected() -> None:
         second.train()
         second.guard.save(wait=True)
     kept = {info.name for info in store.list("data/") if "0badcafe" in info.name}
-    called_off = record_name(checkpoint_id(9, 2, "0badcafe"))  # stays until nobody can have that term any more
+    called_off = part_list_name(checkpoint_id(9, 2, "0badcafe"))  # stays until nobody can have that term any more
     assert kept == {called_off, left[3]}
     check_exact(store, {**first.states, **second.states})

@@ -14,19 +14,19 @@ from holdfast.errors import DamagedData
 from holdfast.format.catalog import (
     LINEAGE_LENGTH,
     Catalog,
+    CommitEvent,
     Entry,
-    Event,
     Garbage,
     Intent,
-    Page,
-    Record,
+    PageRef,
+    PartList,
     Ref,
     catalog_name,
     checkpoint_id,
     intent_name,
     object_name,
+    part_list_name,
     part_name,
-    record_name,
     term_of,
 )
 from holdfast.format.document import seal, unseal
@@ -55,7 +55,7 @@ infos = st.builds(
     rows_written=counts, full_bytes=counts, tag=maybe, metrics=metrics, abandoned=st.booleans(),
     stall_s=st.none() | times, duration_s=st.none() | times,
 ).map(on_a_base)  # fmt: skip
-entries = st.lists(st.builds(Entry, info=infos, record=refs), max_size=3).map(tuple)
+entries = st.lists(st.builds(Entry, info=infos, part_list=refs), max_size=3).map(tuple)
 garbage = st.lists(st.builds(Garbage, folder=names, dropped_s=times, names=several), max_size=3).map(tuple)
 deltas = st.builds(Delta, entries=entries, changed=entries, dropped=several, garbage=garbage, collected=garbage)
 intents = st.builds(
@@ -68,10 +68,16 @@ catalogs = st.builds(
     run=names, number=st.integers(2**32, 2**63 - 1), parent=st.none() | refs, term=positive,
     writer=names, commit=names, reason=names, created_s=times, head=maybe, entries=entries, changed=entries,
     dropped=several, garbage=garbage, collected=garbage,
-    pages=st.lists(st.builds(Page, ref=refs, items=positive), max_size=3).map(tuple),
+    pages=st.lists(st.builds(PageRef, ref=refs, items=positive), max_size=3).map(tuple),
     events=st.lists(
         st.builds(
-            Event, reason=names, at_s=times, term=positive, writer=names, step=st.none() | counts, abandoned=counts
+            CommitEvent,
+            reason=names,
+            at_s=times,
+            term=positive,
+            writer=names,
+            step=st.none() | counts,
+            abandoned=counts,
         ),
         max_size=2,
     ).map(tuple),
@@ -87,9 +93,9 @@ def test_times_that_are_not_known_are_left_out_as_older_releases_did() -> None:
         id="a", step=1, term=1, kind=Kind.FULL, parent=None, base=None, created_s=0.0, size_bytes=1, rows_written=1,
         full_bytes=1,
     )  # fmt: skip
-    known = Entry(info=replace(info, stall_s=0.5), record=ref).to_json()
+    known = Entry(info=replace(info, stall_s=0.5), part_list=ref).to_json()
     assert (known["stall_s"], "duration_s" in known) == (0.5, False)
-    older = Entry(info=info, record=ref).to_json()
+    older = Entry(info=info, part_list=ref).to_json()
     assert not {"stall_s", "duration_s"} & older.keys()
     assert Entry.from_json(older).info.stall_s is None
 
@@ -107,9 +113,9 @@ def test_every_intent_comes_back(intent: Intent) -> None:
 
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.builds(Record, checkpoint=names, parts=st.lists(refs, max_size=3).map(tuple)))
-def test_every_record_comes_back(record: Record) -> None:
-    assert Record.decode(record.encode(), name="x") == record
+@given(st.builds(PartList, checkpoint=names, parts=st.lists(refs, max_size=3).map(tuple)))
+def test_every_part_list_comes_back(part_list: PartList) -> None:
+    assert PartList.decode(part_list.encode(), name="x") == part_list
 
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -131,7 +137,7 @@ REF = Ref(name="n", size_bytes=1, digest="d")
 
 @pytest.mark.parametrize("value", [math.nan, np.float64("nan"), np.float32("inf"), -math.inf, np.float32(0.5), 3, True])
 def test_metrics_of_any_number_type_come_back_as_floats(value: float) -> None:
-    entry = Entry(info=info(metrics={"auc": value}), record=REF)
+    entry = Entry(info=info(metrics={"auc": value}), part_list=REF)
     (found,) = decode_page(encode_page(Delta(entries=(entry,))), name="x").entries
     assert type(found.info.metrics["auc"]) is float
     assert repr(found.info.metrics["auc"]) == repr(float(value))
@@ -147,8 +153,8 @@ EXAMPLE = Catalog(
     reason="save",
     created_s=1.5,
     head="s",
-    entries=(Entry(info=info(metrics={"auc": math.inf}), record=REF),),
-    pages=(Page(ref=REF, items=64),),
+    entries=(Entry(info=info(metrics={"auc": math.inf}), part_list=REF),),
+    pages=(PageRef(ref=REF, items=64),),
     garbage=(Garbage(folder="old", dropped_s=2.5),),
     lineage=((6, "c6"), (4, "c4")),
 )
@@ -202,7 +208,7 @@ def test_a_sealed_catalog_with_malformed_fields_is_damage(breakage: Callable[[di
 @pytest.mark.parametrize("body", [None, 3, [], {}, "text"])
 @pytest.mark.parametrize(
     ("kind", "decode"),
-    [("catalog", Catalog.decode), ("intent", Intent.decode), ("checkpoint", Record.decode), ("history", decode_page)],
+    [("catalog", Catalog.decode), ("intent", Intent.decode), ("checkpoint", PartList.decode), ("history", decode_page)],
 )
 def test_a_sealed_body_of_another_shape_is_damage(kind: str, decode: Callable[..., object], body: object) -> None:
     with pytest.raises(DamagedData, match="malformed field"):
@@ -229,7 +235,7 @@ def test_other_names_have_no_term(name: str) -> None:
 
 
 def test_all_objects_of_a_checkpoint_lie_under_its_prefix() -> None:
-    names = {intent_name("s"), record_name("s"), part_name("s", 0), part_name("s", 70000), object_name("s", "b")}
+    names = {intent_name("s"), part_list_name("s"), part_name("s", 0), part_name("s", 70000), object_name("s", "b")}
     assert len(names) == 5 and all(name.startswith("data/s/") for name in names)
 
 

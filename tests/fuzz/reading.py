@@ -15,7 +15,7 @@ from holdfast.checkpoint.follow.arena import Arena
 from holdfast.checkpoint.follow.keys import Keys
 from holdfast.checkpoint.follow.path import TableChanges
 from holdfast.checkpoint.follow.staging import stage_rows
-from holdfast.checkpoint.read.fetcher import VerifiedReader
+from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.checkpoint.read.outlines import plan_checkpoint
 from holdfast.checkpoint.read.table_plan import RestorePlan, TablePlan
 from holdfast.checkpoint.restore.partial import newest_entries, plan_newest
@@ -43,7 +43,7 @@ class Verdict:
     def require_agreement(self) -> None:
         """Whatever cannot be read, a verification tells."""
         if self.refused and not self.problems:
-            raise AssertionError(f"a verification found nothing, but a reader: {self.refused}")
+            raise AssertionError(f"a verification found nothing, but a read: {self.refused}")
 
 
 def read_everything(run: SampleRun, chance: random.Random) -> Verdict:
@@ -75,19 +75,19 @@ def _reads(run: SampleRun, head: Head, chance: random.Random) -> Iterator[Callab
 
 
 def _read_tables(run: SampleRun, head: Head, checkpoint: str, chance: random.Random) -> None:
-    reader = VerifiedReader(run.store, runtime=AT_ONCE)
-    plans = plan_checkpoint(reader, head, checkpoint)
+    fetcher = Fetcher(run.store, runtime=AT_ONCE)
+    plans = plan_checkpoint(fetcher, head, checkpoint)
     RestorePlan.of(head.by_id[checkpoint].info, plans)
     truth = run.rows[checkpoint]
     for table, columns in truth.items():
         if table not in plans or _shapes(plans[table]) != {name: _shape(rows) for name, rows in columns.items()}:
             raise ModelMismatch(table)
     ways: list[Callable[[], None]] = [
-        partial(_restore, reader, plans, truth, chance.choice([1, 1, 1, None])),
-        partial(_look_up, reader, plans, truth, chance),
+        partial(_restore, fetcher, plans, truth, chance.choice([1, 1, 1, None])),
+        partial(_look_up, fetcher, plans, truth, chance),
     ]
     if chance.random() < 0.2:
-        ways.append(partial(_follow, reader, plans, truth))
+        ways.append(partial(_follow, fetcher, plans, truth))
     errors = [error for way in ways if (error := _refusal(way)) is not None]
     if errors:
         raise errors[0]
@@ -112,48 +112,48 @@ def _shape(rows: Tensor) -> tuple[object, ...]:
 _Plans = Mapping[str, TablePlan]
 
 
-def _restore(reader: VerifiedReader, plans: _Plans, truth: Rows, workers: int | None) -> None:
+def _restore(fetcher: Fetcher, plans: _Plans, truth: Rows, workers: int | None) -> None:
     targets = {table: {name: torch.full_like(rows, 9.0) for name, rows in truth[table].items()} for table in truth}
-    restore_rows(reader, [(plans[table], targets[table]) for table in truth], workers=workers)
+    restore_rows(fetcher, [(plans[table], targets[table]) for table in truth], workers=workers)
     _compare(targets, truth, "restore")
 
 
-def _look_up(reader: VerifiedReader, plans: _Plans, truth: Rows, chance: random.Random) -> None:
+def _look_up(fetcher: Fetcher, plans: _Plans, truth: Rows, chance: random.Random) -> None:
     for table, columns in truth.items():
         rows = len(columns["weight"])
         ids = torch.tensor(sorted(chance.choices(range(rows), k=chance.choice([2, rows]))))
-        found = lookup_rows(reader, plans[table], ids)
+        found = lookup_rows(fetcher, plans[table], ids)
         _compare({table: found}, {table: {name: column[ids] for name, column in columns.items()}}, "lookup")
 
 
-def _follow(reader: VerifiedReader, plans: _Plans, truth: Rows) -> None:
+def _follow(fetcher: Fetcher, plans: _Plans, truth: Rows) -> None:
     """As a follower that begins."""
     weights = {name: {"weight": columns["weight"]} for name, columns in truth.items()}
     found = {name: {"weight": torch.full_like(columns["weight"], 9.0)} for name, columns in truth.items()}
     with Arena(2**20, None) as arena:
         changes = [TableChanges.above(plans[name], len(plans[name].generations), 0) for name in truth]
-        for staged in stage_rows(reader, changes, arena, Keys(keep=False)):
+        for staged in stage_rows(fetcher, changes, arena, Keys(keep=False)):
             staged.write(found[staged.table]["weight"])
     _compare(found, weights, "follower")
 
 
 def _recover(run: SampleRun, head: Head) -> None:
     """Each row as some save since the newest checkpoint had it."""
-    reader = VerifiedReader(run.store, runtime=AT_ONCE)
-    plans = plan_newest(reader, head, newest_entries(head))
+    fetcher = Fetcher(run.store, runtime=AT_ONCE)
+    plans = plan_newest(fetcher, head, newest_entries(head))
     for table, possible in run.newest.items():
         if table not in plans or plans[table].spec.rows != len(possible[0]):
             raise ModelMismatch(table)
-        found = lookup_rows(reader, plans[table], torch.arange(len(possible[0])))["weight"]
+        found = lookup_rows(fetcher, plans[table], torch.arange(len(possible[0])))["weight"]
         one_of = torch.stack([(found.view(torch.int32) == each.view(torch.int32)).all(1) for each in possible])
         if not one_of.any(0).all():
             raise WrongRow(f"partial recovery: row {int(torch.nonzero(~one_of.any(0))[0])} of {table}")
 
 
 def _read_state(run: SampleRun, head: Head, checkpoint: str) -> None:
-    reader = VerifiedReader(run.store, runtime=AT_ONCE)
-    part = next(part for part in reader.parts(head.by_id[checkpoint]) if part.rank == 0)
-    found, truth = encode_tree(read_state(reader, part)), encode_tree(run.states[checkpoint])
+    fetcher = Fetcher(run.store, runtime=AT_ONCE)
+    part = next(part for part in fetcher.parts(head.by_id[checkpoint]) if part.rank == 0)
+    found, truth = encode_tree(read_state(fetcher, part)), encode_tree(run.states[checkpoint])
     if found.skeleton != truth.skeleton or len(found.tensors) != len(truth.tensors):
         raise WrongRow(f"state of {checkpoint}")
     for ours, theirs in zip(found.tensors, truth.tensors, strict=True):

@@ -174,7 +174,7 @@ class IndependentRun:
     def _parts(self, checkpoint: str) -> list[Json]:
         ref = self._entry(checkpoint)["record"]
         record = self._objects.referred("checkpoint", ref)
-        require(record["checkpoint"] == checkpoint, ref[0], "is the record of another checkpoint")
+        require(record["checkpoint"] == checkpoint, ref[0], "is the part list of another checkpoint")
         parts = [{**self._objects.referred("manifest", part), "name": part[0]} for part in record["parts"]]
         if "manifest" in record:
             require(parts == [], ref[0], "has parts and a manifest of its own")

@@ -244,7 +244,7 @@ def test_checkpoints_on_history_pages_are_listed_in_order(tmp_path: Path) -> Non
     record = Ref(name="data/x/checkpoint", size_bytes=0, digest="")
     chance, entries, garbage = random.Random(5), list[Entry](), list[Garbage]()
     for number in range(300):
-        entries.append(Entry(info=replace(info, id=f"c{number}", step=number), record=record))
+        entries.append(Entry(info=replace(info, id=f"c{number}", step=number), part_list=record))
         if chance.random() < 0.5:
             gone = entries.pop(chance.randrange(len(entries)))
             garbage.append(Garbage(folder=gone.info.id, dropped_s=float(number)))

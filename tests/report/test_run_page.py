@@ -12,7 +12,7 @@ import pytest
 from holdfast.events import Happening, HistoryEvent
 from holdfast.planner import PlsMeter
 from holdfast.report.facts import RunFacts
-from holdfast.report.page import Page, Section, Table, render
+from holdfast.report.page import PageTable, ReportPage, Section, render
 from holdfast.report.run_page import run_page
 from holdfast.types import CheckpointInfo, Kind
 from tests.report.browser import sheets
@@ -56,11 +56,11 @@ def facts(*checkpoints: CheckpointInfo, took_over: HistoryEvent | None = None) -
     )
 
 
-def section(page: Page, title: str) -> Section:
+def section(page: ReportPage, title: str) -> Section:
     return next(each for each in page.sections if each.title == title)
 
 
-def told(page: Page) -> list[str]:
+def told(page: ReportPage) -> list[str]:
     """Every text that we write."""
     tables = [table for each in page.sections for table in each.tables]
     texts = [*page.notices, *(card.value for card in page.cards), *(card.note for card in page.cards)]
@@ -132,12 +132,12 @@ def test_tables_begin_with_what_names_their_rows() -> None:
 def test_print_shows_what_is_folded(tmp_path: Path) -> None:
     def printed(count: int) -> int:
         rows = [[str(number)] for number in range(count)]
-        page = Page(
+        page = ReportPage(
             title="Many rows",
             subtitle="",
             notices=(),
             cards=(),
-            sections=[Section(title="Rows", tables=[Table(caption="Rows", columns=("row",), rows=rows)])],
+            sections=[Section(title="Rows", tables=[PageTable(caption="Rows", columns=("row",), rows=rows)])],
         )
         (tmp_path / "page.html").write_text(render(page), encoding="utf-8")
         return sheets(tmp_path / "page.html")

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import holdfast as hf
 from holdfast.checkpoint.commit.lease import live_leases
-from holdfast.checkpoint.read.fetcher import VerifiedReader, leased
+from holdfast.checkpoint.read.fetcher import Fetcher, leased
 from holdfast.checkpoint.restore.partial import Servers, newest_entries, plan_newest
 from holdfast.checkpoint.restore.row_lookup import lookup_rows
 from holdfast.cli import app
@@ -95,13 +95,13 @@ def restored(store: Store | str, step: int | None = None) -> dict[str, Tensor]:
 
 def stored_rows(store: Store, entry: Entry) -> dict[str, Rows]:
     """What an entry's chunks hold, by table and row."""
-    reader = VerifiedReader(store)
+    fetcher = Fetcher(store)
     found: dict[str, Rows] = {}
-    for manifest in reader.parts(entry):
+    for manifest in fetcher.parts(entry):
         for part in manifest.tables:
             rows = found.setdefault(part.spec.name, {})
             for chunk in part.chunks:
-                data = reader.chunk(manifest.bundles[chunk.place.bundle], chunk.place)
+                data = fetcher.chunk(manifest.bundles[chunk.place.bundle], chunk.place)
                 columns = {each.name: each for each in chunk_columns(part.spec.columns, chunk.rows, chunk.ids)}
                 ids = np.arange(chunk.first, chunk.first + chunk.rows)
                 if chunk.ids is not None:
@@ -231,9 +231,9 @@ def test_a_reader_of_priority_saves_keeps_their_objects(store: MemoryStore) -> N
         expected = run.read_newest_rows("emb.0", range(300))
         with leased(store, run.head, newest_entries) as head:
             started.train(24)
-            reader = VerifiedReader(store)
-            plans = plan_newest(reader, head, newest_entries(head))
-            found = lookup_rows(reader, plans["emb.0"], torch.arange(300))
+            fetcher = Fetcher(store)
+            plans = plan_newest(fetcher, head, newest_entries(head))
+            found = lookup_rows(fetcher, plans["emb.0"], torch.arange(300))
         assert equal(found, expected)
 
 

@@ -15,7 +15,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.checkpoint.commit.chain import Chain
-from holdfast.checkpoint.read.fetcher import VerifiedReader
+from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.codec import Asymmetric, Fitted, Logarithmic
 from holdfast.format.catalog import Intent, intent_name
 from holdfast.format.manifest import EXACT
@@ -95,7 +95,7 @@ def test_each_rank_writes_its_rows_and_one_commit_holds_both(job: Job, url: str)
     assert head is not None
     assert head.catalog.number == 3  # the run's creation and two saves: nobody commits twice
     for entry in head.entries:
-        parts = VerifiedReader(store).parts(entry)
+        parts = Fetcher(store).parts(entry)
         assert [(table.start, table.stop) for part in parts for table in part.tables if table.spec.rows == 300] == [
             (0, 150),
             (150, 300),
@@ -128,7 +128,7 @@ def test_ranks_save_their_rows_first_and_recover_the_same_part(job: Job, url: st
     run = hf.open_run(url)
     assert [info.step for info in run.priority_saves()] == [6, 8]
     for entry in run.head().catalog.priority:
-        assert [part.rank for part in VerifiedReader(run.store).parts(entry)] == [0, 1]
+        assert [part.rank for part in Fetcher(run.store).parts(entry)] == [0, 1]
     first, second = job.call("recover", servers=[1], of=3)
     assert first == second and first != states[9]
     states |= train(job, 4)
@@ -232,7 +232,7 @@ def test_ranks_that_are_new_to_a_job_store_rows_as_precisely_as_the_others(job: 
     store = open_store(url)
     head = Chain(store).head()
     assert head is not None
-    parts = VerifiedReader(store).parts(head.entries[-1])
+    parts = Fetcher(store).parts(head.entries[-1])
     first, second = ({chunk.codec for table in part.tables for chunk in table.chunks} for part in parts)
     assert first == second and EXACT not in first
     intent = Intent.decode(store.get(name := intent_name(head.entries[-1].info.id)), name=name)

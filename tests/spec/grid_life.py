@@ -7,7 +7,7 @@ from torch import nn
 
 import holdfast as hf
 from holdfast.checkpoint.grid.bundles import chunks_of
-from holdfast.checkpoint.read.fetcher import VerifiedReader, lineage
+from holdfast.checkpoint.read.fetcher import Fetcher, lineage
 from holdfast.checkpoint.read.plan_builder import plan_tables
 from holdfast.format.manifest import ALIVE, Manifest, Segment
 from holdfast.format.rows import chunk_ids
@@ -36,18 +36,18 @@ def grid_life() -> str:
 
 
 def _cohorts(store: MemoryStore) -> list[str]:
-    run, reader = hf.open_run(store), VerifiedReader(store)
+    run, fetcher = hf.open_run(store), Fetcher(store)
     steps = {entry.info.id: entry.info.step for entry in run.head().entries}
     return [
-        f"  {entry.info.step}:  " + _cohort(reader, reader.parts(entry)[0], steps) for entry in run.head().entries[1:]
+        f"  {entry.info.step}:  " + _cohort(fetcher, fetcher.parts(entry)[0], steps) for entry in run.head().entries[1:]
     ]
 
 
-def _cohort(reader: VerifiedReader, manifest: Manifest, steps: dict[str, int]) -> str:
+def _cohort(fetcher: Fetcher, manifest: Manifest, steps: dict[str, int]) -> str:
     segments: dict[int, list[int]] = {}
     for placed in chunks_of(manifest, manifest.tables[0]):
         chunk = placed.chunk
-        ids = chunk_ids(chunk.rows, chunk.first, chunk.ids, reader.chunk(placed.bundle, chunk.place)).tolist()
+        ids = chunk_ids(chunk.rows, chunk.first, chunk.ids, fetcher.chunk(placed.bundle, chunk.place)).tolist()
         for replaced, rows in chunk.segments or (Segment(ALIVE, chunk.rows),):
             segments[replaced] = segments.get(replaced, []) + ids[:rows]
             ids = ids[rows:]
@@ -57,11 +57,11 @@ def _cohort(reader: VerifiedReader, manifest: Manifest, steps: dict[str, int]) -
 
 
 def _reads(store: MemoryStore) -> list[str]:
-    run, reader = hf.open_run(store), VerifiedReader(store)
+    run, fetcher = hf.open_run(store), Fetcher(store)
     lines = []
     for entry in run.head().entries[1:]:
         history = lineage(run.head(), entry.info.id)
-        plan = plan_tables([reader.parts(each) for each in history])["emb"].without_baseline()
+        plan = plan_tables([fetcher.parts(each) for each in history])["emb"].without_baseline()
         rows = [(history[n].info.step, sum(read.rows for read in reads)) for n, reads in enumerate(plan.generations)]
         read = ", ".join(f"{count} of step {step}" for step, count in rows if count)
         lines.append(f"checkpoint {entry.info.step} reads {read}")

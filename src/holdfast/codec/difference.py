@@ -18,7 +18,7 @@ from holdfast.kernels import quantize
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """The checkpoint that differences refer to: its id and the digest of its record."""
+    """The checkpoint that differences refer to: its id and the digest of its part list."""
 
     checkpoint: str
     digest: str

@@ -1,8 +1,8 @@
-"""The catalog: the committed root of a run, and the records and intents it stands on (docs/spec/catalog.md).
+"""The catalog: the committed root of a run, and the part lists and intents it stands on (docs/spec/catalog.md).
 
 Catalogs are numbered; each names its parent. The newest one is the head and decides what exists. A commit is the
 exclusive creation of the next number. The catalog itself stays small: older checkpoints move to immutable history
-pages, and everything about a checkpoint's bytes stands in its record and manifests.
+pages, and everything about a checkpoint's bytes stands in its part list and manifests.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def part_name(identifier: str, rank: int) -> str:
     return object_name(identifier, f"part-{rank:05d}")
 
 
-def record_name(identifier: str) -> str:
+def part_list_name(identifier: str) -> str:
     """The list of a checkpoint's parts."""
     return object_name(identifier, "checkpoint")
 
@@ -169,7 +169,7 @@ class Intent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class PartList:
     """A checkpoint's parts: where they are or, of a single writer in a grid, the ``manifest`` itself as JSON."""
 
     checkpoint: str
@@ -177,20 +177,20 @@ class Record:
     manifest: dict[str, Any] | None = None
 
     def encode(self) -> bytes:
-        """The record's object."""
+        """The part list's object."""
         body: dict[str, Any] = {"checkpoint": self.checkpoint, "parts": [part.to_json() for part in self.parts]}
         if self.manifest is not None:
             body["manifest"] = self.manifest
         return seal("checkpoint", 1, body)
 
     @classmethod
-    def decode(cls, data: bytes | bytearray | memoryview, *, name: str, verified: bool = False) -> Record:
+    def decode(cls, data: bytes | bytearray | memoryview, *, name: str, verified: bool = False) -> PartList:
         """Parse and check the object ``name``; ``verified``: its bytes were compared with their digest."""
         body = unseal("checkpoint", 1, data, name=name, verified=verified)
         return parse(name, lambda: cls._from_json(body))
 
     @classmethod
-    def _from_json(cls, body: Json) -> Record:
+    def _from_json(cls, body: Json) -> PartList:
         parts = tuple(Ref.from_json(part) for part in fields.items(body["parts"], "parts"))
         manifest = fields.maybe(fields.fields, body.get("manifest"), "manifest")
         if manifest is not None and parts:
@@ -200,13 +200,13 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A checkpoint in the catalog: what users see, and its record.
+    """A checkpoint in the catalog: what users see, and its part list.
 
     Its objects lie in the folder of its own name and in those of the rounds that rearranged its rows.
     """
 
     info: CheckpointInfo
-    record: Ref
+    part_list: Ref
     rounds: tuple[str, ...] = ()
 
     @property
@@ -223,7 +223,7 @@ class Entry:
             body["doubt"] = info.doubt.value
         metrics = _metrics_to_json(info.metrics)
         rounds = {"rounds": list(self.rounds)} if self.rounds else {}
-        return {**body, "kind": info.kind.value, "metrics": metrics, "record": self.record.to_json(), **rounds}
+        return {**body, "kind": info.kind.value, "metrics": metrics, "record": self.part_list.to_json(), **rounds}
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Entry:
@@ -244,7 +244,7 @@ class Entry:
             **_named(body, body["id"]),
         )
         rounds = fields.texts(body["rounds"], "rounds") if "rounds" in body else ()
-        return cls(info=info, record=Ref.from_json(body["record"]), rounds=rounds)
+        return cls(info=info, part_list=Ref.from_json(body["record"]), rounds=rounds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,7 +302,7 @@ class OutlineRef:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class PageRef:
     """A history page: what earlier commits changed, and how many items it says that in."""
 
     ref: Ref
@@ -313,14 +313,14 @@ class Page:
         return [*self.ref.to_json(), self.items]
 
     @classmethod
-    def from_json(cls, body: Json) -> Page:
+    def from_json(cls, body: Json) -> PageRef:
         """The inverse of to_json."""
         *ref, items = fields.items(body, "pages", 4)
         return cls(ref=Ref.from_json(ref), items=fields.integer(items, "the length of a page", least=1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class CommitEvent:
     """A commit that is told of long after its catalog is gone: a trainer began, took over, or went back."""
 
     reason: str
@@ -335,7 +335,7 @@ class Event:
         return [getattr(self, key) for key in self.__slots__]
 
     @classmethod
-    def from_json(cls, body: list[Any]) -> Event:
+    def from_json(cls, body: list[Any]) -> CommitEvent:
         """The inverse of to_json."""
         reason, at_s, term, writer, step, abandoned = fields.items(body, "events", 6)
         return cls(
@@ -368,11 +368,11 @@ class Catalog:
     entries: tuple[Entry, ...] = ()
     changed: tuple[Entry, ...] = ()
     dropped: tuple[str, ...] = ()
-    pages: tuple[Page, ...] = ()
+    pages: tuple[PageRef, ...] = ()
     garbage: tuple[Garbage, ...] = ()
     collected: tuple[Garbage, ...] = ()
     lineage: tuple[tuple[int, str], ...] = ()
-    events: tuple[Event, ...] = ()  # the latest, oldest first
+    events: tuple[CommitEvent, ...] = ()  # the latest, oldest first
     options: dict[str, Any] = field(default_factory=dict)
     outlines: tuple[OutlineRef, ...] = ()
     priority: tuple[Entry, ...] = ()  # rows saved since ``head``, oldest first: no checkpoints
@@ -413,11 +413,11 @@ class Catalog:
             entries=tuple(map(Entry.from_json, fields.items(body["entries"], "entries"))),
             changed=tuple(map(Entry.from_json, fields.items(body.get("changed", []), "changed"))),
             dropped=fields.texts(body.get("dropped", []), "dropped"),
-            pages=tuple(map(Page.from_json, fields.items(body["pages"], "pages"))),
+            pages=tuple(map(PageRef.from_json, fields.items(body["pages"], "pages"))),
             garbage=tuple(map(Garbage.from_json, fields.items(body["garbage"], "garbage"))),
             collected=tuple(map(Garbage.from_json, fields.items(body.get("collected", []), "collected"))),
             lineage=_lineage(body["lineage"], number),
-            events=tuple(map(Event.from_json, fields.items(body["events"], "events"))),
+            events=tuple(map(CommitEvent.from_json, fields.items(body["events"], "events"))),
             options=fields.fields(body["options"], "options"),
             outlines=tuple(map(OutlineRef.from_json, fields.items(body.get("outlines", []), "outlines"))),
             priority=tuple(map(Entry.from_json, fields.items(body.get("priority", []), "priority"))),

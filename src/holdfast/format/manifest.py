@@ -1,6 +1,6 @@
 """A manifest: one writer's part of a checkpoint — its table shards' chunks and its share of the state.
 
-Immutable; its digest stands in the checkpoint's record, and it states the digest of every bundle's head
+Immutable; its digest stands in the checkpoint's part list, and it states the digest of every bundle's head
 (docs/spec/manifest.md).
 """
 

@@ -44,7 +44,7 @@ class Replacing(NamedTuple):
 
 
 class OutlinedPart(NamedTuple):
-    """What one writer saved of a checkpoint, and the digest of the object that says so: its record or its manifest."""
+    """What one writer saved of a checkpoint, and the digest of the object that says so: its part list or manifest."""
 
     checkpoint: str
     rank: int

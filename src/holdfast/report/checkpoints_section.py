@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from holdfast.report import charts
-from holdfast.report.page import Chart, Section, Table
+from holdfast.report.page import Chart, PageTable, Section
 from holdfast.report.thinning import thinned, told_of_thinning
 from holdfast.report.words import byte_unit, count, duration, how_many, percent, size, time_unit, when
 from holdfast.types import CheckpointInfo
@@ -36,7 +36,7 @@ def kept_section(infos: Sequence[CheckpointInfo], *, garbage: int) -> Section | 
         return None
     text = [f"{how_many(garbage, 'dropped item')} will be deleted by a later save or prune."] if garbage else []
     rows = [_row(info) for info in reversed(infos)]
-    table = Table(caption="Checkpoints, newest first", columns=_COLUMNS, rows=rows, words=_WORDS)
+    table = PageTable(caption="Checkpoints, newest first", columns=_COLUMNS, rows=rows, words=_WORDS)
     return Section(title="What is kept", text=text, tables=[table])
 
 

@@ -12,20 +12,20 @@ from holdfast.planner.job import Overheads
 from holdfast.planner.recovery import Recovery
 from holdfast.planner.schedule import Failure
 from holdfast.report import charts
-from holdfast.report.page import Card, Chart, Page, Section, Table
+from holdfast.report.page import Card, Chart, PageTable, ReportPage, Section
 from holdfast.report.words import NOTHING, count, duration, finite, number, percent, spread
 
 _HOUR_S = 3600.0
 _CAUSES = [field.name for field in fields(Overheads)]
 
 
-def emulation_page(job: EmulatedJob) -> Page:
+def emulation_page(job: EmulatedJob) -> ReportPage:
     """Every strategy beside the others."""
     sections = [_overheads(job), _measured(job, "pls", "Portion of lost samples", "PLS used", limit=job.pls_budget)]
     sections.append(_measured(job, "auc_drop", "Accuracy", "AUC lost against the training without failures"))
     sections.append(_failures(job))
     seeds = {run.seed for strategy in job.strategies for run in strategy.runs}
-    return Page(
+    return ReportPage(
         title=job.title,
         subtitle=f"An emulated job of {duration(job.total_s)} on {count(job.servers)} servers, {len(seeds)} seeds.",
         notices=_notices(job),
@@ -88,7 +88,7 @@ def _overheads(job: EmulatedJob) -> Section:
             Chart(caption="Time that is not training; means over the seeds.", spec=charts.stacked_causes(rows, names))
         ],
         tables=[
-            Table(
+            PageTable(
                 caption="Strategies: means over the seeds, with their standard errors",
                 columns=columns,
                 rows=[_row(job, each, used) for each in job.strategies],
@@ -142,7 +142,7 @@ def _failures(job: EmulatedJob) -> Section:
         return Section(title="Failures", text=["There were none."])
     rows = [[mark["name"], mark["after"], mark["servers"]] for mark in marks]
     caption = "When failures struck; every strategy meets the same ones."
-    table = Table(caption="Failures by seed", columns=("seed", "after", "servers lost"), rows=rows, words=("seed",))
+    table = PageTable(caption="Failures by seed", columns=("seed", "after", "servers lost"), rows=rows, words=("seed",))
     return Section(
         title="Failures",
         charts=[Chart(caption=caption, spec=charts.moments(marks, "hours of training", end=job.total_s / _HOUR_S))],

@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.checkpoint.inspect.grid_picture import Cohort, GridPicture
 from holdfast.report import charts
-from holdfast.report.page import Chart, Section, Table
+from holdfast.report.page import Chart, PageTable, Section
 from holdfast.report.words import count, how_many, percent, size
 
 _COLUMNS = 24  # of the picture, at most
@@ -82,7 +82,7 @@ def _fate(column: str) -> str:
     return column if column == _ALIVE else f"replaced by step {column}"
 
 
-def _table(picture: GridPicture) -> Table:
+def _table(picture: GridPicture) -> PageTable:
     steps = {cohort.checkpoint.id: _label(cohort) for cohort in picture.cohorts}
     rows = [
         [
@@ -96,4 +96,4 @@ def _table(picture: GridPicture) -> Table:
         for cohort in reversed(picture.cohorts)
     ]
     columns = ("step", "size", "alive", "rounds", "bundles", "arranged up to")
-    return Table(caption="Increments, newest first", columns=columns, rows=rows)
+    return PageTable(caption="Increments, newest first", columns=columns, rows=rows)

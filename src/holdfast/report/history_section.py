@@ -6,7 +6,7 @@ from holdfast.events import Happening, HistoryEvent
 from holdfast.report import charts
 from holdfast.report.facts import RunFacts
 from holdfast.report.losses import Losses
-from holdfast.report.page import Chart, Section, Table
+from holdfast.report.page import Chart, PageTable, Section
 from holdfast.report.words import NOTHING, count, duration, how_many, percent, when
 
 _COLUMNS = ("from step", "what", "when", "by", "trainer", "work lost, at most", "idle, at least", "abandoned")
@@ -25,7 +25,7 @@ def history_section(facts: RunFacts) -> Section:
     if facts.restores is not None:
         text.append(f"Up to the newest checkpoint the model was restored {how_many(facts.restores, 'time')}.")
     rows = [_row(event, lost) for event, lost in zip(facts.history, facts.losses, strict=True)]
-    table = Table(caption="Events, oldest first", columns=_COLUMNS, rows=rows, words=("what", "by"))
+    table = PageTable(caption="Events, oldest first", columns=_COLUMNS, rows=rows, words=("what", "by"))
     return Section(title="Failures and recoveries", text=text, tables=[table])
 
 

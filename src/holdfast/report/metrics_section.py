@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.report import charts
-from holdfast.report.page import Chart, Section, Table
+from holdfast.report.page import Chart, PageTable, Section
 from holdfast.report.thinning import thinned, told_of_thinning
 from holdfast.report.words import NOTHING, count, in_units, number, plain_unit
 from holdfast.types import CheckpointInfo
@@ -23,7 +23,7 @@ def metrics_section(infos: Sequence[CheckpointInfo]) -> Section | None:
     names = sorted({name for info in told for name in info.metrics})
     drawn = [_chart(name, points) for name in names if (points := _points(name, told))]
     rows = [_row(info, names) for info in reversed(told)]
-    table = Table(
+    table = PageTable(
         caption="Metrics, newest first", columns=("step", "checkpoint", *names), rows=rows, words=("checkpoint",)
     )
     return Section(title="Metrics", text=told_of_thinning(len(told)), charts=drawn, tables=[table])

@@ -40,7 +40,7 @@ class Chart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class PageTable:
     """Rows of text, each named by its first cell. Columns hold numbers, but for those named in ``words``."""
 
     caption: str
@@ -66,11 +66,11 @@ class Section:
     title: str
     text: Sequence[str] = ()
     charts: Sequence[Chart] = ()
-    tables: Sequence[Table] = ()
+    tables: Sequence[PageTable] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class ReportPage:
     """A report."""
 
     title: str
@@ -80,7 +80,7 @@ class Page:
     sections: Sequence[Section]
 
 
-def render(page: Page) -> str:
+def render(page: ReportPage) -> str:
     """The page's HTML."""
     environment = Environment(
         loader=PackageLoader("holdfast.report", "."),

@@ -11,12 +11,12 @@ from holdfast.report.facts import RunFacts
 from holdfast.report.grid_section import grid_section
 from holdfast.report.history_section import history_section, overhead_section
 from holdfast.report.metrics_section import metrics_section
-from holdfast.report.page import Card, Chart, Page, Section
+from holdfast.report.page import Card, Chart, ReportPage, Section
 from holdfast.report.stored_section import stored_section
 from holdfast.report.words import count, duration, how_many, number, percent, size, times, when
 
 
-def run_page(facts: RunFacts) -> Page:
+def run_page(facts: RunFacts) -> ReportPage:
     """Everything there is to tell."""
     infos = facts.checkpoints
     sections = [metrics_section(infos), over_time_section(infos), kept_section(infos, garbage=facts.garbage)]
@@ -25,7 +25,7 @@ def run_page(facts: RunFacts) -> Page:
     notices = list(facts.problems)
     if not infos:
         notices.append("This run holds no checkpoint yet.")
-    return Page(
+    return ReportPage(
         title=f"Run {facts.url}",
         subtitle=f"Run {facts.run}, as it was on {when(facts.made_s)} UTC.",
         notices=notices,

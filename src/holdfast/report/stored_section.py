@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.checkpoint.inspect.stored_precision import StoredRows
 from holdfast.report import charts
-from holdfast.report.page import Chart, Section, Table
+from holdfast.report.page import Chart, PageTable, Section
 from holdfast.report.thinning import thinned
 from holdfast.report.words import count, in_units, number, plain_unit, size
 
@@ -28,7 +28,9 @@ def stored_section(stored: Sequence[StoredRows]) -> Section | None:
         title="Precision of what is stored",
         text=["Every row is stored exactly." if not lossy else _explained()],
         charts=[_chart(drawn)] if (drawn := [each for each in lossy if math.isfinite(each.loss)]) else [],
-        tables=[Table(caption="Stored rows by table and precision", columns=_COLUMNS, rows=rows, words=_COLUMNS[:2])],
+        tables=[
+            PageTable(caption="Stored rows by table and precision", columns=_COLUMNS, rows=rows, words=_COLUMNS[:2])
+        ],
     )
 
 

@@ -26,7 +26,7 @@ _O_DIRECT: int = getattr(os, "O_DIRECT", 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Listed:
     """One name in a directory."""
 
     name: str
@@ -100,7 +100,7 @@ class FileSystem(Protocol):
         """Size and time of a file."""
         ...
 
-    def scan(self, path: str) -> Iterable[Entry]:
+    def scan(self, path: str) -> Iterable[Listed]:
         """What a directory holds, in no order."""
         ...
 
@@ -170,9 +170,9 @@ class PosixFiles:
         status = os.stat(path)
         return FileInfo(size_bytes=status.st_size, modified_s=status.st_mtime)
 
-    def scan(self, path: str) -> Iterable[Entry]:
+    def scan(self, path: str) -> Iterable[Listed]:
         with os.scandir(path) as entries:
-            return [Entry(name=entry.name, is_directory=entry.is_dir()) for entry in entries]
+            return [Listed(name=entry.name, is_directory=entry.is_dir()) for entry in entries]
 
 
 POSIX = PosixFiles()

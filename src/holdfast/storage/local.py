@@ -12,7 +12,7 @@ from holdfast.errors import ConfigurationError, ObjectExists, StorageUnavailable
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage.base import Buffer, ObjectInfo
 from holdfast.storage.buffers import as_views, check_complete, check_range
-from holdfast.storage.files import POSIX, Entry, FileSystem
+from holdfast.storage.files import POSIX, FileSystem, Listed
 from holdfast.storage.local_errors import explained, read_error
 from holdfast.storage.names import check_name, check_prefix, is_name
 
@@ -263,7 +263,7 @@ class LocalStore:
 
     def _names(self, directory: str) -> Iterator[str]:
         path = os.path.join(self._root, directory)
-        entries: Iterable[Entry] = ()
+        entries: Iterable[Listed] = ()
         with explained(path), suppress(FileNotFoundError, NotADirectoryError):
             entries = self._files.scan(path)
         for entry in entries:

@@ -11,7 +11,7 @@ from random import Random
 from threading import RLock
 from typing import TypeAlias
 
-from holdfast.storage.files import Entry, FileInfo
+from holdfast.storage.files import FileInfo, Listed
 from holdfast.testing.power import PowerCut
 
 
@@ -208,10 +208,10 @@ class SimulatedDisk:
             file = self._file(path)
             return FileInfo(size_bytes=len(file.content), modified_s=file.modified_s)
 
-    def scan(self, path: str) -> Iterable[Entry]:
+    def scan(self, path: str) -> Iterable[Listed]:
         with self._operation("scan", path):
             names = self._directory(path).names
-            return [Entry(name=name, is_directory=isinstance(node, _Directory)) for name, node in names.items()]
+            return [Listed(name=name, is_directory=isinstance(node, _Directory)) for name, node in names.items()]
 
     @contextmanager
     def _operation(self, kind: str, subject: str) -> Iterator[bool]:

@@ -14,7 +14,7 @@ from holdfast.checkpoint.commit.changes import take_over
 from holdfast.checkpoint.commit.collect import referenced_folders
 from holdfast.checkpoint.write.committer import Committer
 from holdfast.errors import SaveFailed
-from holdfast.format.catalog import Record, Ref, checkpoint_id, record_name
+from holdfast.format.catalog import PartList, Ref, checkpoint_id, part_list_name
 from holdfast.policy import Strategy
 from holdfast.storage import LocalStore, MemoryStore, Store
 from tests.session.mortal import MortalAgent, Trainer, mortal_agents
@@ -87,7 +87,7 @@ def store(tmp_path: Path) -> LocalStore:
     written(store, f"{BUSY}/intent", f"{BUSY}/00000-000001.safetensors", f"{BUSY}/00001-000001.safetensors")
     written(store, f"{BEGUN}/intent", f"{BEGUN}/00000-000001.safetensors", f"{BEGUN}/part-00000")
     part = Ref(name=f"data/{BEGUN}/part-00000", size_bytes=7, digest="d" * 64)
-    store.put(record_name(BEGUN), Record(checkpoint=BEGUN, parts=(part,)).encode())
+    store.put(part_list_name(BEGUN), PartList(checkpoint=BEGUN, parts=(part,)).encode())
     written(store, f"{ROUND}/rows-00000-000000.safetensors", f"{ROUND}/part-{OLDER}-00000")
     written(store, f"{ROUND}/rows-00001-000000.safetensors", f"{ROUND}/outline-00001")
     for name in (f"{DEAD}/00000-000002.safetensors", f"{DEAD}/00001-000002.safetensors", f"{BUSY}/00000-000002"):
@@ -107,7 +107,7 @@ def test_a_rank_deletes_its_own_leftovers_alone_and_only_of_saves_that_nobody_ca
     gone |= {f"{ROUND}/rows-00000-000000.safetensors", f"{ROUND}/part-{OLDER}-00000"}
     assert before - names(store) == gone
     assert names(store) - before == {f"{DEAD}/checkpoint"}  # that it is called off: others of this term are told
-    assert not Record.decode(store.get(record_name(DEAD)), name="record").parts
+    assert not PartList.decode(store.get(part_list_name(DEAD)), name="record").parts
 
 
 def test_a_job_of_one_rank_deletes_all_that_it_left(store: LocalStore) -> None:

@@ -21,7 +21,7 @@ from holdfast.format.catalog import (
     Ref,
     catalog_name,
     checkpoint_id,
-    record_name,
+    part_list_name,
 )
 from holdfast.policy import KeepAll, KeepLast, Retention
 from holdfast.storage import MemoryStore, Store
@@ -51,7 +51,7 @@ def entry(step: int, term: int = 1) -> Entry:
         rows_written=1,
         full_bytes=1,
     )
-    return Entry(info=info, record=Ref(name=record_name(identifier), size_bytes=1, digest="0" * 64))
+    return Entry(info=info, part_list=Ref(name=part_list_name(identifier), size_bytes=1, digest="0" * 64))
 
 
 def saving(step: int, term: int = 1) -> Change:

@@ -21,7 +21,7 @@ def entry(name: str, auc: float = 0.0) -> Entry:
         id=name, step=1, term=1, kind=Kind.FULL, parent=None, base=None, created_s=0.0, size_bytes=1, rows_written=1,
         full_bytes=1, metrics={"auc": auc},
     )  # fmt: skip
-    return Entry(info=info, record=REF)
+    return Entry(info=info, part_list=REF)
 
 
 def some_change(chance: random.Random, number: int, now: Inventory) -> Delta:

@@ -14,7 +14,7 @@ from holdfast.checkpoint.grid.bundles import Moved, Placed, bundle_names, chunks
 from holdfast.checkpoint.grid.index import ChunkKey
 from holdfast.checkpoint.grid.round import Round
 from holdfast.checkpoint.grid.split import Records
-from holdfast.checkpoint.read.fetcher import VerifiedReader
+from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.format.layout import chunk_bytes, chunk_columns
 from holdfast.format.manifest import (
     ALIVE,
@@ -184,9 +184,9 @@ def test_a_bundle_of_moved_records_is_verified_block_by_block_and_read_by_safete
     store = MemoryStore()
     moved = [moved_records([3, 5, 99], 0), moved_records([7], 1), moved_records(list(range(30_000)), 2)]
     placed, _ = put_bundle(store, "data/x/rows", moved)
-    reader = VerifiedReader(store)
+    fetcher = Fetcher(store)
     for each, found in zip(moved, placed, strict=True):
-        assert reader.chunk(found.bundle, found.chunk.place) == each.records.data.data
+        assert fetcher.chunk(found.bundle, found.chunk.place) == each.records.data.data
         assert (found.chunk.rows, found.chunk.first, found.chunk.last) == (each.records.rows, *_edges(each.records))
     tensors = safetensors.numpy.load(bytes(store.get("data/x/rows")))
     for number, each in enumerate(moved):
@@ -205,9 +205,9 @@ def test_more_replaced_chunks_than_one_header_takes_go_into_several_bundles() ->
     work.finish()
     bundles = {placed.bundle.name for became in work.moved.values() for placed in became}
     assert len(bundles) == 2 and {info.name for info in store.list("data/")} == bundles
-    reader = VerifiedReader(store)
+    fetcher = Fetcher(store)
     for number in (0, 9_999, 10_000):
         (placed,) = work.moved["s", number]
         assert (
-            reader.chunk(placed.bundle, placed.chunk.place) == moved_records([number % 100], number).records.data.data
+            fetcher.chunk(placed.bundle, placed.chunk.place) == moved_records([number % 100], number).records.data.data
         )

@@ -15,10 +15,10 @@ import torch
 import holdfast as hf
 from holdfast.checkpoint.commit.chain import Chain
 from holdfast.checkpoint.commit.changes import Clocks, outline
-from holdfast.checkpoint.read.fetcher import VerifiedReader
+from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.checkpoint.read.outlines import plan_checkpoint
 from holdfast.errors import DamagedData
-from holdfast.format.catalog import CATALOG_PREFIX, Catalog, OutlineRef, Record, Ref
+from holdfast.format.catalog import CATALOG_PREFIX, Catalog, OutlineRef, PartList, Ref
 from holdfast.format.document import digest, seal, unseal
 from holdfast.format.manifest import BundleRef, Manifest, Place, RowsChunk, Segment, TablePart
 from holdfast.format.outline import Outline
@@ -77,7 +77,7 @@ def put_instead(store: Store, data: bytes) -> None:
 
 
 def outlined(store: Store) -> Outline:
-    return VerifiedReader(store).outline(stored(store).ref)
+    return Fetcher(store).outline(stored(store).ref)
 
 
 def follower_of(store: Store) -> hf.Follower:
@@ -115,7 +115,7 @@ def test_a_plan_from_an_outline_is_the_one_that_the_manifests_give(grid: tuple[M
 def test_what_is_outlined_is_not_read_one_by_one(what: str, grid: tuple[MemoryStore, Truth]) -> None:
     store, _ = grid
     entries = Run(store).head().entries
-    current = {entry.record.digest for entry in entries}
+    current = {entry.part_list.digest for entry in entries}
     stale = len(entries) - sum(part.digest in current for part in outlined(store).parts)
     assert stale <= 3  # less than what would bring a new one
     assert records_read(store, READS[what]) <= 2 * (stale + 1)  # a follower reads the newest one for its state, too
@@ -136,7 +136,7 @@ def test_a_baseline_is_outlined_unless_it_is_more_than_all_the_rest(rows: int, i
             guard.save(wait=True)
         guard.drain(arranged=True)
     baseline = Run(store).head().entries[0]
-    assert (baseline.record.digest in {part.digest for part in outlined(store).parts}) == is_copied
+    assert (baseline.part_list.digest in {part.digest for part in outlined(store).parts}) == is_copied
     found = torch.nn.Embedding(rows, 16)
     Run(store).restore(model=found)
     assert torch.equal(found.weight, model.weight)
@@ -150,19 +150,19 @@ def test_a_follower_reads_of_later_checkpoints_only_what_is_new(grid: tuple[Memo
         trainer.save({"wide": [3]})
     before = len(watched.history)
     follower.update()
-    assert count_records(watched.history[before:]) == 2  # its record and its manifest
+    assert count_records(watched.history[before:]) == 2  # its part list and its manifest
 
 
 def test_no_bundle_is_opened_for_its_checksums_that_are_outlined(grid: tuple[MemoryStore, Truth]) -> None:
     store, _ = grid
-    reader = VerifiedReader(store)
-    plans = plan_checkpoint(reader, Run(store).head(), Run(store).checkpoints()[-1].id)
+    fetcher = Fetcher(store)
+    plans = plan_checkpoint(fetcher, Run(store).head(), Run(store).checkpoints()[-1].id)
     known = outlined(store).directories
     for read in (read for plan in plans.values() for generation in plan.generations for read in generation):
         if read.bundle.name in known:
-            directory = reader.known_directory(read.bundle)
+            directory = fetcher.known_directory(read.bundle)
             assert directory is not None
-            assert (directory == VerifiedReader(store).directory(read.bundle)).all()
+            assert (directory == Fetcher(store).directory(read.bundle)).all()
 
 
 def test_a_missing_outline_costs_time_only(grid: tuple[MemoryStore, Truth]) -> None:
@@ -246,36 +246,36 @@ def test_a_malformed_outline_is_refused_and_costs_time_only(case: str, grid: tup
 
 
 def test_many_writers_parts_are_known_by_their_own_digests(grid: tuple[MemoryStore, Truth]) -> None:
-    """Each rearranges its own part, and so makes a new record; the others' parts stay outlined."""
+    """Each rearranges its own part, and so makes a new part list; the others' parts stay outlined."""
     store, _ = grid
-    head, reader = Run(store).head(), VerifiedReader(store)
+    head, fetcher = Run(store).head(), Fetcher(store)
     entry = head.entries[-2]
-    (manifest,) = reader.parts(entry)
+    (manifest,) = fetcher.parts(entry)
     data = manifest.encode()
     store.put("data/x/part", data)
     ref = Ref(name="data/x/part", size_bytes=len(data), digest=digest(data))
-    record = Record(checkpoint=entry.info.id, parts=(ref,)).encode()
-    store.put("data/x/record", record)
-    moved = replace(entry, record=Ref(name="data/x/record", size_bytes=len(record), digest=digest(record)))
-    put_instead(store, encode_outline(Outline.of([manifest], [ref.digest], _directories(reader, manifest))))
+    part_list = PartList(checkpoint=entry.info.id, parts=(ref,)).encode()
+    store.put("data/x/record", part_list)
+    moved = replace(entry, part_list=Ref(name="data/x/record", size_bytes=len(part_list), digest=digest(part_list)))
+    put_instead(store, encode_outline(Outline.of([manifest], [ref.digest], _directories(fetcher, manifest))))
     store.delete([ref.name])
     outlined = Run(store).head()
     by_id = {**head.by_id, entry.info.id: moved}
     after = replace(outlined, inventory=replace(outlined.inventory, by_id=by_id))
-    plans = plan_checkpoint(VerifiedReader(store), after, entry.info.id)
-    assert plan_facts(plans) == plan_facts(plan_checkpoint(reader, head, entry.info.id))
+    plans = plan_checkpoint(Fetcher(store), after, entry.info.id)
+    assert plan_facts(plans) == plan_facts(plan_checkpoint(fetcher, head, entry.info.id))
 
 
-def _directories(reader: VerifiedReader, manifest: Manifest) -> dict[str, Any]:
-    return {bundle.name: reader.directory(bundle) for bundle in manifest.bundles}
+def _directories(fetcher: Fetcher, manifest: Manifest) -> dict[str, Any]:
+    return {bundle.name: fetcher.directory(bundle) for bundle in manifest.bundles}
 
 
 def test_chunks_come_back_as_they_were(grid: tuple[MemoryStore, Truth]) -> None:
     store, _ = grid
-    reader = VerifiedReader(store)
+    fetcher = Fetcher(store)
     parts = [part for each in manifests(store).values() for part in each]
     digests = [str(number) for number in range(len(parts))]
-    directories = {name: d for part in parts for name, d in _directories(reader, part).items()}
+    directories = {name: d for part in parts for name, d in _directories(fetcher, part).items()}
     found = decode_outline(encode_outline(Outline.of(parts, digests, directories)), name="x")
     numbers = iter(range(10**6))
     for part in parts:

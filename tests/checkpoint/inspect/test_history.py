@@ -23,7 +23,7 @@ def save(chain: Chain, step: int, term: int, created_s: float, parent: str | Non
         id=f"{term}-{step}", step=step, term=term, kind=Kind.FULL, parent=parent, base=None, created_s=created_s,
         size_bytes=1, rows_written=1, full_bytes=1,
     )  # fmt: skip
-    entry = Entry(info=info, record=Ref(name="r", size_bytes=1, digest="d"))
+    entry = Entry(info=info, part_list=Ref(name="r", size_bytes=1, digest="d"))
     chain.commit(add_checkpoint(entry, term=term, retention=KeepAll(), clocks=NOW))
     return info.id
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import holdfast as hf
 from holdfast.checkpoint.read.chunk_reads import Read
 from holdfast.checkpoint.read.crew import Crew
-from holdfast.checkpoint.read.fetcher import VerifiedReader, lineage
+from holdfast.checkpoint.read.fetcher import Fetcher, lineage
 from holdfast.checkpoint.read.outlines import plan_checkpoint
 from holdfast.checkpoint.read.plan_builder import plan_tables
 from holdfast.checkpoint.read.table_plan import TablePlan
@@ -62,8 +62,8 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def plan_of(store: LocalStore) -> TablePlan:
-    head, reader = hf.open_run(store).head(), VerifiedReader(store)
-    history = [reader.parts(entry) for entry in lineage(head, head.entries[-1].info.id)]
+    head, fetcher = hf.open_run(store).head(), Fetcher(store)
+    history = [fetcher.parts(entry) for entry in lineage(head, head.entries[-1].info.id)]
     (plan,) = plan_tables(history).values()
     return plan
 
@@ -82,7 +82,7 @@ def test_both_ways_restore_the_same(run: tuple[Path, dict[str, Tensor]], workers
     for store in (LocalStore(folder), LocalStore(folder, PosixFiles())):  # files of its own are not read directly
         targets, seen = empty(expected), []
         restore_rows(
-            VerifiedReader(store),
+            Fetcher(store),
             [(plan_of(store), targets)],
             seen=lambda _, ids, seen=seen: seen.append(ids),
             workers=workers,
@@ -111,7 +111,7 @@ def test_a_damaged_block_is_left_undone_and_then_told(run: tuple[Path, dict[str,
     targets = empty(expected)
     assert not all(_apply(LocalStore(folder), targets))
     with pytest.raises(DamagedData, match="does not match its checksum"):
-        restore_rows(VerifiedReader(store), [(plan_of(store), targets)])
+        restore_rows(Fetcher(store), [(plan_of(store), targets)])
 
 
 class MendingStore(LocalStore):
@@ -136,7 +136,7 @@ def test_a_bad_read_without_the_gil_is_told_even_if_the_next_one_is_good(
     _, read = reads(plan)[0]
     store.spoil(folder / read.bundle.name, read.chunk.place.offset)
     targets = empty(expected)
-    restore_rows(VerifiedReader(store), [(plan, targets)])
+    restore_rows(Fetcher(store), [(plan, targets)])
     assert all(torch.equal(targets[name], values) for name, values in expected.items())
     assert "read again, it is intact" in caplog.text
 
@@ -148,10 +148,10 @@ def test_a_file_cut_short_or_gone_is_told(run: tuple[Path, dict[str, Tensor]]) -
     path = folder / reads(plan)[0][1].bundle.name
     path.write_bytes(path.read_bytes()[:-8])
     with pytest.raises(DamagedData, match="cut short"):
-        restore_rows(VerifiedReader(store), [(plan, empty(expected))])
+        restore_rows(Fetcher(store), [(plan, empty(expected))])
     path.unlink()
     with pytest.raises(DamagedData, match="is missing"):
-        restore_rows(VerifiedReader(store), [(plan, empty(expected))])
+        restore_rows(Fetcher(store), [(plan, empty(expected))])
 
 
 class CountedStore(LocalStore):
@@ -182,8 +182,8 @@ def test_of_many_small_tables_no_chunk_is_read_in_the_plain_way(tmp_path: Path) 
             guard.save(wait=True)
         guard.drain(arranged=True)
     store = CountedStore(tmp_path / "run")
-    head, reader = hf.open_run(store).head(), VerifiedReader(store)
-    plans = plan_checkpoint(reader, head, head.entries[-1].info.id)
+    head, fetcher = hf.open_run(store).head(), Fetcher(store)
+    plans = plan_checkpoint(fetcher, head, head.entries[-1].info.id)
     assert sum(read.contested for plan in plans.values() for _, read in reads(plan)) > len(sizes)
     targets = {
         f"{number}": {"weight": torch.zeros(rows, 16), "sum": torch.zeros(rows, 16)}
@@ -191,7 +191,7 @@ def test_of_many_small_tables_no_chunk_is_read_in_the_plain_way(tmp_path: Path) 
     }
     above = [(plan.without_baseline(), targets[name]) for name, plan in plans.items()]
     asked = store.ranges
-    restore_rows(reader, above)
+    restore_rows(fetcher, above)
     assert store.ranges == asked
     for found, table in zip(targets.values(), model, strict=True):
         moved = found["sum"].any(dim=1)  # the others are as the baseline has them
@@ -201,7 +201,7 @@ def test_of_many_small_tables_no_chunk_is_read_in_the_plain_way(tmp_path: Path) 
 
 def _ids(store: LocalStore, read: Read) -> Tensor:
     width = 4 if read.chunk.ids == "U32" else 8
-    data = VerifiedReader(store).chunk(read.bundle, read.chunk.place, 0, width * read.rows)
+    data = Fetcher(store).chunk(read.bundle, read.chunk.place, 0, width * read.rows)
     return torch.from_numpy(np.frombuffer(data, dtype=f"<u{width}").astype(np.int64) + read.chunk.first)
 
 
@@ -213,7 +213,7 @@ def _apply(store: LocalStore, targets: dict[str, Tensor]) -> list[bool]:
     }
     above = plan.without_baseline().reads
     batch = Batch(spec=plan.spec, reads=above, groups=np.zeros_like(above.at), writers=writers)
-    pieces = NativeWork(Files(VerifiedReader(store)), [batch])
+    pieces = NativeWork(Files(Fetcher(store)), [batch])
     with Crew(2) as crew:
         pieces.apply(crew, 0)
     done: list[bool] = pieces.done(0).tolist()

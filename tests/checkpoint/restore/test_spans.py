@@ -8,7 +8,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.checkpoint.read.chunk_reads import Read
-from holdfast.checkpoint.read.fetcher import VerifiedReader
+from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.checkpoint.read.outlines import plan_checkpoint
 from holdfast.checkpoint.restore.rows import restore_rows
 from holdfast.checkpoint.restore.spans import spans_of
@@ -33,7 +33,7 @@ def saved(request: pytest.FixtureRequest) -> Saved:
 
 def reads_of(store: MemoryStore) -> list[Read]:
     head = Run(store).head()
-    plans = plan_checkpoint(VerifiedReader(store), head, head.entries[-1].info.id)
+    plans = plan_checkpoint(Fetcher(store), head, head.entries[-1].info.id)
     return [read for plan in plans.values() for generation in plan.generations[1:] for read in generation]
 
 
@@ -43,15 +43,15 @@ def test_a_restore_asks_once_for_the_chunks_of_a_bundle(saved: Saved) -> None:
     bundles = {read.bundle.name for read in reads}
     assert len(reads) > 2 * len(bundles)
     watched = FaultyStore(store)
-    head, reader, model = Run(watched).head(), VerifiedReader(watched), Model()
+    head, fetcher, model = Run(watched).head(), Fetcher(watched), Model()
     model.step({name: range(rows) for name, rows in ROWS.items()}, seed=1)  # makes the slots
     live = {name: {"weight": parameter.data} for name, parameter in model.parameters.items()}
-    plans = plan_checkpoint(reader, head, head.entries[-1].info.id)
+    plans = plan_checkpoint(fetcher, head, head.entries[-1].info.id)
     before = len(watched.history)
-    restore_rows(reader, [(plan, live[name]) for name, plan in plans.items()])
+    restore_rows(fetcher, [(plan, live[name]) for name, plan in plans.items()])
     asked = [each for each in watched.history[before:] if each.kind == "get_range" and each.name in bundles]
     heads = sum(
-        reader.known_directory(read.bundle) is not None for read in {read.bundle.name: read for read in reads}.values()
+        fetcher.known_directory(read.bundle) is not None for read in {read.bundle.name: read for read in reads}.values()
     )
     assert len(asked) <= heads + 2 * len(bundles)  # a head, the ids of a contest, the rows
     newest = truth.states[head.entries[-1].info.id]

@@ -14,7 +14,7 @@ import torch
 import holdfast as hf
 from holdfast.checkpoint.commit.chain import Chain, Head
 from holdfast.checkpoint.commit.changes import take_over
-from holdfast.checkpoint.read.fetcher import VerifiedReader
+from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.checkpoint.wire.buffer import PAGE
 from holdfast.checkpoint.write.committer import Committer
 from holdfast.errors import SaveFailed, TakenOver
@@ -101,7 +101,7 @@ def test_when_all_parts_are_there_one_commit_is_everybodys_success(store: Memory
             results = list(pool.map(lambda writer: writer.save(), writers))
         assert head_of(store).catalog.number == step + 1
         assert {entry.info.id for entry, _ in results} == {intent.checkpoint}
-        parts = VerifiedReader(store).parts(head_of(store).by_id[intent.checkpoint])
+        parts = Fetcher(store).parts(head_of(store).by_id[intent.checkpoint])
         assert [part.rank for part in parts] == list(range(WORLD))
         assert [(part.tables[0].start, part.tables[0].stop) for part in parts] == [(0, 2), (2, 5), (5, 8), (8, 11)]
     assert hf.open_run(store).verify() == []

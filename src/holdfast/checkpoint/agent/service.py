@@ -22,7 +22,7 @@ from holdfast.checkpoint.commit.chain import Chain
 from holdfast.checkpoint.commit.changes import annotate, raise_term
 from holdfast.checkpoint.commit.lease import HeldLease
 from holdfast.checkpoint.grid.rearrange import Rearranger
-from holdfast.checkpoint.read.fetcher import VerifiedReader
+from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.checkpoint.wire.buffer import FrameBuffer
 from holdfast.checkpoint.wire.messages import (
     Annotate,
@@ -316,9 +316,9 @@ class Agent:
     def _state_of(self, entry: Entry) -> list[PieceDigest]:
         """What another agent stored of the state that all ranks share; nothing where that cannot be read."""
         try:
-            reader = VerifiedReader(self._store)
-            own = [part for part in reader.parts(entry) if part.rank == self._config.rank == 0]
-            return _read_digests(reader, own[0]) if own else []
+            fetcher = Fetcher(self._store)
+            own = [part for part in fetcher.parts(entry) if part.rank == self._config.rank == 0]
+            return _read_digests(fetcher, own[0]) if own else []
         except HoldfastError:
             return []  # the trainer counts it as changed, and saves it once more
 
@@ -357,10 +357,10 @@ def _failure(checkpoint: str, error: Exception, *, unknown: bool = False) -> Fai
     return Failed(checkpoint=checkpoint, error=type(error).__name__, message=str(error) or repr(error), unknown=unknown)
 
 
-def _read_digests(reader: VerifiedReader, manifest: Manifest) -> list[PieceDigest]:
+def _read_digests(fetcher: Fetcher, manifest: Manifest) -> list[PieceDigest]:
     """Those of the state that one writer stored."""
     digests: list[PieceDigest] = []
     for chunk in manifest.state:
-        data = reader.chunk(manifest.bundles[chunk.place.bundle], chunk.place)
+        data = fetcher.chunk(manifest.bundles[chunk.place.bundle], chunk.place)
         digests += digest_pieces(memoryview(data), chunk.pieces)
     return digests

@@ -18,8 +18,8 @@ from holdfast.format.catalog import (
     CATALOG_PREFIX,
     DATA_PREFIX,
     Catalog,
+    CommitEvent,
     Entry,
-    Event,
     Garbage,
     OutlineRef,
     Ref,
@@ -270,15 +270,15 @@ class Chain:
         raise RunError(f"{ours.ref.name}: written, but the run had moved on without it; the commit does not count")
 
 
-def _told(head: Head | None) -> tuple[Event, ...]:
+def _told(head: Head | None) -> tuple[CommitEvent, ...]:
     """The events that a run's next catalog goes on to tell of."""
     return head.catalog.events if head else ()
 
 
-def _events(head: Head | None, catalog: Catalog, delta: Delta, inventory: Inventory) -> tuple[Event, ...]:
+def _events(head: Head | None, catalog: Catalog, delta: Delta, inventory: Inventory) -> tuple[CommitEvent, ...]:
     """Those, and that of this catalog."""
     standing = inventory.by_id.get(catalog.head or "")
-    event = Event(
+    event = CommitEvent(
         reason=catalog.reason,
         at_s=catalog.created_s,
         term=catalog.term,

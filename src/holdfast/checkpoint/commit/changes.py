@@ -140,7 +140,7 @@ def forget_garbage(gone: frozenset[Garbage], *, term: int) -> Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rearranged:
-    """A checkpoint's record before and after a round, and the objects that nothing refers to any more."""
+    """A checkpoint's part list before and after a round, and the objects that nothing refers to any more."""
 
     before: Ref
     after: Ref
@@ -159,9 +159,9 @@ def rearrange(rearranged: Mapping[str, Rearranged], *, term: int, clocks: Clocks
         head = own(head, term)
         entries = dict(head.by_id)
         for checkpoint, update in rearranged.items():
-            if checkpoint not in entries or entries[checkpoint].record != update.before:
+            if checkpoint not in entries or entries[checkpoint].part_list != update.before:
                 raise RecordMoved(checkpoint)
-            entries[checkpoint] = replace(entries[checkpoint], record=update.after, rounds=update.rounds)
+            entries[checkpoint] = replace(entries[checkpoint], part_list=update.after, rounds=update.rounds)
         dropped_s = clocks.store_s()
         garbage = (
             Garbage(folder=checkpoint, dropped_s=dropped_s, names=update.freed)

@@ -14,7 +14,7 @@ from itertools import takewhile
 from holdfast.checkpoint.commit.inventory import Inventory
 from holdfast.checkpoint.commit.second_look import SecondLook
 from holdfast.errors import DamagedData
-from holdfast.format.catalog import Page, Ref, history_name
+from holdfast.format.catalog import PageRef, Ref, history_name
 from holdfast.format.document import digest, parse
 from holdfast.format.history import Delta, decode_page, encode_page
 from holdfast.runtime import SYSTEM, Runtime
@@ -29,7 +29,7 @@ _MERGE_RATIO = 2  # a new page takes in those before it that are at most so many
 class HistoryPage:
     """A page with what it says, and what the run lists after it."""
 
-    page: Page
+    page: PageRef
     delta: Delta
     inventory: Inventory
 
@@ -50,7 +50,7 @@ class Pages:
         self._runtime = runtime
         self._look = SecondLook(store, runtime)
 
-    def read(self, named: Sequence[Page], known: Sequence[HistoryPage]) -> tuple[HistoryPage, ...]:
+    def read(self, named: Sequence[PageRef], known: Sequence[HistoryPage]) -> tuple[HistoryPage, ...]:
         """The pages that a catalog names; ``known`` are those of another catalog, the same up to where they part."""
         shared = takewhile(lambda pair: pair[0] == pair[1].page, zip(named, known, strict=False))
         pages = [each for _, each in shared]
@@ -70,7 +70,7 @@ class Pages:
             pages += (HistoryPage(page=self._put(inline, number), delta=inline, inventory=inventory),)
         return Paginated(pages=pages, inline=Delta())
 
-    def _get(self, page: Page) -> Delta:
+    def _get(self, page: PageRef) -> Delta:
         name = page.ref.name
         data = self._store.get(name)
         if digest(data) != page.ref.digest:
@@ -80,12 +80,12 @@ class Pages:
             raise DamagedData(name, f"says {delta.items} things, but its catalog {page.items}")
         return delta
 
-    def _put(self, delta: Delta, number: int) -> Page:
+    def _put(self, delta: Delta, number: int) -> PageRef:
         """A page for catalog ``number``; its name tells collection when nobody can come to refer to it."""
         data = encode_page(delta)
         name = history_name(number, self._runtime.token())
         put_small(self._store, name, data)
-        return Page(ref=Ref(name=name, size_bytes=len(data), digest=digest(data)), items=delta.items)
+        return PageRef(ref=Ref(name=name, size_bytes=len(data), digest=digest(data)), items=delta.items)
 
 
 def listed(pages: Sequence[HistoryPage], delta: Delta, *, name: str) -> Inventory:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.checkpoint.read.fetcher import VerifiedReader
+from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.checkpoint.restore.columns import as_tensor
 from holdfast.checkpoint.restore.rows import read_state
 from holdfast.checkpoint.restore.saved_state import checked_state, shared_state
@@ -34,17 +34,17 @@ class DenseState:
         return cls(tree={**training, "optimizers": [], "extra": {}}, read_bytes=read_bytes)
 
 
-def read_dense(reader: VerifiedReader, manifest: Manifest) -> DenseState:
+def read_dense(fetcher: Fetcher, manifest: Manifest) -> DenseState:
     """What a writer saved of the model, without its optimizers, its reader and its random numbers."""
-    found = _read(reader, manifest, {_SKELETON})
+    found = _read(fetcher, manifest, {_SKELETON})
     empty = [torch.empty(spec.shape, dtype=torch_dtype(spec.dtype)) for spec in manifest.tensors[1:]]
     training = _training(decode_tree(bytes(found[_SKELETON]), empty), manifest)
     if training["modules"]:  # may hold anything, at any depth
-        whole = _training(read_state(reader, manifest), manifest)
+        whole = _training(read_state(fetcher, manifest), manifest)
         return DenseState.of(whole, sum(spec.length for spec in manifest.tensors))
     number_of = {id(tensor): number for number, tensor in enumerate(empty, start=1)}
     wanted = {name: number_of[id(tensor)] for name, tensor in training["model"].items()}
-    found |= _read(reader, manifest, set(wanted.values()))
+    found |= _read(fetcher, manifest, set(wanted.values()))
     model = {name: _tensor(manifest, found, number) for name, number in wanted.items()}
     return DenseState.of({**training, "model": model}, sum(map(len, found.values())))
 
@@ -58,14 +58,14 @@ def _tensor(manifest: Manifest, found: Mapping[int, bytearray], number: int) -> 
     return as_tensor(memoryview(found[number]), spec.dtype, spec.shape)
 
 
-def _read(reader: VerifiedReader, manifest: Manifest, wanted: Collection[int]) -> dict[int, bytearray]:
+def _read(fetcher: Fetcher, manifest: Manifest, wanted: Collection[int]) -> dict[int, bytearray]:
     """The bytes of these state tensors, and as little as possible of the others."""
     tensors = {number: bytearray(manifest.tensors[number].length) for number in wanted}
     for chunk in manifest.state:
         for start, pieces in _runs(chunk, wanted):
             stop = start + sum(padded(piece.length) for piece in pieces)
             stop = min(stop, chunk.place.length)
-            data = reader.chunk(manifest.bundles[chunk.place.bundle], chunk.place, start, stop)
+            data = fetcher.chunk(manifest.bundles[chunk.place.bundle], chunk.place, start, stop)
             offset = 0
             for piece in pieces:
                 tensors[piece.tensor][piece.start : piece.start + piece.length] = data[offset : offset + piece.length]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.checkpoint.read.fetcher import VerifiedReader
+from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.checkpoint.read.key_frame import KeyTable, key_of
 from holdfast.checkpoint.read.table_plan import TablePlan
 
@@ -14,9 +14,9 @@ class Keys:
         self._keep = keep
         self._kept: dict[str, KeyTable] = {}
 
-    def of(self, reader: VerifiedReader, plan: TablePlan) -> KeyTable | None:
+    def of(self, fetcher: Fetcher, plan: TablePlan) -> KeyTable | None:
         """A table's; None where no row is a difference. One of another baseline is not kept any longer."""
-        name, key = plan.spec.name, key_of(reader, plan)
+        name, key = plan.spec.name, key_of(fetcher, plan)
         kept = self._kept.pop(name, None)
         if key is None or not self._keep:
             return key

@@ -17,7 +17,7 @@ from holdfast.checkpoint.follow.keys import Keys
 from holdfast.checkpoint.follow.path import TableChanges
 from holdfast.checkpoint.read.chunk_reads import Read
 from holdfast.checkpoint.read.crew import WORKERS, Crew
-from holdfast.checkpoint.read.fetcher import VerifiedReader
+from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.checkpoint.read.key_frame import require_key
 from holdfast.checkpoint.restore.columns import Ids, Scratch, as_tensor, decode_columns, read_columns, row_ids
 from holdfast.codec.base import Rows
@@ -46,25 +46,25 @@ class StagedRows:
 
 
 def stage_rows(
-    reader: VerifiedReader, tables: Sequence[TableChanges], arena: Arena, keys: Keys, *, workers: int | None = None
+    fetcher: Fetcher, tables: Sequence[TableChanges], arena: Arena, keys: Keys, *, workers: int | None = None
 ) -> list[StagedRows]:
     """The newest weights of every row in these generations, to be written in any order."""
-    staging = [_Table(reader, changes, arena, keys) for changes in tables]
+    staging = [_Table(fetcher, changes, arena, keys) for changes in tables]
     depth = max((len(table.generations) for table in staging), default=0)
-    with Crew(workers or (_REMOTE_WORKERS if reader.is_remote else WORKERS)) as crew:
+    with Crew(workers or (_REMOTE_WORKERS if fetcher.is_remote else WORKERS)) as crew:
         for age in range(depth):  # the newest first: what it holds is left out of the older ones
             crew.do(task for table in staging for task in table.tasks(age))
     return [rows for table in staging for rows in table.staged]
 
 
 class _Table:
-    def __init__(self, reader: VerifiedReader, changes: TableChanges, arena: Arena, keys: Keys) -> None:
+    def __init__(self, fetcher: Fetcher, changes: TableChanges, arena: Arena, keys: Keys) -> None:
         self.generations = changes.generations
         self.staged: list[StagedRows] = []
-        self._reader = reader
+        self._fetcher = fetcher
         self._spec = changes.spec
         self._arena = arena
-        self._key = keys.of(reader, changes.plan) if any(changes.generations) else None
+        self._key = keys.of(fetcher, changes.plan) if any(changes.generations) else None
         self._scratch = Scratch()
         self._adding = threading.Lock()
         # Within a generation each row stands once, so that its chunks can be read, and marked here, in any order.
@@ -79,7 +79,7 @@ class _Table:
     def _stage(self, read: Read) -> int:
         self._scratch.begin()
         weight = self._spec.columns[0]
-        columns = read_columns(self._reader, read, {IDS, weight.name}, self._scratch)
+        columns = read_columns(self._fetcher, read, {IDS, weight.name}, self._scratch)
         ids = row_ids(read, columns)
         values = decode_columns(read, columns, lambda: self._baseline_rows(read, ids))
         rows = as_tensor(values[weight.name], weight.dtype, (read.rows, *weight.row_shape))

@@ -21,7 +21,7 @@ from holdfast.checkpoint.follow.path import Applied, Reload, TableChanges, behin
 from holdfast.checkpoint.follow.staging import StagedRows, stage_rows
 from holdfast.checkpoint.follow.targets import Target
 from holdfast.checkpoint.follow.update import Lag, Update
-from holdfast.checkpoint.read.fetcher import VerifiedReader, leased, lineage
+from holdfast.checkpoint.read.fetcher import Fetcher, leased, lineage
 from holdfast.checkpoint.read.outlines import find_parts
 from holdfast.checkpoint.read.plan_builder import Part, plan_tables
 from holdfast.checkpoint.read.table_plan import TablePlan
@@ -128,9 +128,9 @@ class Updater:
             if entry is None:
                 return None
             try:
-                with self._reading(entry) as (reader, now):
+                with self._reading(entry) as (fetcher, now):
                     if not now.by_id[entry.info.id].info.abandoned:
-                        return self._bring_to(reader, now, now.by_id[entry.info.id])
+                        return self._bring_to(fetcher, now, now.by_id[entry.info.id])
             except CheckpointNotFound:
                 if attempt == _ATTEMPTS - 1:
                     raise
@@ -150,7 +150,7 @@ class Updater:
         return head
 
     @contextmanager
-    def _reading(self, entry: Entry) -> Iterator[tuple[VerifiedReader, Head]]:
+    def _reading(self, entry: Entry) -> Iterator[tuple[Fetcher, Head]]:
         """A checkpoint, kept from being deleted; where that cannot be asked for, read as it is."""
         with leased(
             self._store,
@@ -159,7 +159,7 @@ class Updater:
             warn=self._tell,
             runtime=self._runtime,
         ) as head:
-            yield VerifiedReader(self._store, runtime=self._runtime), head
+            yield Fetcher(self._store, runtime=self._runtime), head
 
     def _require_head(self) -> Head:
         head = self._chain.head(skip_damaged=True)
@@ -167,13 +167,13 @@ class Updater:
             raise CheckpointNotFound(f"{self._store.url} holds no run any more")
         return head
 
-    def _bring_to(self, reader: VerifiedReader, head: Head, entry: Entry) -> Update:
-        changes = self._changes(reader, head, entry)
+    def _bring_to(self, fetcher: Fetcher, head: Head, entry: Entry) -> Update:
+        changes = self._changes(fetcher, head, entry)
         previous = self.checkpoint
         if changes.reload and (previous is None or not self._target.is_served):
-            rows, pause_s = self._load(reader, changes)
+            rows, pause_s = self._load(fetcher, changes)
         else:
-            rows, pause_s = self._apply(reader, changes)
+            rows, pause_s = self._apply(fetcher, changes)
         return Update(
             checkpoint=entry.info,
             previous=previous,
@@ -183,38 +183,38 @@ class Updater:
             pause_s=pause_s,
         )
 
-    def _changes(self, reader: VerifiedReader, head: Head, entry: Entry) -> _Changes:
+    def _changes(self, fetcher: Fetcher, head: Head, entry: Entry) -> _Changes:
         chain = lineage(head, entry.info.id)
         base = standing(head, self._applied, entry)
-        newest = reader.parts(entry)  # whole, for its dense state
-        history = find_parts(reader, head, chain, {**self._parts, entry.record: newest})
-        self._parts = {each.record: parts for each, parts in zip(chain, history, strict=True)}
+        newest = fetcher.parts(entry)  # whole, for its dense state
+        history = find_parts(fetcher, head, chain, {**self._parts, entry.part_list: newest})
+        self._parts = {each.part_list: parts for each, parts in zip(chain, history, strict=True)}
         plans = plan_tables(history)
         places = self._target.fit({name: plan.spec for name, plan in plans.items()})
         kept = 0 if isinstance(base, Reload) else base
         return _Changes(
             applied=Applied(info=entry.info, lineage=tuple(each.info.id for each in chain)),
             reload=base if isinstance(base, Reload) else None,
-            dense=read_dense(reader, next(part for part in newest if part.rank == 0)),
+            dense=read_dense(fetcher, next(part for part in newest if part.rank == 0)),
             plans=plans,
             tables=[TableChanges.above(plans[name], len(chain), kept) for name in places],
             places=places,
         )
 
-    def _load(self, reader: VerifiedReader, changes: _Changes) -> tuple[int, float]:
+    def _load(self, fetcher: Fetcher, changes: _Changes) -> tuple[int, float]:
         """Read all rows into their places, which hold nothing that anybody could use."""
         targets = [
             (plan, {plan.spec.columns[0].name: changes.places[name]})
             for name, plan in changes.plans.items()
             if name in changes.places
         ]
-        pause_s = self._write(changes, lambda: restore_rows(reader, targets))
+        pause_s = self._write(changes, lambda: restore_rows(fetcher, targets))
         return sum(plan.spec.rows for plan, _ in targets), pause_s
 
-    def _apply(self, reader: VerifiedReader, changes: _Changes) -> tuple[int, float]:
+    def _apply(self, fetcher: Fetcher, changes: _Changes) -> tuple[int, float]:
         """Read what changed, then write it."""
         with Arena(self._staging_bytes, self._spill) as arena:
-            staged = stage_rows(reader, changes.tables, arena, self._keys)
+            staged = stage_rows(fetcher, changes.tables, arena, self._keys)
             pause_s = self._write(changes, lambda: _write_rows(staged, changes.places))
             return sum(len(each.rows) for each in staged), pause_s
 

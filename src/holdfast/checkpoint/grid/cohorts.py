@@ -14,7 +14,7 @@ from holdfast.checkpoint.grid.index import ChunkKey, Holding, Ids, TableIndex
 from holdfast.checkpoint.grid.outline_writer import Original
 from holdfast.checkpoint.grid.round import Rebuilt, Round, is_shared
 from holdfast.checkpoint.read.chunk_ids import checked_ids
-from holdfast.checkpoint.read.fetcher import VerifiedReader
+from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.codec.chunk import record_bytes
 from holdfast.format.catalog import Entry, Ref
 from holdfast.format.manifest import Manifest, TablePart
@@ -39,7 +39,7 @@ class CohortPart:
 
     @property
     def manifest(self) -> Manifest:
-        """What its record leads to."""
+        """What its part list leads to."""
         return self.original.manifest
 
     @property
@@ -113,19 +113,19 @@ class Cohorts:
         """Know of nothing."""
         self._parts, self._tables = [], {}
 
-    def load(self, entries: Sequence[Entry], reader: VerifiedReader, ids: RowIds) -> None:
+    def load(self, entries: Sequence[Entry], fetcher: Fetcher, ids: RowIds) -> None:
         """Begin anew with these checkpoints, baseline first; ``ids`` are the rows of chunks, where they are known."""
         self.clear()
         later = [entry.info.id for entry in entries]
         for entry in entries:
             later.pop(0)
-            ours = next((part for part in reader.parts(entry) if part.rank == self._rank), None)
+            ours = next((part for part in fetcher.parts(entry) if part.rank == self._rank), None)
             if ours is None or not self._same_rows(ours):
                 self.clear()  # another number of writers: not before the next baseline
                 return
-            self.append(Original.of(ours, entry.record), later, reader, ids)
+            self.append(Original.of(ours, entry.part_list), later, fetcher, ids)
 
-    def append(self, original: Original, later: Sequence[str], reader: VerifiedReader, ids: RowIds) -> None:
+    def append(self, original: Original, later: Sequence[str], fetcher: Fetcher, ids: RowIds) -> None:
         """Take in a checkpoint; ``later`` are those that come after it, as far as they are committed already."""
         manifest = original.manifest
         part = CohortPart(original=original)
@@ -139,7 +139,7 @@ class Cohorts:
             for placed in chunks_of(manifest, rows):
                 found = ids.get(placed.key)
                 held = part.holdings[placed.key] = _holding(self.newest, rows, placed, arranged)
-                table.add(held, stored_ids(reader, placed) if found is None else found)
+                table.add(held, stored_ids(fetcher, placed) if found is None else found)
 
     def _same_rows(self, manifest: Manifest) -> bool:
         return not self._parts or _ranges(self._parts[0].manifest) == _ranges(manifest)
@@ -177,11 +177,11 @@ class Cohorts:
                 holdings[living.key] = held
 
 
-def stored_ids(reader: VerifiedReader, placed: Placed) -> Ids:
+def stored_ids(fetcher: Fetcher, placed: Placed) -> Ids:
     """The rows of a chunk, as its bundle has them."""
     chunk = placed.chunk
     length = chunk.rows * id_bytes(chunk.ids)
-    data = reader.chunk(placed.bundle, chunk.place, 0, length) if length else memoryview(b"")
+    data = fetcher.chunk(placed.bundle, chunk.place, 0, length) if length else memoryview(b"")
     return checked_ids(chunk, data, name=placed.bundle.name)
 
 

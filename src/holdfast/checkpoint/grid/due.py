@@ -10,7 +10,7 @@ from holdfast.checkpoint.grid.bundles import chunks_of
 from holdfast.checkpoint.grid.cohorts import CohortBundle, Cohorts, stored_ids
 from holdfast.checkpoint.grid.index import ChunkKey, Holding, Ids
 from holdfast.checkpoint.grid.stats import GridStats
-from holdfast.checkpoint.read.fetcher import VerifiedReader
+from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.policy import Pairs, Rule
 from holdfast.storage import Store
 
@@ -106,10 +106,10 @@ class PairComparison:
 
     def _stored(self, bundle: CohortBundle, lost: Mapping[ChunkKey, Ids]) -> dict[ChunkKey, Ids]:
         """Those of the lost rows that are in the chunks by the ids in the store, not only by the index."""
-        reader = VerifiedReader(self._store)
+        fetcher = Fetcher(self._store)
         manifest = self._cohorts[bundle.cohort].manifest
         placed = {each.key: each for part in manifest.tables for each in chunks_of(manifest, part)}
-        return {key: ids[np.isin(ids, stored_ids(reader, placed[key]))] for key, ids in lost.items()}
+        return {key: ids[np.isin(ids, stored_ids(fetcher, placed[key]))] for key, ids in lost.items()}
 
 
 def _alive_bytes(held: Iterable[Holding]) -> int:

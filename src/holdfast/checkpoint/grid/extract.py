@@ -11,7 +11,7 @@ from holdfast.checkpoint.grid.index import Holding
 from holdfast.checkpoint.grid.split import Records, add_labels, known_labels, split
 from holdfast.checkpoint.grid.stats import GridStats
 from holdfast.checkpoint.read.chunk_ids import checked_ids
-from holdfast.checkpoint.read.fetcher import VerifiedReader
+from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.format.manifest import TablePart
 from holdfast.runtime import Runtime
 
@@ -39,9 +39,9 @@ class Extractor:
     """
 
     def __init__(
-        self, reader: VerifiedReader, cohorts: Cohorts, stats: GridStats, runtime: Runtime, *, knows_all: bool
+        self, fetcher: Fetcher, cohorts: Cohorts, stats: GridStats, runtime: Runtime, *, knows_all: bool
     ) -> None:
-        self._reader = reader
+        self._fetcher = fetcher
         self._cohorts = cohorts
         self._stats = stats
         self._runtime = runtime
@@ -68,7 +68,7 @@ class Extractor:
 
     def _read(self, placed: Placed) -> memoryview:
         started_s = self._runtime.monotonic_s()
-        data = self._reader.chunk(placed.bundle, placed.chunk.place)
+        data = self._fetcher.chunk(placed.bundle, placed.chunk.place)
         self._stats.read_s += self._runtime.monotonic_s() - started_s
         self._stats.read_bytes += len(data)
         self._stats.rows_moved += placed.chunk.rows

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from holdfast.checkpoint.commit.chain import Chain, Head
 from holdfast.checkpoint.commit.changes import Clocks, outline
-from holdfast.checkpoint.read.fetcher import VerifiedReader
+from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.errors import CheckpointNotFound, DamagedData, StorageError, TakenOver
 from holdfast.format.bundle import BLOCK_BYTES, Directory
 from holdfast.format.catalog import OutlineRef, Ref, object_name
@@ -34,9 +34,9 @@ class Original(NamedTuple):
     manifest: Manifest
 
     @classmethod
-    def of(cls, manifest: Manifest, record: Ref) -> Original:
-        """A single writer's by its record's, so that not even that has to be read; one of many by its own."""
-        return cls(record.digest if manifest.world == 1 else digest(manifest.encode()), manifest)
+    def of(cls, manifest: Manifest, part_list: Ref) -> Original:
+        """A single writer's by its part list's, so that not even that has to be read; one of many by its own."""
+        return cls(part_list.digest if manifest.world == 1 else digest(manifest.encode()), manifest)
 
 
 class OutlineWriter:
@@ -57,7 +57,7 @@ class OutlineWriter:
         for each in head.catalog.outlines:
             if (each.baseline, each.rank) == (baseline, self._rank):
                 with suppress(DamagedData):
-                    found = VerifiedReader(self._store).outline(each.ref)
+                    found = Fetcher(self._store).outline(each.ref)
                     self._outlined = {part.digest for part in found.parts}
                     self._directories = dict(found.directories)
 
@@ -89,13 +89,13 @@ class OutlineWriter:
 
     def _all_directories(self, parts: Iterable[Original]) -> dict[str, Directory]:
         """The block checksums of the parts' bundles; those of a damaged one are left out, and so will be its parts."""
-        reader = VerifiedReader(self._store)
+        fetcher = Fetcher(self._store)
         found: dict[str, Directory] = {}
         for bundle in (bundle for part in parts for bundle in _bundles(part.manifest)):
             if bundle.name not in found:
                 with suppress(DamagedData):
                     known = self._directories.get(bundle.name)
-                    found[bundle.name] = reader.directory(bundle) if known is None else known
+                    found[bundle.name] = fetcher.directory(bundle) if known is None else known
         return found
 
     def _commit(self, written: OutlineRef) -> None:

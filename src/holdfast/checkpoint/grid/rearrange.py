@@ -20,7 +20,7 @@ from holdfast.checkpoint.grid.extract import Extractor
 from holdfast.checkpoint.grid.outline_writer import Original, OutlineWriter
 from holdfast.checkpoint.grid.round import Round
 from holdfast.checkpoint.grid.stats import GridStats
-from holdfast.checkpoint.read.fetcher import VerifiedReader, lineage
+from holdfast.checkpoint.read.fetcher import Fetcher, lineage
 from holdfast.errors import DamagedData, HoldfastError
 from holdfast.format.catalog import Entry, checkpoint_id
 from holdfast.format.manifest import Manifest
@@ -52,7 +52,7 @@ class Rearranger:
         info = entry.info
         follows = bool(self._cohorts) and self._cohorts[-1].checkpoint == info.base
         if info.kind is Kind.INCREMENTAL and follows:
-            self._cohorts.append(Original.of(manifest, entry.record), (), VerifiedReader(self._store), ids)
+            self._cohorts.append(Original.of(manifest, entry.part_list), (), Fetcher(self._store), ids)
             self._due.saved(loaded=False)
         else:
             self._load(info.id, ids)
@@ -96,13 +96,13 @@ class Rearranger:
         entries = lineage(head, checkpoint)
         if not any(entry.info.kind is Kind.DIFFERENTIAL for entry in entries):
             self._outline_writer.begin(head, entries[0].info.id)
-            self._cohorts.load(entries, VerifiedReader(self._store), ids)
+            self._cohorts.load(entries, Fetcher(self._store), ids)
 
     def _write(self, work: Round, chosen: Iterable[CohortBundle]) -> None:
         """Put the records of these bundles in their new order."""
         knows_all = not isinstance(self._grid.rule, Pairs)
-        reader = VerifiedReader(self._store)
-        extractor = Extractor(reader, self._cohorts, self.stats, self._runtime, knows_all=knows_all)
+        fetcher = Fetcher(self._store)
+        extractor = Extractor(fetcher, self._cohorts, self.stats, self._runtime, knows_all=knows_all)
         for bundle in chosen:
             with self._remembering_damage(bundle):
                 work.add(*extractor.extract(bundle), together=self._grid.concatenate)

@@ -12,7 +12,7 @@ from holdfast.checkpoint.grid.bundles import Moved, Placed, put_bundle
 from holdfast.checkpoint.grid.index import ChunkKey
 from holdfast.errors import CheckpointNotFound, StorageError
 from holdfast.format.bundle import Directory
-from holdfast.format.catalog import Entry, Record, Ref, object_name
+from holdfast.format.catalog import Entry, PartList, Ref, object_name
 from holdfast.format.document import digest
 from holdfast.format.manifest import Manifest
 from holdfast.storage import Store
@@ -89,22 +89,25 @@ class Round:
                 self._store.delete(self._written)
 
     def _put_record(self, head: Head, rebuilt: Rebuilt, attempt: int) -> Rearranged:
-        """Write a cohort's record with this writer's part replaced, on top of whatever its entry says now.
+        """Write a cohort's part list with this writer's part replaced, on top of whatever its entry says now.
 
-        Of a single writer the manifest is in the record: that is one object less to read for each cohort.
+        Of a single writer the manifest is in the part list: that is one object less to read for each cohort.
         """
         manifest = rebuilt.manifest
         entry = _entry(head, manifest.checkpoint)
-        old = Record.decode(self._store.get(entry.record.name), name=entry.record.name)
+        old = PartList.decode(self._store.get(entry.part_list.name), name=entry.part_list.name)
         if manifest.world == 1:
-            new = Record(checkpoint=manifest.checkpoint, parts=(), manifest=manifest.to_json())
+            new = PartList(checkpoint=manifest.checkpoint, parts=(), manifest=manifest.to_json())
         else:
             parts = (*old.parts[: self._rank], self._part(manifest), *old.parts[self._rank + 1 :])
-            new = Record(checkpoint=manifest.checkpoint, parts=parts)
-        record = self._put_document(f"checkpoint-{manifest.checkpoint}-{self._rank:05d}-{attempt}", new.encode())
-        documents = [*(part.name for part in old.parts[self._rank : self._rank + 1]), entry.record.name]
+            new = PartList(checkpoint=manifest.checkpoint, parts=parts)
+        part_list = self._put_document(f"checkpoint-{manifest.checkpoint}-{self._rank:05d}-{attempt}", new.encode())
+        documents = [*(part.name for part in old.parts[self._rank : self._rank + 1]), entry.part_list.name]
         return Rearranged(
-            before=entry.record, after=record, freed=(*rebuilt.unused, *documents), rounds=(*entry.rounds, self._folder)
+            before=entry.part_list,
+            after=part_list,
+            freed=(*rebuilt.unused, *documents),
+            rounds=(*entry.rounds, self._folder),
         )
 
     def _part(self, manifest: Manifest) -> Ref:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from holdfast.checkpoint.commit.chain import Head
 from holdfast.events import Happening, HistoryEvent
-from holdfast.format.catalog import Event
+from holdfast.format.catalog import CommitEvent
 from holdfast.types import CheckpointInfo
 
 _REASONS = {  # catalogs'
@@ -31,7 +31,7 @@ def read_history(head: Head) -> tuple[HistoryEvent, ...]:
     return tuple(_with_idle_time(event, infos) for event in sorted([*told, *inferred], key=lambda event: event.at_s))
 
 
-def _told(event: Event) -> HistoryEvent:
+def _told(event: CommitEvent) -> HistoryEvent:
     return HistoryEvent(
         what=_REASONS[event.reason],
         at_s=event.at_s,

@@ -9,7 +9,7 @@ from holdfast.checkpoint.commit.chain import Head
 from holdfast.checkpoint.commit.lease import Lease, live_leases
 from holdfast.checkpoint.inspect.skeleton import read_skeleton
 from holdfast.checkpoint.inspect.stored_precision import StoredRows, stored_rows
-from holdfast.checkpoint.read.fetcher import Manifests, VerifiedReader, lineage
+from holdfast.checkpoint.read.fetcher import Fetcher, Manifests, lineage
 from holdfast.checkpoint.restore.saved_state import checked_state, shared_state
 from holdfast.errors import DamagedData
 from holdfast.format.catalog import Entry, Garbage
@@ -72,12 +72,12 @@ class RunSummary:
 
 def all_leases(store: Store) -> tuple[Lease, ...]:
     """Who reads or writes the run just now."""
-    return tuple(lease for kind in ("writer", "reader") for lease in live_leases(store, kind))
+    return tuple(lease for kind in ("writer", "fetcher") for lease in live_leases(store, kind))
 
 
 def summarize(
     url: str,
-    reader: VerifiedReader,
+    fetcher: Fetcher,
     head: Head,
     entry: Entry,
     *,
@@ -88,8 +88,8 @@ def summarize(
     catalog = head.catalog
     infos = [each.info for each in head.entries]
     chain = tuple(each.info for each in lineage(head, entry.info.id))
-    parts = reader.parts(entry)
-    meter = _meter(reader, parts)
+    parts = fetcher.parts(entry)
+    meter = _meter(fetcher, parts)
     return RunSummary(
         url=url,
         run=catalog.run,
@@ -119,10 +119,10 @@ def summarize(
     )
 
 
-def _meter(reader: VerifiedReader, parts: Manifests) -> Mapping[str, float | None]:
+def _meter(fetcher: Fetcher, parts: Manifests) -> Mapping[str, float | None]:
     """The meter of lost samples; empty where there is none. What is damaged is for a verification to tell."""
     try:
-        first = checked_state(read_skeleton(reader, parts[0]), parts[0])
+        first = checked_state(read_skeleton(fetcher, parts[0]), parts[0])
         return shared_state(first, parts[0]).job.pls or {}
     except DamagedData:
         return {}

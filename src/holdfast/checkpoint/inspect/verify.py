@@ -16,7 +16,7 @@ from holdfast.checkpoint.inspect.verify_outline import check_outline
 from holdfast.checkpoint.inspect.verify_standing import Standing, check_replaced, tips
 from holdfast.checkpoint.read.chunk_ids import checked_ids
 from holdfast.checkpoint.read.crew import WORKERS, Progress
-from holdfast.checkpoint.read.fetcher import Manifests, VerifiedReader, lineage
+from holdfast.checkpoint.read.fetcher import Fetcher, Manifests, lineage
 from holdfast.checkpoint.restore.saved_state import read_saved
 from holdfast.codec.chunk import codecs_of, dim_of, stored_columns
 from holdfast.errors import DamagedData, ObjectNotFound
@@ -70,18 +70,18 @@ def verify_run(
     store: Store, chain: Chain, *, progress: Progress | None = None, runtime: Runtime = SYSTEM
 ) -> Verification:
     """Every problem in every kept checkpoint and in the catalogs, older ones too: they are what a run falls back on."""
-    reader, look = VerifiedReader(store, runtime=runtime), SecondLook(store, runtime)
+    fetcher, look = Fetcher(store, runtime=runtime), SecondLook(store, runtime)
     problems = {problem.object_name: problem for problem in _verify_chain(store, look, runtime)}
     damaged, entries = set(), _entries(chain)
     known: dict[str, Manifests] = {}  # of those that are as they were written
     with ThreadPoolExecutor(WORKERS, thread_name_prefix="holdfast-verify") as pool:
         for entry in entries:
-            found = list(_verify_checkpoint(reader, pool, entry, known, progress))
+            found = list(_verify_checkpoint(fetcher, pool, entry, known, progress))
             damaged |= {entry.info.id} if found else set()
             for problem in (*_verify_intent(store, look, entry), *found):
                 problems.setdefault(problem.object_name, problem)
     head = _head(chain)
-    for problem in _verify_together(reader, head, known, runtime) if head else ():
+    for problem in _verify_together(fetcher, head, known, runtime) if head else ():
         damaged |= {problem.checkpoint} if problem.checkpoint else set()
         problems.setdefault(problem.object_name, problem)
     whole = {entry.info.id for entry in entries} - damaged
@@ -110,20 +110,20 @@ def _verify_chain(store: Store, look: SecondLook, runtime: Runtime) -> Iterator[
 
 
 def _verify_together(
-    reader: VerifiedReader, head: Head, known: Mapping[str, Manifests], runtime: Runtime
+    fetcher: Fetcher, head: Head, known: Mapping[str, Manifests], runtime: Runtime
 ) -> Iterator[Problem]:
     """What checkpoints say of each other, and outlines of checkpoints."""
     if head.catalog.head is not None and head.catalog.head not in head.by_id:
         yield Problem(checkpoint=None, object_name=head.ref.name, what=f"lacks its head, {head.catalog.head}")
-    standing = Standing(reader, head, known)
+    standing = Standing(fetcher, head, known)
     for entry in head.entries:
         yield from _check(entry.info.id, partial(standing.check, entry))
     yield from _check(None, standing.check_priority)
     for entry in tips(head):
-        yield from _check(entry.info.id, partial(check_replaced, reader, head, entry, known))
+        yield from _check(entry.info.id, partial(check_replaced, fetcher, head, entry, known))
     for each in head.catalog.outlines:
-        fresh = VerifiedReader(reader.store, runtime=runtime)
-        yield from _check(None, partial(check_outline, reader, fresh, head, each, known))
+        fresh = Fetcher(fetcher.store, runtime=runtime)
+        yield from _check(None, partial(check_outline, fetcher, fresh, head, each, known))
 
 
 def _verify_intent(store: Store, look: SecondLook, entry: Entry) -> Iterator[Problem]:
@@ -139,15 +139,15 @@ def _verify_intent(store: Store, look: SecondLook, entry: Entry) -> Iterator[Pro
 
 
 def _verify_checkpoint(
-    reader: VerifiedReader, pool: Executor, entry: Entry, known: dict[str, Manifests], progress: Progress | None
+    fetcher: Fetcher, pool: Executor, entry: Entry, known: dict[str, Manifests], progress: Progress | None
 ) -> Iterator[Problem]:
     """Its own objects. Where they are as they were written, its parts become ``known``."""
     checkpoint = entry.info.id
     parts: list[Manifest] = []
-    yield from _check(checkpoint, lambda: parts.extend(reader.parts(entry)))
+    yield from _check(checkpoint, lambda: parts.extend(fetcher.parts(entry)))
     is_whole = bool(parts)
     for manifest in parts:
-        reads = _reads(reader, manifest)
+        reads = _reads(fetcher, manifest)
         checks = pool.map(partial(_unless_bad, checkpoint, set()), reads)
         for read, problems in zip(reads, checks, strict=True):
             yield from problems
@@ -176,22 +176,22 @@ def _unless_bad(checkpoint: str, bad: set[str], read: _Read) -> list[Problem]:
     return found
 
 
-def _reads(reader: VerifiedReader, manifest: Manifest) -> list[_Read]:
+def _reads(fetcher: Fetcher, manifest: Manifest) -> list[_Read]:
     """What to read of a part: the bundles' heads, the chunks, and the state tree as a whole."""
     bundles = manifest.bundles
-    reads = [_Read(object_name=b.name, size_bytes=0, act=partial(reader.directory, b)) for b in bundles]
+    reads = [_Read(object_name=b.name, size_bytes=0, act=partial(fetcher.directory, b)) for b in bundles]
     for table in manifest.tables:
         for chunk in table.chunks:
-            act = partial(_check_rows, reader, bundles[chunk.place.bundle], table.spec.columns, chunk)
+            act = partial(_check_rows, fetcher, bundles[chunk.place.bundle], table.spec.columns, chunk)
             reads.append(_Read(object_name=bundles[chunk.place.bundle].name, size_bytes=chunk.place.length, act=act))
     state_bytes = sum(chunk.place.length for chunk in manifest.state)
-    state = partial(read_saved, reader, manifest)
+    state = partial(read_saved, fetcher, manifest)
     return [*reads, _Read(object_name=manifest.checkpoint, size_bytes=state_bytes, act=state)]
 
 
-def _check_rows(reader: VerifiedReader, bundle: BundleRef, specs: tuple[ColumnSpec, ...], chunk: RowsChunk) -> None:
+def _check_rows(fetcher: Fetcher, bundle: BundleRef, specs: tuple[ColumnSpec, ...], chunk: RowsChunk) -> None:
     """Read all of a chunk; its ids must be its rows, and of its records so many escaped as it says."""
-    data = reader.chunk(bundle, chunk.place)
+    data = fetcher.chunk(bundle, chunk.place)
     checked_ids(chunk, data, name=bundle.name)
     codecs = codecs_of(chunk.codec)
     if codecs is None:

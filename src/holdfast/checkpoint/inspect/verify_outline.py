@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from holdfast.checkpoint.commit.chain import Head
-from holdfast.checkpoint.read.fetcher import Manifests, VerifiedReader
+from holdfast.checkpoint.read.fetcher import Fetcher, Manifests
 from holdfast.errors import DamagedData
 from holdfast.format.catalog import Entry, OutlineRef
 from holdfast.format.document import digest
@@ -19,26 +19,26 @@ _Chunk = tuple[str, BundleRef, RowsChunk]  # table, bundle, and what else is sai
 
 
 def check_outline(
-    reader: VerifiedReader, fresh: VerifiedReader, head: Head, each: OutlineRef, known: Mapping[str, Manifests]
+    fetcher: Fetcher, fresh: Fetcher, head: Head, each: OutlineRef, known: Mapping[str, Manifests]
 ) -> None:
     """Raise DamagedData if a part of it that a restore would take is not the original.
 
-    ``reader`` read the heads of the bundles; ``fresh`` has not, so that it takes nothing from the outline for granted.
+    ``fetcher`` read the heads of the bundles; ``fresh`` has not, so that it takes nothing from the outline for granted.
     """
     outline = fresh.outline(each.ref)
     for number, part in enumerate(outline.parts):
         entry = head.by_id.get(part.checkpoint)
         for original in known.get(part.checkpoint, ()):
             if entry is not None and original.rank == part.rank and _names(part.digest, entry, original):
-                _compare(reader, outline, number, original, each.ref.name)
+                _compare(fetcher, outline, number, original, each.ref.name)
 
 
 def _names(named: str, entry: Entry, original: Manifest) -> bool:
     """Whether a restore finds the original under this digest."""
-    return named == (entry.record.digest if original.world == 1 else digest(original.encode()))
+    return named == (entry.part_list.digest if original.world == 1 else digest(original.encode()))
 
 
-def _compare(reader: VerifiedReader, outline: Outline, number: int, original: Manifest, name: str) -> None:
+def _compare(fetcher: Fetcher, outline: Outline, number: int, original: Manifest, name: str) -> None:
     timeline, start, count = outline.parts[number].replacing
     shares = [(each.spec, each.start, each.stop, each.whole) for each in outline.shares.of_part(number)]
     same = (
@@ -49,7 +49,7 @@ def _compare(reader: VerifiedReader, outline: Outline, number: int, original: Ma
     if not same:
         raise DamagedData(name, f"does not say what checkpoint {original.checkpoint} consists of")
     for bundle in {bundle.name: bundle for _, bundle, _ in _original(original)}.values():
-        if not np.array_equal(outline.directories[bundle.name], reader.directory(bundle)):
+        if not np.array_equal(outline.directories[bundle.name], fetcher.directory(bundle)):
             raise DamagedData(name, f"has other checksums than {bundle.name}")
 
 

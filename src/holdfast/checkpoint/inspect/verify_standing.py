@@ -16,7 +16,7 @@ from holdfast.checkpoint.commit.chain import Head
 from holdfast.checkpoint.grid.bundles import replacing_in
 from holdfast.checkpoint.grid.split import known_labels
 from holdfast.checkpoint.read.chunk_ids import checked_ids
-from holdfast.checkpoint.read.fetcher import Manifests, VerifiedReader, lineage
+from holdfast.checkpoint.read.fetcher import Fetcher, Manifests, lineage
 from holdfast.checkpoint.read.key_frame import KeyTable, key_chunks
 from holdfast.codec import Baseline, Difference
 from holdfast.codec.chunk import codecs_of
@@ -30,7 +30,7 @@ Ids = NDArray[np.int64]
 Known = Mapping[str, Manifests]  # the parts of checkpoints that could be read, by id
 
 
-def check_replaced(reader: VerifiedReader, head: Head, tip: Entry, known: Known) -> None:
+def check_replaced(fetcher: Fetcher, head: Head, tip: Entry, known: Known) -> None:
     """Raise DamagedData if a record below a checkpoint was not replaced by the one that is said to have replaced it."""
     try:
         entries = lineage(head, tip.info.id)
@@ -38,7 +38,7 @@ def check_replaced(reader: VerifiedReader, head: Head, tip: Entry, known: Known)
         return  # told already
     if all(entry.info.id in known for entry in entries):
         for name in {table.spec.name for part in known[tip.info.id] for table in part.tables}:
-            _Replacements(reader, [entry.info.id for entry in entries], known, name).check()
+            _Replacements(fetcher, [entry.info.id for entry in entries], known, name).check()
 
 
 def tips(head: Head) -> list[Entry]:
@@ -61,8 +61,8 @@ _Tables = Mapping[str, _Whole]  # by name
 class Standing:
     """What the tables of each checkpoint stand on."""
 
-    def __init__(self, reader: VerifiedReader, head: Head, known: Known) -> None:
-        self._reader = reader
+    def __init__(self, fetcher: Fetcher, head: Head, known: Known) -> None:
+        self._fetcher = fetcher
         self._head = head
         self._known = known
         self._tables: dict[str | None, _Tables | None] = {None: {}}  # by checkpoint; None: not all below is known
@@ -97,7 +97,7 @@ class Standing:
         if tables is None or parts is None:
             return None
         saved = {
-            name: _whole(self._reader, entry.info.id, shares)
+            name: _whole(self._fetcher, entry.info.id, shares)
             for name, shares in _shares(parts).items()
             if all(part.tables[at].whole for part, at in shares)
         }
@@ -114,7 +114,7 @@ class Standing:
             whole = below.get(name)
             if whole is None or whole.spec != tables[0].spec:
                 raise DamagedData(
-                    entry.record.name, f"has rows of table {name}, which no checkpoint below holds in that shape"
+                    entry.part_list.name, f"has rows of table {name}, which no checkpoint below holds in that shape"
                 )
             for table in tables:
                 _check_differences(entry, name, table.chunks, whole)
@@ -124,7 +124,7 @@ def _check_differences(entry: Entry, table: str, chunks: Sequence[RowsChunk], wh
     for text in {chunk.codec for chunk in chunks if chunk.codec != EXACT}:
         for codec in (codecs_of(text) or {}).values():
             if isinstance(codec, Difference) and codec.baseline != whole.baseline:
-                raise DamagedData(entry.record.name, f"has rows of table {table} that differ from another baseline")
+                raise DamagedData(entry.part_list.name, f"has rows of table {table} that differ from another baseline")
 
 
 _Share = tuple[Manifest, int]  # a part, and the number of a table in it
@@ -138,8 +138,8 @@ def _shares(parts: Manifests) -> dict[str, list[_Share]]:
     return found
 
 
-def _whole(reader: VerifiedReader, checkpoint: str, shares: Sequence[_Share]) -> _Whole:
-    chunks = [chunk for part, at in shares for chunk in key_chunks(reader, part, part.tables[at])]
+def _whole(fetcher: Fetcher, checkpoint: str, shares: Sequence[_Share]) -> _Whole:
+    chunks = [chunk for part, at in shares for chunk in key_chunks(fetcher, part, part.tables[at])]
     spec = shares[0][0].tables[shares[0][1]].spec
     return _Whole(spec=spec, baseline=KeyTable(checkpoint, chunks).baseline)
 
@@ -147,8 +147,8 @@ def _whole(reader: VerifiedReader, checkpoint: str, shares: Sequence[_Share]) ->
 class _Replacements:
     """The records of one table in the checkpoints of a lineage, baseline first."""
 
-    def __init__(self, reader: VerifiedReader, checkpoints: Sequence[str], known: Known, table: str) -> None:
-        self._reader = reader
+    def __init__(self, fetcher: Fetcher, checkpoints: Sequence[str], known: Known, table: str) -> None:
+        self._fetcher = fetcher
         self._checkpoints = checkpoints
         self._known = known
         self._table = table
@@ -183,5 +183,5 @@ class _Replacements:
 
     def _ids(self, bundle: BundleRef, chunk: RowsChunk) -> Ids:
         length = chunk.rows * id_bytes(chunk.ids)
-        data = self._reader.chunk(bundle, chunk.place, 0, length) if length else memoryview(b"")
+        data = self._fetcher.chunk(bundle, chunk.place, 0, length) if length else memoryview(b"")
         return checked_ids(chunk, data, name=bundle.name)

@@ -17,7 +17,7 @@ from holdfast.checkpoint.read.part_agreement import JoinedPart, check_parts
 from holdfast.codec.lengths import check_lengths, of_manifest, of_outline
 from holdfast.errors import AccessDenied, CheckpointNotFound, DamagedData, ObjectNotFound, StorageFull
 from holdfast.format.bundle import BLOCK_BYTES, Directory, read_directory, verify_blocks
-from holdfast.format.catalog import Entry, Record, Ref
+from holdfast.format.catalog import Entry, PartList, Ref
 from holdfast.format.document import digest
 from holdfast.format.manifest import BundleRef, Manifest, Place
 from holdfast.format.outline import Outline
@@ -42,8 +42,8 @@ class ChunkSource(Protocol):
         ...
 
 
-class VerifiedReader:
-    """Reads records, manifests and chunks of one store; remembers the directories it verified."""
+class Fetcher:
+    """Fetches part lists, manifests and chunks from one store, and remembers the directories it verified."""
 
     def __init__(self, store: Store, *, runtime: Runtime = SYSTEM) -> None:
         self._store = store
@@ -70,23 +70,23 @@ class VerifiedReader:
         """The block checksums of a bundle, if its head was read before."""
         return self._directories.get(bundle.name)
 
-    def parts(self, entry: Entry, record: Record | None = None) -> Manifests:
-        """A checkpoint's manifests, one of each writer; its record, if it was read already."""
-        record = record or self.record(entry)
-        if record.manifest is not None:
-            name = entry.record.name
-            parts: Manifests = (_checked(entry, Manifest.from_json(record.manifest, name=name), name),)
+    def parts(self, entry: Entry, part_list: PartList | None = None) -> Manifests:
+        """A checkpoint's manifests, one of each writer; ``part_list``: if it was read already."""
+        part_list = part_list or self.part_list(entry)
+        if part_list.manifest is not None:
+            name = entry.part_list.name
+            parts: Manifests = (_checked(entry, Manifest.from_json(part_list.manifest, name=name), name),)
         else:
-            parts = tuple(self.part(entry, part) for part in record.parts)
+            parts = tuple(self.part(entry, part) for part in part_list.parts)
         check_parts(entry, [JoinedPart.of(part) for part in parts])
         return parts
 
-    def record(self, entry: Entry) -> Record:
-        """A checkpoint's record."""
-        record = Record.decode(self._object(entry.record), name=entry.record.name, verified=True)
-        if record.checkpoint != entry.info.id:
-            raise DamagedData(entry.record.name, f"belongs to checkpoint {record.checkpoint}")
-        return record
+    def part_list(self, entry: Entry) -> PartList:
+        """A checkpoint's part list."""
+        part_list = PartList.decode(self._object(entry.part_list), name=entry.part_list.name, verified=True)
+        if part_list.checkpoint != entry.info.id:
+            raise DamagedData(entry.part_list.name, f"belongs to checkpoint {part_list.checkpoint}")
+        return part_list
 
     def part(self, entry: Entry, ref: Ref) -> Manifest:
         """One of a checkpoint's manifests."""
@@ -168,8 +168,8 @@ class VerifiedReader:
 class HeldBytes:
     """Bytes of a bundle in memory, for chunks that lie in them; what is not there or not right is read by itself."""
 
-    def __init__(self, reader: VerifiedReader, bundle: BundleRef, start: int, data: memoryview) -> None:
-        self._reader = reader
+    def __init__(self, fetcher: Fetcher, bundle: BundleRef, start: int, data: memoryview) -> None:
+        self._fetcher = fetcher
         self._bundle = bundle
         self._start = start
         self._data = data
@@ -183,13 +183,13 @@ class HeldBytes:
         data = self._data[begin : begin + high - low] if begin >= 0 else memoryview(b"")
         try:
             if bundle == self._bundle and len(data) == high - low:
-                directory = self._reader.directory(bundle)
+                directory = self._fetcher.directory(bundle)
                 verify_blocks(data, place.block + low // BLOCK_BYTES, directory, name=bundle.name)
                 return data[start - low : stop - low]
         except DamagedData as error:
             self._data = memoryview(b"")  # the others are not worth a look: each is read by itself
-            self._reader.doubt(bundle.name, error.what)
-        return self._reader.chunk(bundle, place, start, stop, memory=memory)
+            self._fetcher.doubt(bundle.name, error.what)
+        return self._fetcher.chunk(bundle, place, start, stop, memory=memory)
 
 
 def _whole_blocks(place: Place, start: int, stop: int) -> tuple[int, int]:
@@ -237,7 +237,7 @@ def leased(
     head = look()
     while True:
         folders = sorted({folder for entry in wanted(head) for folder in entry.folders})
-        with _held(HeldLease(store, "reader", holder, folders, runtime=runtime), store.url, warn):
+        with _held(HeldLease(store, "fetcher", holder, folders, runtime=runtime), store.url, warn):
             head = look()
             if {folder for entry in wanted(head) for folder in entry.folders} <= set(folders):
                 yield head

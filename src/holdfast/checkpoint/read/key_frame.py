@@ -1,6 +1,6 @@
 """The baseline that differences refer to: its weights, as they were stored, at hand for any rows.
 
-A difference names its baseline by checkpoint and digest. Writer and reader come to the same digest from the heads of
+A difference names its baseline by checkpoint and digest. Writer and fetcher come to the same digest from the heads of
 the bundles that the table's rows lie in, which hold the checksums of all their blocks.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.checkpoint.read.chunk_reads import Read
-from holdfast.checkpoint.read.fetcher import VerifiedReader
+from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.checkpoint.read.table_plan import TablePlan
 from holdfast.codec import Baseline, Codec, Difference, Encoded, Exact, take
 from holdfast.codec.base import Rows
@@ -34,7 +34,7 @@ class KeyChunk:
     spec: TableSpec
     bundle: BundleRef
     chunk: RowsChunk
-    reader: VerifiedReader
+    fetcher: Fetcher
     held: Encoded | None = None
 
     @property
@@ -65,7 +65,7 @@ class KeyChunk:
         chunk, name = self.chunk, self.column.name
         stored = {c.name: c for c in stored_columns(self.spec.columns, chunk.rows, None, chunk.codec, chunk.escapes)}
         records, escapes = (
-            self.reader.chunk(self.bundle, chunk.place, found.offset, found.offset + found.length)
+            self.fetcher.chunk(self.bundle, chunk.place, found.offset, found.offset + found.length)
             if (found := stored.get(each)) and found.length
             else memoryview(b"")
             for each in (name, escapes_name(name))
@@ -116,17 +116,17 @@ class KeyTable:
         return out
 
 
-def key_chunks(reader: VerifiedReader, manifest: Manifest, part: TablePart) -> list[KeyChunk]:
+def key_chunks(fetcher: Fetcher, manifest: Manifest, part: TablePart) -> list[KeyChunk]:
     """The chunks of one writer's part of a table in a baseline."""
     bundles = manifest.bundles
-    return [KeyChunk(spec=part.spec, bundle=bundles[c.place.bundle], chunk=c, reader=reader) for c in part.chunks]
+    return [KeyChunk(spec=part.spec, bundle=bundles[c.place.bundle], chunk=c, fetcher=fetcher) for c in part.chunks]
 
 
-def key_of(reader: VerifiedReader, plan: TablePlan) -> KeyTable | None:
+def key_of(fetcher: Fetcher, plan: TablePlan) -> KeyTable | None:
     """What the differences in a plan differ from; None if there are none."""
     if not plan.key:
         return None
-    chunks = [KeyChunk(spec=plan.spec, bundle=read.bundle, chunk=read.chunk, reader=reader) for read in plan.key]
+    chunks = [KeyChunk(spec=plan.spec, bundle=read.bundle, chunk=read.chunk, fetcher=fetcher) for read in plan.key]
     return KeyTable(plan.key[0].checkpoint, chunks)
 
 

@@ -44,7 +44,7 @@ class JoinedPart(NamedTuple):
 
 def check_parts(entry: Entry, parts: Sequence[JoinedPart]) -> None:
     """Raise DamagedData unless these are all parts of the checkpoint, one of each rank, and cover its tables."""
-    name = entry.record.name
+    name = entry.part_list.name
     if [part.rank for part in parts] != list(range(len(parts))) or not parts:
         raise DamagedData(name, f"leads to the parts of ranks {[part.rank for part in parts]}, not to one of each")
     if any(part.world not in (None, len(parts)) for part in parts):
@@ -69,7 +69,7 @@ def _by_table(parts: Sequence[JoinedPart]) -> list[list[PartShare]]:
 
 
 def _check_table(entry: Entry, shares: Sequence[PartShare]) -> None:
-    name, spec, done = entry.record.name, shares[0].spec, 0
+    name, spec, done = entry.part_list.name, shares[0].spec, 0
     for share in shares:
         if share.spec is not spec and share.spec != spec:
             raise DamagedData(name, f"leads to parts in which table {spec.name} has different shapes")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.checkpoint.read.chunk_reads import Numbers
-from holdfast.checkpoint.read.fetcher import VerifiedReader
+from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.format.bundle import Directory
 from holdfast.format.manifest import BundleRef
 from holdfast.format.outline import Outline
@@ -18,8 +18,8 @@ from holdfast.format.outline import Outline
 class Files:
     """Finds the files that bundles are, each once."""
 
-    def __init__(self, reader: VerifiedReader) -> None:
-        self.reader = reader
+    def __init__(self, fetcher: Fetcher) -> None:
+        self.fetcher = fetcher
         self._found: dict[str, _File] = {}
 
     def of(self, outline: Outline, bundles: Numbers) -> tuple[list[_File], Numbers, Numbers, Numbers]:
@@ -37,11 +37,11 @@ class Files:
         return found
 
     def _look(self, bundle: BundleRef) -> _File:
-        path = self.reader.path(bundle)
+        path = self.fetcher.path(bundle)
         if path is None:
             return _NO_FILE
         name = np.frombuffer(os.fsencode(path) + b"\0", dtype=np.uint8)
-        directory = self.reader.directory(bundle)
+        directory = self.fetcher.directory(bundle)
         return _File(address_of(name), address_of(directory), len(directory), name, directory)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from holdfast.checkpoint.commit.chain import Head
 from holdfast.checkpoint.read.crew import Progress
-from holdfast.checkpoint.read.fetcher import Manifests, VerifiedReader, lineage
+from holdfast.checkpoint.read.fetcher import Fetcher, Manifests, lineage
 from holdfast.checkpoint.read.outlines import plan_checkpoint
 from holdfast.checkpoint.read.table_plan import TablePlan
 from holdfast.checkpoint.restore.rows import Targets, restore_rows
@@ -53,7 +53,7 @@ class ModelRestorer:
         *,
         runtime: Runtime = SYSTEM,
     ) -> None:
-        self._reader = VerifiedReader(store, runtime=runtime)
+        self._fetcher = Fetcher(store, runtime=runtime)
         self._tables = {table.name: table for table in tables}
         self._state = state
         self._tracker = tracker
@@ -64,15 +64,15 @@ class ModelRestorer:
     ) -> Restored:
         """Restore one checkpoint. Raises DamagedData if any byte of it is off."""
         chain = lineage(head, entry.info.id)
-        name = entry.record.name  # below which something is malformed, where planning trips over it
-        plans = parse(name, lambda: plan_checkpoint(self._reader, head, entry.info.id))
-        shared, own = parse(name, lambda: self._states(self._reader.parts(entry), rank))
+        name = entry.part_list.name  # below which something is malformed, where planning trips over it
+        plans = parse(name, lambda: plan_checkpoint(self._fetcher, head, entry.info.id))
+        shared, own = parse(name, lambda: self._states(self._fetcher.parts(entry), rank))
         self._check_tables(plans, strict)
         self._tell(self._state.restore(shared.training, strict=strict), plans)
         targets = [(plan, self._targets(plan)) for name, plan in plans.items() if name in self._fitting(plans)]
         if self._tracker is not None:
             self._tracker.forget_all()
-        restore_rows(self._reader, targets, seen=self._seen, progress=progress)
+        restore_rows(self._fetcher, targets, seen=self._seen, progress=progress)
         for refused in self._state.finish(strict=strict):
             logger.warning("not restored: %s", refused)
         if self._tracker is not None:
@@ -96,7 +96,7 @@ class ModelRestorer:
 
     def _states(self, parts: Manifests, rank: int) -> tuple[SharedState, RankState]:
         """What all ranks share, and what is this rank's own: nothing where the job had fewer ranks."""
-        saved = {part.rank: read_saved(self._reader, part) for part in parts if part.rank in (0, rank)}
+        saved = {part.rank: read_saved(self._fetcher, part) for part in parts if part.rank in (0, rank)}
         own = saved[rank].rank if rank in saved else RankState(step=saved[0].rank.step)
         return shared_state(saved[0], parts[0]), own
 

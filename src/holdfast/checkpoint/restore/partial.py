@@ -15,7 +15,7 @@ from torch import Tensor
 
 from holdfast.checkpoint.commit.chain import Chain, Head
 from holdfast.checkpoint.read.crew import Progress
-from holdfast.checkpoint.read.fetcher import VerifiedReader, leased, lineage
+from holdfast.checkpoint.read.fetcher import Fetcher, leased, lineage
 from holdfast.checkpoint.read.outlines import find_parts
 from holdfast.checkpoint.read.plan_builder import plan_tables
 from holdfast.checkpoint.read.table_plan import TablePlan
@@ -80,9 +80,9 @@ def newest_entries(head: Head) -> tuple[Entry, ...]:
     return (*lineage(head, head.catalog.head), *head.catalog.priority)
 
 
-def plan_newest(reader: VerifiedReader, head: Head, entries: Sequence[Entry]) -> dict[str, TablePlan]:
+def plan_newest(fetcher: Fetcher, head: Head, entries: Sequence[Entry]) -> dict[str, TablePlan]:
     """Where the newest row of each kind is: priority saves are further generations on top of a checkpoint's."""
-    return plan_tables(find_parts(reader, head, entries))
+    return plan_tables(find_parts(fetcher, head, entries))
 
 
 class PartRecovery:
@@ -109,8 +109,8 @@ class PartRecovery:
         """Bring back what the servers held. No save may be under way."""
         self._require_rows(lost)
         with leased(self._store, self._head, newest_entries, runtime=self._runtime) as head, self._writing(lost):
-            reader = VerifiedReader(self._store, runtime=self._runtime)
-            restorer = PartialRestorer(reader, self._tables, fresh_slots=self._fresh_slots(head), progress=progress)
+            fetcher = Fetcher(self._store, runtime=self._runtime)
+            restorer = PartialRestorer(fetcher, self._tables, fresh_slots=self._fresh_slots(head), progress=progress)
             return restorer.restore(head, lost)
 
     def lose(self, lost: Servers) -> None:
@@ -165,13 +165,13 @@ class PartialRestorer:
 
     def __init__(
         self,
-        reader: VerifiedReader,
+        fetcher: Fetcher,
         tables: Sequence[Table],
         *,
         fresh_slots: Set[str] = frozenset(),
         progress: Progress | None = None,
     ) -> None:
-        self._reader = reader
+        self._fetcher = fetcher
         self._fresh_slots = fresh_slots  # tables whose saved slots are not theirs
         self._tables = {table.name: table for table in tables}
         self._progress = progress
@@ -188,7 +188,7 @@ class PartialRestorer:
         return self._restore(head, entries[:oldest], oldest, servers)
 
     def _restore(self, head: Head, entries: Sequence[Entry], oldest: int, servers: Servers) -> Recovered:
-        plans = plan_newest(self._reader, head, entries)
+        plans = plan_newest(self._fetcher, head, entries)
         self._check(plans)
         rows = size_bytes = 0
         for name, table in self._tables.items():
@@ -215,7 +215,7 @@ class PartialRestorer:
 
     def _restore_range(self, table: Table, plan: TablePlan, start: int, stop: int) -> None:
         for low, high in _pieces(plan, start, stop):
-            found = lookup_rows(self._reader, _within(plan, low, high), torch.arange(low, high))
+            found = lookup_rows(self._fetcher, _within(plan, low, high), torch.arange(low, high))
             for name, live in row_tensors(table).items():
                 if name in found and (name == WEIGHT or table.name not in self._fresh_slots):
                     live[low:high].copy_(found[name])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from holdfast.checkpoint.read.chunk_reads import Read
-from holdfast.checkpoint.read.fetcher import VerifiedReader
+from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.checkpoint.read.table_plan import TablePlan
 from holdfast.checkpoint.restore.columns import as_tensor, read_columns, row_ids
 from holdfast.checkpoint.restore.rows import BaselineRows
@@ -22,7 +22,7 @@ from holdfast.format.layout import IDS, Column
 from holdfast.types import ColumnSpec
 
 
-def lookup_rows(reader: VerifiedReader, plan: TablePlan, wanted: Tensor) -> dict[str, Tensor]:
+def lookup_rows(fetcher: Fetcher, plan: TablePlan, wanted: Tensor) -> dict[str, Tensor]:
     """The columns of the wanted rows, in the order they were asked for (an id may come twice)."""
     _check_ids(plan, wanted)
     unique, back = torch.unique(wanted, return_inverse=True)
@@ -31,7 +31,7 @@ def lookup_rows(reader: VerifiedReader, plan: TablePlan, wanted: Tensor) -> dict
     missing = torch.ones(len(unique), dtype=torch.bool)
     for generation in reversed(plan.generations):
         for read in generation:
-            _take(reader, plan, read, unique, missing, found)
+            _take(fetcher, plan, read, unique, missing, found)
     return {name: rows[back] for name, rows in found.items()}
 
 
@@ -43,7 +43,7 @@ def _check_ids(plan: TablePlan, wanted: Tensor) -> None:
 
 
 def _take(
-    reader: VerifiedReader, plan: TablePlan, read: Read, unique: Tensor, missing: Tensor, found: dict[str, Tensor]
+    fetcher: Fetcher, plan: TablePlan, read: Read, unique: Tensor, missing: Tensor, found: dict[str, Tensor]
 ) -> None:
     """Fill in the rows that this chunk holds and no newer one did."""
     chunk = read.chunk
@@ -53,32 +53,32 @@ def _take(
     columns = {column.name: column for column in read.columns}
     rows = unique[here] - chunk.first
     if chunk.ids is not None:
-        ids, order = torch.sort(_ids(reader, read))  # arranged ones are sorted by segments
+        ids, order = torch.sort(_ids(fetcher, read))  # arranged ones are sorted by segments
         hit = torch.searchsorted(ids, unique[here]).clamp(max=len(ids) - 1)
         present = ids[hit] == unique[here]
         here, rows = here[present], order[hit[present]]
         rows, order = torch.sort(rows)
         here = here[order]
     for spec in plan.spec.columns:
-        stored = _read_rows(reader, read, columns[spec.name], rows)
-        data = stored if read.codecs is None else _decoded(reader, plan, read, spec, stored, rows, unique[here])
+        stored = _read_rows(fetcher, read, columns[spec.name], rows)
+        data = stored if read.codecs is None else _decoded(fetcher, plan, read, spec, stored, rows, unique[here])
         found[spec.name][here] = as_tensor(data, spec.dtype, (len(rows), *spec.row_shape))
     missing[here] = False
 
 
-def _read_rows(reader: VerifiedReader, read: Read, column: Column, rows: Tensor) -> memoryview:
+def _read_rows(fetcher: Fetcher, read: Read, column: Column, rows: Tensor) -> memoryview:
     """A column's entries for the rows at these places of a chunk, in the same order."""
     size = column.length // column.shape[0] if column.shape[0] else 0
     taken = np.empty((len(rows), size), dtype=np.uint8)
     for part, positions in _runs(column, rows):
-        data = np.frombuffer(reader.chunk(read.bundle, read.chunk.place, part.start, part.stop), dtype=np.uint8)
+        data = np.frombuffer(fetcher.chunk(read.bundle, read.chunk.place, part.start, part.stop), dtype=np.uint8)
         low = (part.start - column.offset) // size
         taken[positions.numpy()] = data.reshape(-1, size)[rows[positions].numpy() - low]
     return taken.reshape(-1).data
 
 
 def _decoded(
-    reader: VerifiedReader,
+    fetcher: Fetcher,
     plan: TablePlan,
     read: Read,
     spec: ColumnSpec,
@@ -91,18 +91,18 @@ def _decoded(
     records = np.frombuffer(stored, dtype=np.uint8).reshape(len(rows), codec.bytes_per_row(dim, spec.dtype))
     escapes = memoryview(b"")
     if codec.escaped(records, dim, spec.dtype).any():  # which of the escapes they are, only all records tell
-        column = read_columns(reader, read._replace(rows=read.chunk.rows), {spec.name})
+        column = read_columns(fetcher, read._replace(rows=read.chunk.rows), {spec.name})
         kept_rows = column.get(escapes_name(spec.name), escapes)
         every = first_rows(spec, codec, column[spec.name], kept_rows, read.chunk.rows, name=read.bundle.name)
         kept = np.cumsum(codec.escaped(every.records, dim, spec.dtype)) - 1
         flagged = codec.escaped(records, dim, spec.dtype)
         escapes = every.escapes[kept[rows.numpy()[flagged]]].reshape(-1).data
-    beside = BaselineRows(reader, plan, {}).rows(read, ids.numpy()) if isinstance(codec, Difference) else None
+    beside = BaselineRows(fetcher, plan, {}).rows(read, ids.numpy()) if isinstance(codec, Difference) else None
     return decode_column(spec, codec, stored, escapes, len(rows), beside).data
 
 
-def _ids(reader: VerifiedReader, read: Read) -> Tensor:
-    ids = row_ids(read, read_columns(reader, read, {IDS}))
+def _ids(fetcher: Fetcher, read: Read) -> Tensor:
+    ids = row_ids(read, read_columns(fetcher, read, {IDS}))
     assert ids is not None
     return torch.from_numpy(ids)
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from holdfast.checkpoint.read.chunk_reads import Read, Reads
 from holdfast.checkpoint.read.crew import WORKERS, Crew, Progress
-from holdfast.checkpoint.read.fetcher import ChunkSource, VerifiedReader
+from holdfast.checkpoint.read.fetcher import ChunkSource, Fetcher
 from holdfast.checkpoint.read.key_frame import key_of, require_key
 from holdfast.checkpoint.read.table_plan import TablePlan
 from holdfast.checkpoint.restore.batch import Batch, WrittenOnce
@@ -33,7 +33,7 @@ from holdfast.checkpoint.restore.columns import (
     row_ids,
 )
 from holdfast.checkpoint.restore.native_rows import Kept, NativeWork
-from holdfast.checkpoint.restore.spans import Span, spans_of
+from holdfast.checkpoint.restore.spans import ReadSpan, spans_of
 from holdfast.checkpoint.restore.winners import Winners
 from holdfast.codec.base import Rows
 from holdfast.errors import DamagedData
@@ -49,7 +49,7 @@ RowsSeen = Callable[[str, Tensor | None], None]  # rows restored from a delta; N
 
 
 def restore_rows(
-    reader: VerifiedReader,
+    fetcher: Fetcher,
     plans: Iterable[tuple[TablePlan, Targets]],
     *,
     seen: RowsSeen | None = None,
@@ -57,11 +57,11 @@ def restore_rows(
     workers: int | None = None,
 ) -> None:
     """Write every planned row into its targets."""
-    workers = workers or (_REMOTE_WORKERS if reader.is_remote else WORKERS)
-    tables = [_Table(reader, plan, targets, seen) for plan, targets in plans]
+    workers = workers or (_REMOTE_WORKERS if fetcher.is_remote else WORKERS)
+    tables = [_Table(fetcher, plan, targets, seen) for plan, targets in plans]
     arranged = [table for table in tables if table.plan.arranged]
     replayed = [table for table in tables if not table.plan.arranged]
-    files = Files(reader)
+    files = Files(fetcher)
     with Crew(workers, progress) as crew:
         _write(files, crew, [(table, table.first()) for table in tables if table.plan.has_first])
         _write(files, crew, [(table, table.above(in_order=True)) for table in replayed])
@@ -80,10 +80,10 @@ def _write(files: Files, crew: Crew, work: Iterable[tuple[_Table, Batch]], kept:
     for group in pieces.groups:
         pieces.apply(crew, group)
         left = pieces.left(group)
-        _doubt(files.reader, [work[each.batch][1].reads[each.read] for each in left if each.is_spoilt])
+        _doubt(files.fetcher, [work[each.batch][1].reads[each.read] for each in left if each.is_spoilt])
         rest = [_left_of(*work[each.batch], each.read) for each in left]
         spans = spans_of([read for _, read, _ in rest], [table.wanted(read) for table, read, _ in rest])
-        crew.do(partial(_apply, files.reader, span, rest) for span in spans)
+        crew.do(partial(_apply, files.fetcher, span, rest) for span in spans)
     for number, (table, batch) in enumerate(work):
         table.tell_all(batch, pieces.done(number), pieces.written(number))
         crew.count(partial(_size_bytes, batch.reads, pieces.done(number)))
@@ -93,24 +93,24 @@ def _left_of(table: _Table, batch: Batch, number: int) -> tuple[_Table, Read, in
     return table, batch.reads[number], int(batch.reads.generation[number])
 
 
-def _doubt(reader: VerifiedReader, spoilt: Iterable[Read]) -> None:
+def _doubt(fetcher: Fetcher, spoilt: Iterable[Read]) -> None:
     """What is read in the plain way now was read before: nothing is healed in silence."""
     for read in spoilt:
-        reader.doubt(read.bundle.name)
+        fetcher.doubt(read.bundle.name)
 
 
 def _size_bytes(reads: Reads, which: NDArray[np.bool_]) -> int:
     return sum(reads[number].size_bytes for number in np.flatnonzero(which).tolist())
 
 
-def _apply(reader: VerifiedReader, span: Span, work: Sequence[tuple[_Table, Read, int]]) -> int:
+def _apply(fetcher: Fetcher, span: ReadSpan, work: Sequence[tuple[_Table, Read, int]]) -> int:
     """Read a span and write the records in it; how many bytes of them."""
-    source = _source(reader, span)
+    source = _source(fetcher, span)
     return sum(table.apply(read, number, source) for table, read, number in (work[each] for each in span.members))
 
 
-def _source(reader: VerifiedReader, span: Span) -> ChunkSource:
-    return reader.held(span.bundle, span.start, span.stop) if len(span.members) > 1 else reader
+def _source(fetcher: Fetcher, span: ReadSpan) -> ChunkSource:
+    return fetcher.held(span.bundle, span.start, span.stop) if len(span.members) > 1 else fetcher
 
 
 def _settle(files: Files, crew: Crew, tables: Sequence[_Table]) -> Kept | None:
@@ -124,17 +124,17 @@ def _settle(files: Files, crew: Crew, tables: Sequence[_Table]) -> Kept | None:
     pieces = NativeWork(files, [batch for _, batch in work])
     pieces.apply(crew, 0)
     left = pieces.left(0)
-    _doubt(files.reader, [work[each.batch][1].reads[each.read] for each in left if each.is_spoilt])
+    _doubt(files.fetcher, [work[each.batch][1].reads[each.read] for each in left if each.is_spoilt])
     rest = [(*work[each.batch], each.read) for each in left]
     spans = spans_of([batch.reads[number] for _, batch, number in rest], [(IDS,)] * len(rest))
-    crew.do((partial(_read_ids, files.reader, span, rest) for span in spans), alone=not files.reader.is_remote)
+    crew.do((partial(_read_ids, files.fetcher, span, rest) for span in spans), alone=not files.fetcher.is_remote)
     for table, batch in work:
         table.settle(batch)
     return pieces.kept()
 
 
-def _read_ids(reader: VerifiedReader, span: Span, work: Sequence[tuple[_Table, Batch, int]]) -> int:
-    source = _source(reader, span)
+def _read_ids(fetcher: Fetcher, span: ReadSpan, work: Sequence[tuple[_Table, Batch, int]]) -> int:
+    source = _source(fetcher, span)
     for table, batch, number in (work[each] for each in span.members):
         table.read_ids(batch, number, source)
     return 0
@@ -143,13 +143,13 @@ def _read_ids(reader: VerifiedReader, span: Span, work: Sequence[tuple[_Table, B
 class _Table:
     """One table's restore."""
 
-    def __init__(self, reader: VerifiedReader, plan: TablePlan, targets: Targets, seen: RowsSeen | None) -> None:
+    def __init__(self, fetcher: Fetcher, plan: TablePlan, targets: Targets, seen: RowsSeen | None) -> None:
         self.plan = plan
         self._seen = seen
         self._scratch = Scratch()
         self._winners: Winners | None = None
         self._once = WrittenOnce(plan.spec.rows) if plan.arranged else None
-        self._baseline = BaselineRows(reader, plan, targets)
+        self._baseline = BaselineRows(fetcher, plan, targets)
         self._writers = {
             column.name: ColumnWriter(targets[column.name], column.dtype, column.row_shape)
             for column in plan.spec.columns
@@ -258,8 +258,8 @@ class BaselineRows:
     baseline's row, if it was restored before and in the type it was stored in; else the row is read again.
     """
 
-    def __init__(self, reader: VerifiedReader, plan: TablePlan, targets: Targets) -> None:
-        self._key = key_of(reader, plan)
+    def __init__(self, fetcher: Fetcher, plan: TablePlan, targets: Targets) -> None:
+        self._key = key_of(fetcher, plan)
         weight = plan.spec.columns[0]
         target = targets.get(weight.name) if plan.has_first else None
         self._target = target if target is not None and target.dtype == torch_dtype(weight.dtype) else None
@@ -274,11 +274,11 @@ class BaselineRows:
         return found.view(torch.int16).numpy().view(np.uint16) if found.dtype == torch.bfloat16 else found.numpy()
 
 
-def read_state(reader: VerifiedReader, manifest: Manifest) -> object:
+def read_state(fetcher: Fetcher, manifest: Manifest) -> object:
     """The state tree that one writer saved."""
     tensors = [bytearray(tensor.length) for tensor in manifest.tensors]
     for chunk in manifest.state:
-        data = reader.chunk(manifest.bundles[chunk.place.bundle], chunk.place)
+        data = fetcher.chunk(manifest.bundles[chunk.place.bundle], chunk.place)
         offset = 0
         for piece in chunk.pieces:
             tensors[piece.tensor][piece.start : piece.start + piece.length] = data[offset : offset + piece.length]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from holdfast.checkpoint.read.fetcher import VerifiedReader
+from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.checkpoint.restore.rows import read_state
 from holdfast.errors import DamagedData
 from holdfast.format.manifest import Manifest
 from holdfast.format.state import SavedState, SharedState
 
 
-def read_saved(reader: VerifiedReader, manifest: Manifest) -> SavedState:
+def read_saved(fetcher: Fetcher, manifest: Manifest) -> SavedState:
     """The state that one writer saved; raises DamagedData."""
-    return checked_state(read_state(reader, manifest), manifest)
+    return checked_state(read_state(fetcher, manifest), manifest)
 
 
 def checked_state(tree: object, manifest: Manifest) -> SavedState:

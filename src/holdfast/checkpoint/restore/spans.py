@@ -17,7 +17,7 @@ _GAP_BYTES = BLOCK_BYTES  # between two chunks: reading on takes less time than 
 _SPAN_BYTES = 2 * 2**20  # at most: threads share the spans, and each holds one in memory
 
 
-class Span(NamedTuple):
+class ReadSpan(NamedTuple):
     """Bytes ``start .. stop`` of a bundle, and the reads that lie in them, by their numbers in a list."""
 
     bundle: BundleRef
@@ -26,10 +26,10 @@ class Span(NamedTuple):
     members: list[int]
 
 
-def spans_of(reads: Sequence[Read], names: Sequence[Collection[str]]) -> list[Span]:
+def spans_of(reads: Sequence[Read], names: Sequence[Collection[str]]) -> list[ReadSpan]:
     """Spans for what is wanted of each read: the columns ``names``, in whole blocks."""
     extents = [_extent(read, wanted) for read, wanted in zip(reads, names, strict=True)]
-    spans: list[Span] = []
+    spans: list[ReadSpan] = []
     for number in sorted(range(len(reads)), key=lambda each: (reads[each].bundle.name, extents[each])):
         bundle, (start, stop) = reads[number].bundle, extents[number]
         last = spans[-1] if spans else None
@@ -38,7 +38,7 @@ def spans_of(reads: Sequence[Read], names: Sequence[Collection[str]]) -> list[Sp
             spans[-1] = last._replace(stop=max(stop, last.stop))
             last.members.append(number)
         else:
-            spans.append(Span(bundle, start, stop, [number]))
+            spans.append(ReadSpan(bundle, start, stop, [number]))
     return spans
 
 

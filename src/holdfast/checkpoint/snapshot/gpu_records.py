@@ -101,7 +101,7 @@ class RecordedRows(NamedTuple):
                 targets[place].copy_(source.reshape(-1).view(torch.uint8), non_blocking=True)
 
 
-class Span(NamedTuple):
+class RecordSpan(NamedTuple):
     """Some rows of a window that will be one chunk."""
 
     start: int
@@ -120,25 +120,25 @@ class Window:
         self._escaped_at: dict[str, list[int]] = {name: each.tolist() for name, each in self._escaped.items()}
         self._widths = frame_widths(table, columns)
 
-    def spans(self, room: int, most_rows: int) -> list[Span]:
+    def spans(self, room: int, most_rows: int) -> list[RecordSpan]:
         """The chunks, each of ``most_rows`` at most, that fit ``room`` bytes: from the first row on, maybe not all."""
-        spans: list[Span] = []
+        spans: list[RecordSpan] = []
         at = 0
         while at < self._table.rows:
             rows = self._rows_that_fit(at, min(most_rows, self._table.rows - at), room)
             if not rows:
                 break
-            spans.append(Span(at, at + rows, {name: self._takes(name, at, at + rows) for name in self._columns}))
+            spans.append(RecordSpan(at, at + rows, {name: self._takes(name, at, at + rows) for name in self._columns}))
             room -= self._bytes(at, at + rows)
             at += rows
         return spans
 
-    def rows(self, spans: Sequence[Span]) -> list[dict[str, RecordedRows]]:
+    def rows(self, spans: Sequence[RecordSpan]) -> list[dict[str, RecordedRows]]:
         """The columns of each of these chunks, the first ones of the window."""
         columns = {name: self._rows_of(name, spans) for name in self._columns}
         return [{name: each[number] for name, each in columns.items()} for number in range(len(spans))]
 
-    def _rows_of(self, name: str, spans: Sequence[Span]) -> list[RecordedRows]:
+    def _rows_of(self, name: str, spans: Sequence[RecordSpan]) -> list[RecordedRows]:
         """One column of all chunks: what goes with the records is gathered once for all of them."""
         takes = [span.takes[name] for span in spans]
         sampled = [sample_positions(s.stop - s.start, t.sample) + s.start for s, t in zip(spans, takes, strict=True)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from holdfast.checkpoint.trainer.launcher import Handle
 from holdfast.checkpoint.trainer.liveness import Limits, Liveness
-from holdfast.checkpoint.trainer.wait import Waiting
+from holdfast.checkpoint.trainer.wait import Wait
 from holdfast.checkpoint.wire.buffer import FrameBuffer
 from holdfast.checkpoint.wire.messages import (
     Annotate,
@@ -48,7 +48,7 @@ class Lost:
     message: str
 
 
-Event = Committed | Failed | GridNews | Notice | Raised | Lost
+AgentEvent = Committed | Failed | GridNews | Notice | Raised | Lost
 
 
 class AgentClient:
@@ -60,7 +60,7 @@ class AgentClient:
         self._liveness = Liveness(limits, runtime=runtime)
         self._free = list(range(buffer.frames))
         self._held_back: list[Begin | FrameFilled] = []
-        self._events: list[Event] = []
+        self._events: list[AgentEvent] = []
         self._lost = False
         self._given_up = False  # and killed, if it can be
         self.waited_s = 0.0  # for frames, in the snapshot under way
@@ -106,7 +106,7 @@ class AgentClient:
         """A frame to fill; waits for the agent where none is free. Raises AgentDied rather than wait for a dead one."""
         if not self._free:
             self._release()
-            waiting = Waiting("room in the snapshot buffer", runtime=self._runtime)
+            waiting = Wait("room in the snapshot buffer", runtime=self._runtime)
             while not self._free:
                 self._receive(_POLL_S)
                 self._attend()
@@ -149,7 +149,7 @@ class AgentClient:
         """Ask the agent to rearrange all that is due; a GridNews event says when it has."""
         self._request(Arrange())
 
-    def poll(self, timeout_s: float = 0.0) -> list[Event]:
+    def poll(self, timeout_s: float = 0.0) -> list[AgentEvent]:
         """What happened since the last call; waits up to ``timeout_s`` for a first message, which may be no event.
 
         That the agent was lost is told once.
@@ -163,7 +163,7 @@ class AgentClient:
             self._events.append(Lost(message=str(error)))
         return self._taken_events()
 
-    def close(self) -> list[Event]:
+    def close(self) -> list[AgentEvent]:
         """Let the agent finish and end, if it is not lost; what it had to say meanwhile."""
         if not self._lost:
             self._finish()
@@ -171,7 +171,7 @@ class AgentClient:
         return self._taken_events()
 
     def _finish(self) -> None:
-        waiting = Waiting("the agent to finish", runtime=self._runtime)
+        waiting = Wait("the agent to finish", runtime=self._runtime)
         try:
             self._send(Close())
             while True:
@@ -182,7 +182,7 @@ class AgentClient:
             if self._given_up:
                 self._events.append(Lost(message=str(error)))
 
-    def _taken_events(self) -> list[Event]:
+    def _taken_events(self) -> list[AgentEvent]:
         events, self._events = self._events, []
         return events
 

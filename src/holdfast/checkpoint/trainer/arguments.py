@@ -51,7 +51,7 @@ class RunLocation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
+class TrainingArguments:
     """What is trained."""
 
     models: Mapping[str, nn.Module]

@@ -19,7 +19,7 @@ from holdfast.checkpoint.track.tracker import Tracker
 from holdfast.checkpoint.trainer.arguments import (
     Policies,
     RunLocation,
-    Training,
+    TrainingArguments,
     require_known_tables,
     require_same_tables,
 )
@@ -81,7 +81,7 @@ class Assembly:
     def __init__(
         self,
         place: RunLocation,
-        training: Training,
+        training: TrainingArguments,
         policies: Policies,
         settings: Settings,
         agreement: Agreement,

@@ -45,7 +45,7 @@ class Fallback(Generic[T]):
                 return self._reconsidered(found) if number else found
             logger.warning("checkpoint of step %d cannot be restored (%s)", entry.info.step, self._why)
         raise DamagedData(
-            candidates[0].record.name,
+            candidates[0].part_list.name,
             f"no checkpoint of the run can be restored (last: {self._why}); the model's values are undefined now, and "
             "nothing in the run was changed",
         )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from holdfast.checkpoint.trainer.contents import Contents
-from holdfast.checkpoint.trainer.position import Pause, Position, SaveStats, fineness_of
+from holdfast.checkpoint.trainer.position import Pause, Position, SaveStats, fidelities
 from holdfast.checkpoint.wire.state_digests import PieceDigest
 from holdfast.events import Happening, Recovery, SaveCommitted, SaveGivenUp, SnapshotTaken, TrainingEvent
 from holdfast.format.catalog import Intent
@@ -108,7 +108,7 @@ class Outcomes:
         if ended.is_priority:
             self.stats.count_priority(info.size_bytes)
             return
-        self.position = self.position.after(info, fineness_of(ended.intent.stored))
+        self.position = self.position.after(info, fidelities(ended.intent.stored))
         self.failure = None
         self.stats.count_commit(info.step, self._runtime.monotonic_s())
 

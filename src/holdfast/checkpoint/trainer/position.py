@@ -11,9 +11,9 @@ from holdfast.format.state import JobState
 from holdfast.types import CheckpointInfo, DeltaSizes, Kind, Stored
 
 
-def fineness_of(stored: Mapping[str, Stored]) -> dict[str, int]:
-    """How fine the precision of tables is, as numbers to compare."""
-    return {name: each.rank for name, each in stored.items()}
+def fidelities(stored: Mapping[str, Stored]) -> dict[str, int]:
+    """The fidelity of tables."""
+    return {name: each.fidelity for name, each in stored.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +27,9 @@ class Position:
     baseline_bytes: int = 0
     deltas: DeltaSizes = field(default_factory=DeltaSizes)  # since the baseline
     restores: int = 0  # of the model, ever
-    coarsest: Mapping[str, int] = field(default_factory=dict)  # fineness since the baseline, of tables not exact
+    coarsest: Mapping[str, int] = field(default_factory=dict)  # fidelity since the baseline, of tables not exact
 
-    def after(self, info: CheckpointInfo, fineness: Mapping[str, int]) -> Position:
+    def after(self, info: CheckpointInfo, fidelity: Mapping[str, int]) -> Position:
         """The position once this checkpoint is committed, its tables stored so precisely."""
         if info.kind is Kind.FULL:
             return Position(
@@ -39,7 +39,7 @@ class Position:
                 baseline=info.id,
                 baseline_bytes=info.size_bytes,
                 restores=self.restores,
-                coarsest=fineness,
+                coarsest=fidelity,
             )
         fraction = info.size_bytes / max(1, self.baseline_bytes)
         return replace(
@@ -47,16 +47,16 @@ class Position:
             checkpoint=info.id,
             step=info.step,
             deltas=self.deltas.with_next(fraction),
-            coarsest=self.coarsest_with(fineness),
+            coarsest=self.coarsest_with(fidelity),
         )
 
     def job_at(self, intent: Intent, pls: Mapping[str, float | None] | None) -> JobState:
         """What a checkpoint from here says of the job; ``restored`` reads it back."""
-        fineness = fineness_of(intent.stored)
+        fidelity = fidelities(intent.stored)
         return JobState(
             deltas=self.deltas,
             restores=intent.restores,
-            coarsest=fineness if intent.kind is Kind.FULL else self.coarsest_with(fineness),
+            coarsest=fidelity if intent.kind is Kind.FULL else self.coarsest_with(fidelity),
             pls=pls,
         )
 
@@ -75,13 +75,13 @@ class Position:
             coarsest=job.coarsest,
         )
 
-    def coarsest_with(self, fineness: Mapping[str, int]) -> dict[str, int]:
+    def coarsest_with(self, fidelity: Mapping[str, int]) -> dict[str, int]:
         """What the tables' precision comes to with one more checkpoint on top of the baseline."""
-        return {name: min(fine, self.coarsest.get(name, fine)) for name, fine in {**self.coarsest, **fineness}.items()}
+        return {name: min(fine, self.coarsest.get(name, fine)) for name, fine in {**self.coarsest, **fidelity}.items()}
 
-    def is_too_coarse(self, fineness: Mapping[str, int]) -> bool:
+    def is_too_coarse(self, fidelity: Mapping[str, int]) -> bool:
         """Whether a table is to be stored more precisely from now on: rows that never change would stay as they are."""
-        return any(name not in fineness or fineness[name] > fine for name, fine in self.coarsest.items())
+        return any(name not in fidelity or fidelity[name] > fine for name, fine in self.coarsest.items())
 
     def without_baseline(self) -> Position:
         """The position once the run has dropped what it stood on: the next checkpoint is a baseline."""

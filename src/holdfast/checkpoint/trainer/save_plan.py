@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.checkpoint.snapshot.changed import ChangedShares
-from holdfast.checkpoint.trainer.position import Position, fineness_of
+from holdfast.checkpoint.trainer.position import Position, fidelities
 from holdfast.checkpoint.training.places import NOWHERE, DataPlace
 from holdfast.format.catalog import Intent, checkpoint_id
 from holdfast.policy import Grid, Overlap, Precision, Strategy, StrategyContext
@@ -80,7 +80,7 @@ class SavePlanner:
 
     def _kind(self, position: Position, count: CountChanges) -> Kind:
         """Of the checkpoint that is due."""
-        if position.is_too_coarse(fineness_of(self.stored(position))):
+        if position.is_too_coarse(fidelities(self.stored(position))):
             return Kind.FULL
         changed = count(self.stored(position)) if self._strategy.counts_changes else None
         context = StrategyContext(

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from holdfast.checkpoint.grid.stats import GridStats
-from holdfast.checkpoint.trainer.agent_client import AgentClient, Event, Lost
+from holdfast.checkpoint.trainer.agent_client import AgentClient, AgentEvent, Lost
 from holdfast.checkpoint.trainer.fence import Fence
 from holdfast.checkpoint.trainer.launcher import Launcher
 from holdfast.checkpoint.trainer.liveness import Limits
 from holdfast.checkpoint.trainer.outcomes import InFlight, Outcomes
-from holdfast.checkpoint.trainer.wait import Waiting
+from holdfast.checkpoint.trainer.wait import Wait
 from holdfast.checkpoint.wire.buffer import FrameBuffer
 from holdfast.checkpoint.wire.messages import Committed, Failed, GridNews, Notice, Raised
 from holdfast.errors import AgentDied, BaseDropped, ConfigurationError, SaveFailed, TakenOver
@@ -93,7 +93,7 @@ class Agents:
             in_flight.unwanted = in_flight.is_priority
             self.client.cancel()
         what = "the run to be fenced off" if in_flight is None else f"the save of step {in_flight.intent.step}"
-        waiting = Waiting(what, runtime=self._runtime)
+        waiting = Wait(what, runtime=self._runtime)
         while self._outcomes.in_flight is not None or self._fence.is_closing:
             self.poll(_POLL_S)
             waiting.tell(f"{self.client.state}; {self._outcomes.age}")
@@ -110,7 +110,7 @@ class Agents:
         """Wait until all is rearranged that is due, or until the agent is gone."""
         if self._client is None or not self._in_grid:
             return
-        waiting = Waiting("increments to be rearranged", runtime=self._runtime)
+        waiting = Wait("increments to be rearranged", runtime=self._runtime)
         deaths = self._outcomes.stats.agent_deaths
         self._arranged = False
         self._client.arrange()
@@ -156,7 +156,7 @@ class Agents:
             if isinstance(event, Notice | Lost):
                 logger.warning(event.message)
 
-    def _on(self, event: Event) -> None:
+    def _on(self, event: AgentEvent) -> None:
         match event:
             case Committed():
                 self._committed(event)

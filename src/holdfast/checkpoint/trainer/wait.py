@@ -11,7 +11,7 @@ logger = logging.getLogger("holdfast")
 TELL_EVERY_S = 30.0
 
 
-class Waiting:
+class Wait:
     """One wait, from now on."""
 
     def __init__(self, what: str, *, runtime: Runtime = SYSTEM) -> None:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from holdfast.checkpoint.read.crew import Progress
-from holdfast.checkpoint.read.fetcher import VerifiedReader
+from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.checkpoint.read.table_plan import TablePlan
 from holdfast.checkpoint.restore.rows import restore_rows
 from holdfast.checkpoint.training.tables import weight_name
@@ -44,7 +44,7 @@ class TableDifference:
 
 def export_file(
     path: Path,
-    reader: VerifiedReader,
+    fetcher: Fetcher,
     plans: Mapping[str, TablePlan],
     dense: Mapping[str, Tensor],
     *,
@@ -59,7 +59,7 @@ def export_file(
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:  # the file appears when it is complete
         assembled, saved = Path(scratch) / "tables.safetensors", Path(scratch) / "saved.pt"
         with _mapped(assembled, _layout(plans, dense, slots)) as tensors:
-            _fill(tensors, reader, plans, dense, progress)
+            _fill(tensors, fetcher, plans, dense, progress)
             if path.suffix != ".safetensors":
                 torch.save(dict(tensors), saved)
         (assembled if path.suffix == ".safetensors" else saved).replace(path)
@@ -86,15 +86,15 @@ def write_file(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def difference(
-    reader: VerifiedReader, first: Mapping[str, TablePlan], second: Mapping[str, TablePlan], scratch: Path
+    fetcher: Fetcher, first: Mapping[str, TablePlan], second: Mapping[str, TablePlan], scratch: Path
 ) -> Iterator[TableDifference]:
     """Compare two checkpoints table by table, bit for bit."""
     for name in sorted({*first, *second}):
-        yield _table_difference(reader, name, first.get(name), second.get(name), scratch)
+        yield _table_difference(fetcher, name, first.get(name), second.get(name), scratch)
 
 
 def _table_difference(
-    reader: VerifiedReader, name: str, first: TablePlan | None, second: TablePlan | None, scratch: Path
+    fetcher: Fetcher, name: str, first: TablePlan | None, second: TablePlan | None, scratch: Path
 ) -> TableDifference:
     if (
         first is None
@@ -115,8 +115,8 @@ def _table_difference(
         _mapped(scratch / "first.safetensors", _layout({name: first}, {}, False)) as a,
         _mapped(scratch / "second.safetensors", _layout({name: second}, {}, False)) as b,
     ):
-        _fill(a, reader, {name: first}, {}, None)
-        _fill(b, reader, {name: second}, {}, None)
+        _fill(a, fetcher, {name: first}, {}, None)
+        _fill(b, fetcher, {name: second}, {}, None)
         changed, largest = _compare(a[weight_name(name)], b[weight_name(name)])
     return TableDifference(table=name, rows=first.spec.rows, changed_rows=changed, largest_change=largest)
 
@@ -155,7 +155,7 @@ def _column_name(table: str, plan: TablePlan, column: str) -> str:
 
 def _fill(
     tensors: Mapping[str, Tensor],
-    reader: VerifiedReader,
+    fetcher: Fetcher,
     plans: Mapping[str, TablePlan],
     dense: Mapping[str, Tensor],
     progress: Progress | None,
@@ -164,7 +164,7 @@ def _fill(
     for name, plan in plans.items():
         columns = {column.name: tensors.get(_column_name(name, plan, column.name)) for column in plan.spec.columns}
         targets.append((plan, {key: tensor for key, tensor in columns.items() if tensor is not None}))
-    restore_rows(reader, targets, progress=progress)
+    restore_rows(fetcher, targets, progress=progress)
     for name, tensor in dense.items():
         tensors[name].copy_(tensor)
 

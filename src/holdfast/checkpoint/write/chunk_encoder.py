@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from holdfast.checkpoint.commit.chain import Chain
-from holdfast.checkpoint.read.fetcher import VerifiedReader, lineage
+from holdfast.checkpoint.read.fetcher import Fetcher, lineage
 from holdfast.checkpoint.read.key_frame import KeyChunk, KeyTable, key_chunks
 from holdfast.checkpoint.wire.frame_layout import frame_columns, sample_in_frame, sample_positions
 from holdfast.checkpoint.wire.messages import FrameChunk, TableSlice
@@ -75,20 +75,20 @@ class KeyFrames:
         if head is None:
             raise CheckpointNotFound(f"{self._store.url} holds no checkpoint {checkpoint} to differ from")
         baseline, *deltas = lineage(head, checkpoint)
-        reader = VerifiedReader(self._store)
+        fetcher = Fetcher(self._store)
         held = self._held[1] if self._held[0] == baseline.info.id else {}
         chunks: dict[str, list[KeyChunk]] = {}
-        for manifest in reader.parts(baseline):
+        for manifest in fetcher.parts(baseline):
             for part in manifest.tables:
                 name = part.spec.name
-                found = (replace(c, held=held.get((name, c.chunk.first))) for c in key_chunks(reader, manifest, part))
+                found = (replace(c, held=held.get((name, c.chunk.first))) for c in key_chunks(fetcher, manifest, part))
                 chunks.setdefault(name, []).extend(found)
         self._tables = {name: KeyTable(baseline.info.id, each) for name, each in chunks.items()}
         if self.in_memory and not held:
             self._tables = {name: table.in_memory() for name, table in self._tables.items()}
         self._standing = {entry.info.id for entry in (baseline, *deltas)}
         for entry in deltas:
-            for manifest in reader.parts(entry):
+            for manifest in fetcher.parts(entry):
                 self._forget_whole(manifest)
 
     def _forget_whole(self, manifest: Manifest) -> None:

@@ -17,7 +17,7 @@ from holdfast.checkpoint.commit.changes import Clocks, add_checkpoint, add_prior
 from holdfast.checkpoint.commit.lease import TTL_S, live_leases
 from holdfast.checkpoint.commit.second_look import SecondLook
 from holdfast.errors import ObjectExists, SaveFailed
-from holdfast.format.catalog import Entry, Intent, Record, Ref, intent_name, object_name, part_name, record_name
+from holdfast.format.catalog import Entry, Intent, PartList, Ref, intent_name, object_name, part_list_name, part_name
 from holdfast.format.document import digest
 from holdfast.format.manifest import Manifest
 from holdfast.policy import Retention
@@ -85,13 +85,13 @@ class Committer:
     def call_off(self, checkpoint: str) -> bool:
         """Make sure that nobody commits a save any more; False if somebody has begun to.
 
-        Whoever commits creates the record first. An empty record takes its place: only one of the two can be created.
+        Whoever commits creates the part list first. An empty one takes its place: only one of the two can be created.
         """
-        name = record_name(checkpoint)
+        name = part_list_name(checkpoint)
         try:
-            self._store.put(name, Record(checkpoint=checkpoint, parts=()).encode(), create=True)
+            self._store.put(name, PartList(checkpoint=checkpoint, parts=()).encode(), create=True)
         except ObjectExists:
-            return not self._read(name, Record.decode)[0].parts
+            return not self._read(name, PartList.decode)[0].parts
         return True
 
     def resolve(self, checkpoint: str) -> tuple[Entry, Head] | None:
@@ -160,19 +160,19 @@ class Committer:
             name = part_name(intent.checkpoint, rank)
             if rank not in parts and name in present:
                 parts[rank] = self._read(name, Manifest.decode)
-        called_off = record_name(intent.checkpoint) in present and len(parts) < intent.world
+        called_off = part_list_name(intent.checkpoint) in present and len(parts) < intent.world
         if called_off and not self.committed(intent.checkpoint):
             raise self._called_off(intent)
 
     def _entry(self, intent: Intent, parts: dict[int, tuple[Manifest, Ref]], times: SaveTimes | None) -> Entry:
         manifests = [parts[rank][0] for rank in range(intent.world)]
         refs = tuple(parts[rank][1] for rank in range(intent.world))
-        wanted = Record(checkpoint=intent.checkpoint, parts=refs)
-        name, record = record_name(intent.checkpoint), wanted.encode()
+        wanted = PartList(checkpoint=intent.checkpoint, parts=refs)
+        name, part_list = part_list_name(intent.checkpoint), wanted.encode()
         try:
-            self._store.put(name, record, create=True)
+            self._store.put(name, part_list, create=True)
         except ObjectExists:  # another writer of this save was first: with the same bytes, or to call it off
-            if self._read(name, Record.decode)[0] != wanted:
+            if self._read(name, PartList.decode)[0] != wanted:
                 raise self._called_off(intent) from None
         info = CheckpointInfo(
             id=intent.checkpoint,
@@ -182,7 +182,7 @@ class Committer:
             parent=intent.parent,
             base=intent.base,
             created_s=intent.created_s,
-            size_bytes=sum(m.size_bytes for m in manifests) + sum(ref.size_bytes for ref in refs) + len(record),
+            size_bytes=sum(m.size_bytes for m in manifests) + sum(ref.size_bytes for ref in refs) + len(part_list),
             rows_written=sum(m.rows_written for m in manifests),
             full_bytes=sum(m.full_bytes for m in manifests),
             tag=intent.tag,
@@ -190,7 +190,7 @@ class Committer:
             stall_s=times.stall_s if times else None,
             duration_s=self._runtime.monotonic_s() - times.started_s if times else None,
         )
-        return Entry(info=info, record=Ref(name=name, size_bytes=len(record), digest=digest(record)))
+        return Entry(info=info, part_list=Ref(name=name, size_bytes=len(part_list), digest=digest(part_list)))
 
     def _read(self, name: str, decode: Callable[..., T]) -> tuple[T, Ref]:
         """A document of another writer, and how to refer to it."""
