@@ -20,7 +20,7 @@ from holdfast.checkpoint.agent.save import AgentSave
 from holdfast.checkpoint.agent.threads import AgentThreads
 from holdfast.checkpoint.commit.chain import Chain
 from holdfast.checkpoint.commit.changes import annotate, raise_term
-from holdfast.checkpoint.commit.lease import HeldLease
+from holdfast.checkpoint.commit.lease import WRITER, HeldLease
 from holdfast.checkpoint.grid.rearrange import Rearranger
 from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.checkpoint.wire.buffer import FrameBuffer
@@ -220,7 +220,7 @@ class Agent:
         save.leases.enter_context(
             HeldLease(
                 self._store,
-                "writer",
+                WRITER,
                 self._name,
                 [save.identifier],
                 ttl_s=self._config.lease_s,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from holdfast.checkpoint.commit.chain import Chain, Head
 from holdfast.checkpoint.commit.changes import forget_garbage, own
-from holdfast.checkpoint.commit.lease import live_leases, remove_expired
+from holdfast.checkpoint.commit.lease import READER, live_leases, remove_expired
 from holdfast.errors import DamagedData, ObjectNotFound
 from holdfast.format.catalog import (
     CATALOG_PREFIX,
@@ -51,7 +51,7 @@ def collect_dropped(store: Store, chain: Chain, *, term: int, grace_s: float) ->
     head = own(chain.head(), term)
     if head.damaged or not head.garbage:
         return Collected()
-    readers = live_leases(store, "reader")
+    readers = live_leases(store, READER)
     if any(lease.damaged for lease in readers):
         return Collected()  # somebody reads, and what is unknown
     now_s = store.now_s()

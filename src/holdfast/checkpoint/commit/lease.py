@@ -21,6 +21,7 @@ from holdfast.storage import Store
 from holdfast.storage.reserve import put_small
 
 PREFIX = "leases/"
+READER, WRITER = "reader", "writer"  # what a lease is held for
 TTL_S = 15.0
 
 
@@ -28,7 +29,7 @@ TTL_S = 15.0
 class Lease:
     """Who holds what, and for how long after the last renewal."""
 
-    kind: str  # "reader" or "writer"
+    kind: str  # READER or WRITER
     holder: str
     checkpoints: tuple[str, ...]
     ttl_s: float
@@ -82,7 +83,7 @@ def announce_agent(store: Store, holder: str, *, ttl_s: float, runtime: Runtime 
     """
     name = f"{PREFIX}writer-{runtime.token()}{runtime.token()}"
     try:
-        store.put(name, Lease(kind="writer", holder=holder, checkpoints=(), ttl_s=ttl_s).encode())
+        store.put(name, Lease(kind=WRITER, holder=holder, checkpoints=(), ttl_s=ttl_s).encode())
     except StorageError:
         return None
     return name

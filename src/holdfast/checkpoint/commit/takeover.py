@@ -6,7 +6,7 @@ import logging
 
 from holdfast.checkpoint.commit.chain import Chain, Head
 from holdfast.checkpoint.commit.changes import take_over
-from holdfast.checkpoint.commit.lease import live_leases
+from holdfast.checkpoint.commit.lease import WRITER, live_leases
 from holdfast.printable import printable
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store
@@ -20,7 +20,7 @@ def await_writers(store: Store, *, timeout_s: float, runtime: Runtime = SYSTEM) 
     """Give a predecessor's agent the time to commit what its trainer had sealed; the term fences it otherwise."""
     deadline_s = runtime.monotonic_s() + timeout_s
     told = False
-    while leases := live_leases(store, "writer"):
+    while leases := live_leases(store, WRITER):
         if runtime.monotonic_s() > deadline_s:
             logger.warning(
                 "no longer waiting for %s: it is fenced off and commits nothing more", printable(leases[0].holder)

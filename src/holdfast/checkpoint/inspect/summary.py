@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.checkpoint.commit.chain import Head
-from holdfast.checkpoint.commit.lease import Lease, live_leases
+from holdfast.checkpoint.commit.lease import READER, WRITER, Lease, live_leases
 from holdfast.checkpoint.inspect.skeleton import read_skeleton
 from holdfast.checkpoint.inspect.stored_precision import StoredRows, stored_rows
 from holdfast.checkpoint.read.fetcher import Fetcher, Manifests, lineage
@@ -72,7 +72,7 @@ class RunSummary:
 
 def all_leases(store: Store) -> tuple[Lease, ...]:
     """Who reads or writes the run just now."""
-    return tuple(lease for kind in ("writer", "fetcher") for lease in live_leases(store, kind))
+    return tuple(lease for kind in (WRITER, READER) for lease in live_leases(store, kind))
 
 
 def summarize(

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
 from holdfast.checkpoint.commit.chain import Head
-from holdfast.checkpoint.commit.lease import HeldLease
+from holdfast.checkpoint.commit.lease import READER, HeldLease
 from holdfast.checkpoint.commit.second_look import SecondLook
 from holdfast.checkpoint.read.part_agreement import JoinedPart, check_parts
 from holdfast.codec.lengths import check_lengths, of_manifest, of_outline
@@ -237,7 +237,7 @@ def leased(
     head = look()
     while True:
         folders = sorted({folder for entry in wanted(head) for folder in entry.folders})
-        with _held(HeldLease(store, "fetcher", holder, folders, runtime=runtime), store.url, warn):
+        with _held(HeldLease(store, READER, holder, folders, runtime=runtime), store.url, warn):
             head = look()
             if {folder for entry in wanted(head) for folder in entry.folders} <= set(folders):
                 yield head

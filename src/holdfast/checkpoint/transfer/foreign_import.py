@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from holdfast.checkpoint.commit.chain import Chain, Head
-from holdfast.checkpoint.commit.lease import HeldLease
+from holdfast.checkpoint.commit.lease import WRITER, HeldLease
 from holdfast.checkpoint.commit.takeover import claim
 from holdfast.checkpoint.read.crew import Progress
 from holdfast.checkpoint.snapshot.frame_filler import FrameFiller
@@ -71,7 +71,7 @@ def import_checkpoint(
     _require_empty(chain.head(), store)
     term = _require_empty(claim(chain), store)
     intent = _intent(step, term, runtime)
-    with HeldLease(store, "writer", writer, [intent.checkpoint], runtime=runtime):
+    with HeldLease(store, WRITER, writer, [intent.checkpoint], runtime=runtime):
         info = _write(store, chain, intent, selection, progress, runtime)
     return ImportReport(
         tables=tuple(selection.tables), dense=tuple(selection.dense), skipped=selection.skipped, info=info

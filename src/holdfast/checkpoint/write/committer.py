@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from holdfast.checkpoint.commit.chain import Chain, Head
 from holdfast.checkpoint.commit.changes import Clocks, add_checkpoint, add_priority, own
-from holdfast.checkpoint.commit.lease import TTL_S, live_leases
+from holdfast.checkpoint.commit.lease import TTL_S, WRITER, live_leases
 from holdfast.checkpoint.commit.second_look import SecondLook
 from holdfast.errors import ObjectExists, SaveFailed
 from holdfast.format.catalog import Entry, Intent, PartList, Ref, intent_name, object_name, part_list_name, part_name
@@ -147,7 +147,7 @@ class Committer:
 
     def _may_arrive(self, checkpoint: str, missing: int) -> bool:
         """Whether enough agents are at work on the save: ours, and one for each missing part."""
-        at_work = [lease for lease in live_leases(self._store, "writer") if checkpoint in lease.checkpoints]
+        at_work = [lease for lease in live_leases(self._store, WRITER) if checkpoint in lease.checkpoints]
         return len(at_work) > missing
 
     def _read_new_parts(self, intent: Intent, parts: dict[int, tuple[Manifest, Ref]]) -> None:
