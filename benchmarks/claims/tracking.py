@@ -27,7 +27,7 @@ from holdfast.checkpoint.track.tracker import Tracker
 from holdfast.checkpoint.training.batches import Reader
 from holdfast.checkpoint.training.tables import Table as EmbeddingTable
 from holdfast.checkpoint.training.tables import find_tables
-from holdfast.types import Since
+from holdfast.types import Kind, Since
 
 DIM = 64
 BOTTOM, TOP = (512, 256), (512, 512, 256)  # CPR's widths for Criteo Terabyte, whose vectors have 64 numbers too
@@ -161,8 +161,8 @@ def _warm_up(learner: Learner, tracker: Tracker, batches: Sequence[Batch]) -> No
     """Until the tracker is where it is between two checkpoints: slots exist, and rows are known one by one."""
     for step in range(WARM_STEPS):
         train_step(learner.model, batches[step % BATCHES], learner.optimizers)
-    tracker.begin(full=True)
-    tracker.committed(full=True)
+    tracker.begin(Kind.FULL)
+    tracker.committed(Kind.FULL)
 
 
 def _pair(learner: Learner, tracker: Tracker, batches: Sequence[Batch], number: int) -> Pair:
@@ -183,10 +183,10 @@ def _timed_step(learner: Learner, batch: Batch) -> float:
 
 def _memory(learner: Learner, tracker: Tracker, tables: Sequence[EmbeddingTable], batch: Batch) -> Memory:
     """The sets at their most: rows since the baseline, rows in a save under way, rows since."""
-    tracker.begin(full=False)
-    tracker.committed(full=False)
+    tracker.begin(Kind.INCREMENTAL)
+    tracker.committed(Kind.INCREMENTAL)
     train_step(learner.model, batch, learner.optimizers)
-    tracker.begin(full=False)
+    tracker.begin(Kind.INCREMENTAL)
     train_step(learner.model, batch, learner.optimizers)
     sets = [tracker.touched(table, Since.BASELINE).sets for table in tables]
     most = max(len(table) for table in sets)

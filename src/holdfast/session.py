@@ -290,7 +290,7 @@ class Checkpointer:
             recovered = self._parts.recovery.recover(lost, progress=progress)
             if self._metering is not None:
                 saved_step = self._outcomes.position.step
-                self.stats.pls = self._metering.failed(self.steps, saved_step=saved_step, lost_share=lost.share)
+                self._outcomes.meter(self._metering.failed(self.steps, saved_step=saved_step, lost_share=lost.share))
             self._outcomes.recovered(
                 Happening.RECOVERED_PART,
                 step=self.steps,
@@ -416,7 +416,7 @@ class Checkpointer:
         self._routine.start(position.step, restored=position.checkpoint is not None, stepping=stepping)
         if self._metering is not None:
             self._metering.restore(pls, position.step)
-            self.stats.pls = self._metering.meter.pls
+            self._outcomes.meter(self._metering.meter.pls)
 
     def _ensure_started(self, *, stepping: bool = False) -> None:
         """``stepping``: the first step was made already, so that this is not the state before it."""

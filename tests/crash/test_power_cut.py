@@ -174,14 +174,14 @@ def test_trainer_and_agent_die_with_the_power_and_leave_what_was_recorded(name: 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_every_commit_survives_whatever_a_power_cut_leaves_by_chance(name: str) -> None:
     check_all(name, record(name, tuple(REBOOTS), everything))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_an_independent_reader_finds_the_same_after_any_power_cut(name: str, tmp_path: Path) -> None:
     recording = record(name, LOST_OR_KEPT, objects)
@@ -207,7 +207,7 @@ def write_out(disk: SimulatedDisk, path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_trainer_and_agent_die_with_the_power_at_any_operation(name: str) -> None:
     recording = record(name, LOST_OR_KEPT, objects)

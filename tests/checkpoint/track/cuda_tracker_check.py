@@ -13,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from holdfast.checkpoint.track.tracker import Tracker
 from holdfast.checkpoint.training.tables import find_tables
-from holdfast.types import Since
+from holdfast.types import Kind, Since
 from tests.checkpoint.track.tracker_cases import CASES, Case
 from tests.checkpoint.track.tracker_checks import Run, prove_no_row_is_missed
 
@@ -47,11 +47,11 @@ def check_graph_capture() -> None:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         optimizer.step()
-    for full in (True, False, False):
+    for kind in (Kind.FULL, Kind.INCREMENTAL, Kind.INCREMENTAL):
         graph.replay()
-        tracker.begin(full)
+        tracker.begin(kind)
         assert tracker.touched(table, Since.LAST).whole
-        tracker.committed(full)
+        tracker.committed(kind)
     tracker.close()
 
 

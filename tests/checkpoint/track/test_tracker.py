@@ -15,7 +15,7 @@ from torch.optim import optimizer as torch_optimizer
 from holdfast.checkpoint.track.tracker import Tracker
 from holdfast.checkpoint.training.tables import find_tables
 from holdfast.errors import ConfigurationError, HoldfastWarning, ModelMismatch
-from holdfast.types import Since
+from holdfast.types import Kind, Since
 from tests.checkpoint.track.tracker_cases import CASES, Case
 from tests.checkpoint.track.tracker_checks import Run, prove_no_row_is_missed, touched
 
@@ -47,9 +47,10 @@ class Setting:
         self.optimizer.step()
 
     def save(self, *, full: bool = False) -> set[int]:
-        self.tracker.begin(full)
+        kind = Kind.FULL if full else Kind.INCREMENTAL
+        self.tracker.begin(kind)
         rows = touched(self.tracker, self.table, Since.LAST)
-        self.tracker.committed(full)
+        self.tracker.committed(kind)
         return rows
 
     def touched(self, since: Since = Since.LAST) -> set[int]:
@@ -78,15 +79,15 @@ def test_a_full_snapshot_holds_every_row_and_starts_anew() -> None:
 def test_a_full_snapshot_that_failed_leaves_the_delta_as_it_was() -> None:
     setting = Setting()
     setting.train(3)
-    setting.tracker.begin(True)
-    setting.tracker.failed()
+    setting.tracker.begin(Kind.FULL)
+    setting.tracker.failed(Kind.FULL)
     setting.train(5)
     assert setting.save() == {3, 5}
 
 
 def test_before_anything_was_saved_every_row_is_touched() -> None:
     setting = Setting(saved=False)
-    setting.tracker.begin(False)
+    setting.tracker.begin(Kind.INCREMENTAL)
     assert setting.touched() == ALL
 
 
@@ -102,8 +103,8 @@ def test_slots_that_appear_after_the_baseline_make_the_table_whole_once() -> Non
 def test_slots_that_appear_stay_due_until_a_commit_holds_them() -> None:
     setting = Setting(torch.optim.SparseAdam)
     setting.train(3)
-    setting.tracker.begin(False)
-    setting.tracker.failed()
+    setting.tracker.begin(Kind.INCREMENTAL)
+    setting.tracker.failed(Kind.INCREMENTAL)
     assert setting.save() == ALL
 
 
@@ -370,12 +371,12 @@ def test_a_step_that_fails_half_way_loses_nothing() -> None:
     optimizer = torch.optim.SparseAdam([{"params": [table.weight]} for table in model], lr=0.1)
     tables = find_tables({"": model}, [optimizer])
     tracker = Tracker(tables, [optimizer])
-    tracker.begin(True)
-    tracker.committed(True)
+    tracker.begin(Kind.FULL)
+    tracker.committed(Kind.FULL)
     (model[0](torch.tensor([1])).sum() + model[1](torch.tensor([2])).sum()).backward()
     with pytest.raises(RuntimeError, match="dense gradients"):
         optimizer.step()
-    tracker.begin(False)
+    tracker.begin(Kind.INCREMENTAL)
     assert touched(tracker, tables[0], Since.LAST) == ALL
     tracker.close()
 
@@ -395,17 +396,17 @@ def test_a_table_that_joins_an_optimizer_later_is_followed_with_its_slots() -> N
     optimizer = torch.optim.Adagrad(head.parameters(), lr=0.1)
     (table,) = find_tables({"": nn.ModuleList([module, head])}, [optimizer])
     tracker = Tracker([table], [optimizer])
-    tracker.begin(True)
-    tracker.committed(True)
+    tracker.begin(Kind.FULL)
+    tracker.committed(Kind.FULL)
     optimizer.add_param_group({"params": module.weight})
     for ids, wanted in ((1, ALL), (2, {2})):
         optimizer.zero_grad()
         head(module(torch.tensor([ids]))).sum().backward()
         optimizer.step()
-        tracker.begin(False)
+        tracker.begin(Kind.INCREMENTAL)
         assert list(table.slots()) == ["sum"]
         assert touched(tracker, table, Since.LAST) == wanted
-        tracker.committed(False)
+        tracker.committed(Kind.INCREMENTAL)
     tracker.close()
 
 
@@ -415,16 +416,16 @@ def test_a_table_that_moves_to_another_optimizer_is_whole_once() -> None:
     first, second = torch.optim.Adagrad([module.weight, spare[0]], lr=0.1), torch.optim.Adagrad([spare[1]], lr=0.1)
     (table,) = find_tables({"": module}, [first, second])
     tracker = Tracker([table], [first, second])
-    tracker.begin(True)
-    tracker.committed(True)
+    tracker.begin(Kind.FULL)
+    tracker.committed(Kind.FULL)
     first.param_groups[0]["params"] = [spare[0]]
     second.add_param_group({"params": module.weight})
     second.state[module.weight] = {"step": torch.tensor(0.0), "sum": torch.full((100, 4), 0.5)}
     for wanted in (ALL, set()):
-        tracker.begin(False)
+        tracker.begin(Kind.INCREMENTAL)
         assert table.optimizer is second
         assert touched(tracker, table, Since.LAST) == wanted
-        tracker.committed(False)
+        tracker.committed(Kind.INCREMENTAL)
     tracker.close()
 
 
@@ -443,14 +444,14 @@ def test_a_table_without_optimizer_is_followed_by_its_version() -> None:
     module = nn.Embedding(100, 4)
     (table,) = find_tables({"": module})
     tracker = Tracker([table], [])
-    tracker.begin(True)
-    tracker.committed(True)
-    tracker.begin(False)
+    tracker.begin(Kind.FULL)
+    tracker.committed(Kind.FULL)
+    tracker.begin(Kind.INCREMENTAL)
     assert touched(tracker, table, Since.LAST) == set()
-    tracker.committed(False)
+    tracker.committed(Kind.INCREMENTAL)
     with torch.no_grad():
         module.weight[3] = 1.0
-    tracker.begin(False)
+    tracker.begin(Kind.INCREMENTAL)
     assert touched(tracker, table, Since.LAST) == ALL
     tracker.close()
 
@@ -460,10 +461,10 @@ def test_a_parameter_made_in_inference_mode_is_always_whole() -> None:
         module = nn.Embedding(100, 4, _freeze=True)
     (table,) = find_tables({"": module})
     tracker = Tracker([table], [])
-    for full in (True, False, False):
-        tracker.begin(full)
+    for kind in (Kind.FULL, Kind.INCREMENTAL, Kind.INCREMENTAL):
+        tracker.begin(kind)
         assert touched(tracker, table, Since.LAST) == ALL
-        tracker.committed(full)
+        tracker.committed(kind)
     tracker.close()
 
 
@@ -472,11 +473,11 @@ def test_a_table_without_rows_is_no_trouble() -> None:
     optimizer = torch.optim.Adagrad(module.parameters(), lr=0.1)
     (table,) = find_tables({"": module}, [optimizer])
     tracker = Tracker([table], [optimizer])
-    tracker.begin(True)
-    tracker.committed(True)
+    tracker.begin(Kind.FULL)
+    tracker.committed(Kind.FULL)
     module.weight.grad = torch.zeros(0, 4)
     optimizer.step()
-    tracker.begin(False)
+    tracker.begin(Kind.INCREMENTAL)
     assert tracker.touched(table, Since.LAST).ids(0, 0).tolist() == []
     tracker.close()
 
@@ -499,10 +500,10 @@ def test_a_subclass_that_maps_its_ids_first_is_not_taken_at_its_word() -> None:
     module = Hashed(100, 4, max_norm=0.1)
     (table,) = find_tables({"": module})
     tracker = Tracker([table], [])
-    tracker.begin(True)
-    tracker.committed(True)
+    tracker.begin(Kind.FULL)
+    tracker.committed(Kind.FULL)
     module(torch.tensor([1]))
-    tracker.begin(False)
+    tracker.begin(Kind.INCREMENTAL)
     assert touched(tracker, table, Since.LAST) == ALL
     tracker.close()
 
@@ -511,10 +512,10 @@ def test_ids_given_by_keyword_are_seen_by_max_norm() -> None:
     module = nn.Embedding(100, 4, max_norm=0.1)
     (table,) = find_tables({"": module})
     tracker = Tracker([table], [])
-    tracker.begin(True)
-    tracker.committed(True)
+    tracker.begin(Kind.FULL)
+    tracker.committed(Kind.FULL)
     module(input=torch.tensor([5, 6], dtype=torch.int32))
-    tracker.begin(False)
+    tracker.begin(Kind.INCREMENTAL)
     assert touched(tracker, table, Since.LAST) == {5, 6}
     tracker.close()
 
@@ -523,11 +524,11 @@ def test_copies_of_a_model_are_left_alone() -> None:
     module = nn.Embedding(100, 4, max_norm=0.1)
     (table,) = find_tables({"": module})
     tracker = Tracker([table], [])
-    tracker.begin(True)
-    tracker.committed(True)
+    tracker.begin(Kind.FULL)
+    tracker.committed(Kind.FULL)
     for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
         other(torch.tensor([5]))
-    tracker.begin(False)
+    tracker.begin(Kind.INCREMENTAL)
     assert touched(tracker, table, Since.LAST) == set()
     tracker.close()
 
@@ -553,17 +554,17 @@ def test_compiled_models_and_steps_hide_nothing(max_norm: float | None, compiled
     model = torch.compile(setting.model, backend="eager", fullgraph=True)
     step = torch.compile(lambda: setting.optimizer.step(), backend="eager") if compiled_step else setting.optimizer.step
     for number in range(3):
-        tracker.begin(number == 0)
-        tracker.committed(number == 0)
+        tracker.begin(Kind.FULL if number == 0 else Kind.INCREMENTAL)
+        tracker.committed(Kind.FULL if number == 0 else Kind.INCREMENTAL)
         before = setting.module.weight.detach().clone()
         setting.optimizer.zero_grad()
         model(torch.tensor([number, 50])).square().sum().backward()
         step()
-        tracker.begin(False)
+        tracker.begin(Kind.INCREMENTAL)
         changed = set((setting.module.weight != before).any(dim=1).nonzero().flatten().tolist())
         assert changed
         assert changed <= touched(tracker, setting.table, Since.LAST)
-        tracker.committed(False)
+        tracker.committed(Kind.INCREMENTAL)
     tracker.close()
 
 
@@ -596,7 +597,7 @@ def test_a_changed_parameter_is_an_error_that_names_the_table(change) -> None:
     setting.train(3)
     change(setting)
     with pytest.raises(ModelMismatch, match="table '0'"):
-        setting.tracker.begin(False)
+        setting.tracker.begin(Kind.INCREMENTAL)
 
 
 @pytest.mark.parametrize("change", [replace, load_with_assign, shrink])
@@ -613,7 +614,7 @@ def test_a_begin_that_raises_loses_no_row() -> None:
     weight = setting.module.weight
     replace(setting)
     with pytest.raises(ModelMismatch):
-        setting.tracker.begin(False)
+        setting.tracker.begin(Kind.INCREMENTAL)
     setting.module.weight = weight
     assert setting.save() == {3}
 
@@ -624,5 +625,5 @@ def test_a_table_that_two_optimizers_hold_later_is_an_error() -> None:
     tracker = Tracker([setting.table], [setting.optimizer, other])
     other.add_param_group({"params": setting.module.weight})
     with pytest.raises(ConfigurationError, match="'0' is in two optimizers"):
-        tracker.begin(False)
+        tracker.begin(Kind.INCREMENTAL)
     tracker.close()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from holdfast.checkpoint.track.tracker import Tracker
 from holdfast.checkpoint.training.tables import Table, find_tables
-from holdfast.types import Since
+from holdfast.types import Kind, Since
 from tests.checkpoint.track.tracker_cases import Case, Training
 
 
@@ -68,13 +68,13 @@ class Run:
             self.number += 1
 
     def save_baseline(self) -> None:
-        self.tracker.begin(True)
+        self.tracker.begin(Kind.FULL)
         assert all(self.tracker.touched(table, Since.LAST).whole for table in self.tables)
         self.baseline = self.last = Copy(self.tables)
-        self.tracker.committed(True)
+        self.tracker.committed(Kind.FULL)
 
     def save_delta(self, *, commit: bool) -> None:
-        self.tracker.begin(False)
+        self.tracker.begin(Kind.INCREMENTAL)
         for table in self.tables:
             last, since_baseline = (touched(self.tracker, table, since) for since in (Since.LAST, Since.BASELINE))
             assert self.last.changed(table) <= last
@@ -84,9 +84,9 @@ class Run:
                 assert len(since_baseline) < table.rows / 2
         if commit:
             self.last = Copy(self.tables)
-            self.tracker.committed(False)
+            self.tracker.committed(Kind.INCREMENTAL)
         else:
-            self.tracker.failed()
+            self.tracker.failed(Kind.INCREMENTAL)
 
 
 def prove_no_row_is_missed(run: Run) -> None:

@@ -15,6 +15,7 @@ from holdfast.checkpoint.snapshot.changed import ChangedRows, ChangedShares, bas
 from holdfast.checkpoint.snapshot.frame_filler import FrameFiller
 from holdfast.checkpoint.snapshot.gpu_records import encodable
 from holdfast.checkpoint.snapshot.table_copy import TableCopy
+from holdfast.checkpoint.track.chooser import RowChooser
 from holdfast.checkpoint.track.tracker import Tracker
 from holdfast.checkpoint.training.state import TrainingState
 from holdfast.checkpoint.training.tables import Table, row_range
@@ -22,6 +23,7 @@ from holdfast.checkpoint.wire.messages import TableSlice
 from holdfast.codec import Codec, Difference, to_json
 from holdfast.codec.choice import can_quantize, table_codecs, weight_codec
 from holdfast.codec.chunk import Codecs
+from holdfast.errors import SaveFailed
 from holdfast.format.catalog import Intent
 from holdfast.format.dtypes import code_of
 from holdfast.format.layout import row_bytes
@@ -77,6 +79,7 @@ class Capture:
         tables: Sequence[Table],
         tracker: Tracker,
         state: TrainingState,
+        chooser: RowChooser | None = None,
         *,
         rank: int,
         world: int,
@@ -84,6 +87,7 @@ class Capture:
         self._tables = tables
         self._tracker = tracker
         self._state = state
+        self._chooser = chooser
         self._rank = rank
         self._world = world
         rows.warm_up()
@@ -92,6 +96,11 @@ class Capture:
     def table_names(self) -> list[str]:
         """All tables."""
         return [table.name for table in self._tables]
+
+    def start(self) -> None:
+        """Training begins here, or goes on from a checkpoint."""
+        if self._chooser is not None:
+            self._chooser.start()
 
     def warm_up(self, stored: Mapping[str, Stored]) -> None:
         """Compile or load now what encodes rows on their GPU, so that no save waits for it."""
@@ -132,11 +141,14 @@ class Capture:
             tensors=_tensors(SavedState(rank=rank, shared=shared).to_tree()),
         )
 
-    def take_rows(self, chosen: Mapping[str, Tensor | None], step: int) -> Captured:
-        """The snapshot of some rows of each table (ids of this rank's share; None: all of it), and of no other state.
+    def take_rows(self, step: int) -> Captured:
+        """The snapshot of the rows of this rank's share that were chosen, and of no other state.
 
         They are stored exactly: nothing but a later save of theirs is ever more precise.
         """
+        if self._chooser is None:
+            raise SaveFailed("there is no policy that says which rows to save first")
+        chosen = self._chooser.chosen
         taken = [self._copy(index, table, chosen[table.name], EXACTLY) for index, table in enumerate(self._tables)]
         return Captured(
             copies=tuple(copy for copy, _ in taken),

@@ -9,8 +9,9 @@ from torch import Tensor
 from holdfast.checkpoint.track.selectors import Selector, selector
 from holdfast.checkpoint.track.tracker import Tracker
 from holdfast.checkpoint.training.tables import Table, row_range
+from holdfast.checkpoint.wire.state_digests import PieceDigest
 from holdfast.policy.priority import Priority, largest
-from holdfast.types import TableSpec
+from holdfast.types import Kind, TableSpec
 
 Chosen = Mapping[str, Tensor | None]  # by table: row ids, ascending; None: all of them
 
@@ -28,7 +29,13 @@ class RowChooser:
         self._world = world
         self._selectors: dict[str, Selector] = {}
         self._columns: dict[str, TableSpec] = {}  # of tables saved whole since the last checkpoint
-        self._pending: tuple[bool, dict[str, TableSpec]] | None = None
+        self._chosen: Chosen = {}
+        self._pending: dict[str, TableSpec] = {}  # of tables that the save under way holds whole
+
+    @property
+    def chosen(self) -> Chosen:
+        """What the priority save under way holds."""
+        return self._chosen
 
     @property
     def memory_bytes(self) -> dict[str, int]:
@@ -44,33 +51,28 @@ class RowChooser:
             start, stop = row_range(table.rows, self._rank, self._world)
             self._selectors[name] = each = selector(self._policy, table, start, stop)
             self._tracker.observe(name, each.see if each.sees_gradients else None)
-        self._columns, self._pending = {}, None
+        self._columns, self._pending = {}, {}
 
-    def choose(self) -> Chosen:
-        """What a priority save of this moment holds."""
-        return {name: self._choose(table) for name, table in self._tables.items()}
-
-    def begin(self, chosen: Chosen | None) -> None:
-        """A snapshot of these rows is taken now; None: of all, for a checkpoint."""
+    def begin(self, kind: Kind) -> None:
+        """A snapshot is taken now: of the rows chosen at this moment, or, for a checkpoint, of all."""
+        rows_only = kind is Kind.PRIORITY
+        self._chosen = {name: self._choose(table) for name, table in self._tables.items()} if rows_only else {}
         for name, each in self._selectors.items():
-            each.begin(None if chosen is None else chosen[name])
-        whole = [] if chosen is None else [name for name, ids in chosen.items() if ids is None]
-        self._pending = (chosen is None, {name: self._tables[name].spec() for name in whole})
+            each.begin(self._chosen.get(name))
+        self._pending = {name: self._tables[name].spec() for name, ids in self._chosen.items() if ids is None}
 
-    def committed(self) -> None:
-        """The snapshot is committed."""
+    def committed(self, kind: Kind, state: Sequence[PieceDigest] = ()) -> None:
+        """The newest save holds these rows."""
         for each in self._selectors.values():
             each.committed()
-        if self._pending is not None:
-            is_checkpoint, columns = self._pending
-            self._columns = columns if is_checkpoint else self._columns | columns
-        self._pending = None
+        self._columns = self._columns | self._pending if kind is Kind.PRIORITY else {}
+        self._chosen = {}
 
-    def failed(self) -> None:
-        """It is not."""
+    def failed(self, kind: Kind) -> None:
+        """The newest save is the one before."""
         for each in self._selectors.values():
             each.failed()
-        self._pending = None
+        self._chosen = {}
 
     def forget(self, name: str, start: int, stop: int) -> None:
         """These rows were brought back from the newest save."""

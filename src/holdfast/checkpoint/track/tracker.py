@@ -26,9 +26,10 @@ from holdfast.checkpoint.track.optimizer_hooks import Steps
 from holdfast.checkpoint.track.row_sets import Touched
 from holdfast.checkpoint.track.table_watch import TableWatch
 from holdfast.checkpoint.training.tables import Table
+from holdfast.checkpoint.wire.state_digests import PieceDigest
 from holdfast.errors import ConfigurationError
 from holdfast.kernels import bit_sets as sets
-from holdfast.types import Since, TableSpec
+from holdfast.types import Kind, Since, TableSpec
 
 # Hooks of trackers that were dropped without close(): they do nothing any more. A tracker may be dropped while torch
 # runs through its hooks, and taking some away then would break off the user's optimizer.step().
@@ -103,14 +104,20 @@ class Tracker:
         """Whether a row of any table may have changed since the last snapshot or restore."""
         return any(watch.has_news() for watch in self._watches.values())
 
-    def begin(self, full: bool) -> None:
-        """Take a snapshot now: ``touched`` answers for this moment until its outcome is known."""
+    def begin(self, kind: Kind) -> None:
+        """Take a snapshot now: ``touched`` answers for this moment until its outcome is known.
+
+        Raises ModelMismatch if a table is not the one that training started with. Marks belong to checkpoints: a
+        priority save leaves them to the next one.
+        """
         self.check()
+        if kind is Kind.PRIORITY:
+            return
         specs = [watch.table.spec() for watch in self._watches.values()]
         for watch, spec in zip(self._watches.values(), specs, strict=True):
             if watch.begin(spec):
                 self._steps.notice_edit(watch)
-        self._full = full
+        self._full = kind is Kind.FULL
         self._notices.publish()
         self._attributes.warn()
 
@@ -119,15 +126,18 @@ class Tracker:
         watch = self._watch(table if isinstance(table, str) else table.name)
         return watch.marks.touched(since, whole=self._full)
 
-    def committed(self, full: bool) -> None:
+    def committed(self, kind: Kind, state: Sequence[PieceDigest] = ()) -> None:
         """The snapshot's commit is confirmed: its rows are forgotten, or counted as changed since the baseline."""
+        if kind is Kind.PRIORITY:
+            return
         for watch in self._watches.values():
-            watch.committed(full=full)
+            watch.committed(full=kind is Kind.FULL)
         self._full = False
 
-    def failed(self) -> None:
+    def failed(self, kind: Kind) -> None:
         """The snapshot was not committed, or nobody knows: its rows stay marked and go into the next one."""
-        self._full = False
+        if kind is not Kind.PRIORITY:
+            self._full = False
 
     def mark(self, name: str, ids: Tensor | Sequence[int] | None) -> None:
         """Rows (None: all) that were changed in a way that torch does not count, such as through ``.data``."""

@@ -24,7 +24,6 @@ from holdfast.checkpoint.trainer.arguments import (
     require_same_tables,
 )
 from holdfast.checkpoint.trainer.buffer_size import frames_for
-from holdfast.checkpoint.trainer.contents import Contents
 from holdfast.checkpoint.trainer.fence import Fence
 from holdfast.checkpoint.trainer.launcher import Launcher, configuration
 from holdfast.checkpoint.trainer.liveness import Limits
@@ -122,10 +121,11 @@ class Assembly:
     def parts(self) -> Assembled:
         """All of them."""
         pinned = _pin_for(self._tables, self._buffer)
-        contents = self._contents()
-        outcomes = Outcomes(contents, tell=self._tell, runtime=self._runtime)
+        shared = SharedNews(self._state) if self._agreement.rank == 0 else None
+        observers = [each for each in (self._tracker, self._chooser, shared) if each is not None]
+        outcomes = Outcomes(observers, tell=self._tell, runtime=self._runtime)
         agents = self._agents(outcomes, pinned=pinned)
-        saver = self._saver(contents, outcomes, agents)
+        saver = self._saver(shared, outcomes, agents)
         termination = TerminationFlag(install=self._settings.handle_sigterm)
         return Assembled(
             store=self._store,
@@ -158,11 +158,6 @@ class Assembly:
         )
         return FrameBuffer.reserve(frames=frames, frame_bytes=frame_bytes)
 
-    def _contents(self) -> Contents:
-        rank, world = self._agreement.rank, self._agreement.world
-        capture = Capture(self._tables, self._tracker, self._state, rank=rank, world=world)
-        return Contents(capture, self._tracker, self._chooser, SharedNews(self._state) if rank == 0 else None)
-
     def _agents(self, outcomes: Outcomes, *, pinned: bool) -> Agents:
         config = configuration(self._store.url, self._place.options, self._agreement, self._policies, self._settings)
         launch = Launcher(
@@ -182,17 +177,20 @@ class Assembly:
             runtime=self._runtime,
         )
 
-    def _saver(self, contents: Contents, outcomes: Outcomes, agents: Agents) -> Saver:
+    def _saver(self, shared: SharedNews | None, outcomes: Outcomes, agents: Agents) -> Saver:
+        rank, world = self._agreement.rank, self._agreement.world
         planner = SavePlanner(
             strategy=self._policies.strategy,
             precision=self._policies.precision,
             overlap=self._policies.overlap,
             tables=[table.name for table in self._tables],
-            world=self._agreement.world,
+            world=world,
             runtime=self._runtime,
         )
         return Saver(
-            contents=contents,
+            capture=Capture(self._tables, self._tracker, self._state, self._chooser, rank=rank, world=world),
+            tracker=self._tracker,
+            shared=shared,
             planner=planner,
             outcomes=outcomes,
             agents=agents,

@@ -6,7 +6,7 @@ Nothing is looked at between saves: the agent digests what it stores, and what i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +17,7 @@ from holdfast.checkpoint.snapshot.frame_filler import bytes_of
 from holdfast.checkpoint.training.state import TrainingState
 from holdfast.checkpoint.wire.state_digests import PieceDigest, digest_of
 from holdfast.format.tree import encode_tree
+from holdfast.types import Kind
 
 _TRAINING = "training"
 
@@ -53,8 +54,18 @@ class SharedNews:
         skeleton, *tensors = captured.tensors
         self._pending = _Stored(skeleton=bytes(skeleton.numpy()), tensors=len(tensors))
 
-    def committed(self, digests: Iterable[PieceDigest]) -> None:
+    def begin(self, kind: Kind) -> None:
+        """A save begins; ``snapshot`` follows where it is a checkpoint."""
+        self._pending = None
+
+    def failed(self, kind: Kind) -> None:
+        """It failed: the last checkpoint is still the one before."""
+        self._pending = None
+
+    def committed(self, kind: Kind, digests: Sequence[PieceDigest]) -> None:
         """The snapshot is committed, and these are digests of its state; none where they are not known."""
+        if kind is Kind.PRIORITY:
+            return
         pending, self._pending = self._pending, None
         known = tuple(digests)
         if pending is not None and known:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from holdfast.checkpoint.trainer.contents import Contents
+from holdfast.checkpoint.grid.stats import GridStats
+from holdfast.checkpoint.trainer.in_flight import InFlight, SaveObserver
 from holdfast.checkpoint.trainer.position import Pause, Position, SaveStats, fidelities
 from holdfast.checkpoint.wire.state_digests import PieceDigest
 from holdfast.events import Happening, Recovery, SaveCommitted, SaveGivenUp, SnapshotTaken, TrainingEvent
@@ -19,46 +20,54 @@ logger = logging.getLogger("holdfast")
 Tell = Callable[[TrainingEvent], None]
 
 
-@dataclass(slots=True, kw_only=True)
-class InFlight:
-    """A save between its snapshot and its outcome."""
-
-    intent: Intent
-    asked: bool = False  # an agent was asked what became of it
-    problem: str = ""  # why it had to be asked
-    skipped: bool = False  # another save was due meanwhile
-    delayed_rows: bool = False  # a save of rows was due meanwhile
-    unwanted: bool = False  # a checkpoint that is due holds its rows as well
-
-    @property
-    def is_priority(self) -> bool:
-        """Whether it is no checkpoint but holds rows between two of them."""
-        return self.intent.kind is Kind.PRIORITY
-
-
 class Outcomes:
-    """One save at a time: ``begin``, then ``committed`` or ``give_up``."""
+    """One save at a time: ``begin``, then ``committed`` or ``give_up``. Nobody else changes what it holds."""
 
-    def __init__(self, contents: Contents, *, tell: Tell, runtime: Runtime = SYSTEM) -> None:
-        self._contents = contents
+    def __init__(self, observers: Sequence[SaveObserver], *, tell: Tell, runtime: Runtime = SYSTEM) -> None:
+        self._observers = observers
         self._tell = tell
         self._runtime = runtime
         self._pause = Pause()
-        self.in_flight: InFlight | None = None
-        self.position = Position(term=0)
-        self.failure: str | None = None  # of the last checkpoint that ended
-        self.taken_over: str | None = None  # by another trainer: nothing more is committed
-        self.stats = SaveStats()
+        self._in_flight: InFlight | None = None
+        self._position = Position(term=0)
+        self._failure: str | None = None
+        self._taken_over: str | None = None
+        self._stats = SaveStats()
+
+    @property
+    def in_flight(self) -> InFlight | None:
+        """The save under way."""
+        return self._in_flight
+
+    @property
+    def position(self) -> Position:
+        """What the next save builds on."""
+        return self._position
+
+    @property
+    def failure(self) -> str | None:
+        """Why the last checkpoint that ended was not committed; None if it was."""
+        return self._failure
+
+    @property
+    def taken_over(self) -> str | None:
+        """By which other trainer; nothing more is committed then."""
+        return self._taken_over
+
+    @property
+    def stats(self) -> SaveStats:
+        """What saving has cost so far."""
+        return self._stats
 
     @property
     def failed(self) -> bool:
         """Whether the last save failed and no other is under way."""
-        return self.failure is not None and self.in_flight is None
+        return self._failure is not None and self._in_flight is None
 
     @property
     def age(self) -> str:
         """How old the last commit is, for messages."""
-        return self.stats.age(self._runtime.monotonic_s())
+        return self._stats.age(self._runtime.monotonic_s())
 
     @property
     def now_s(self) -> float:
@@ -71,16 +80,24 @@ class Outcomes:
 
     def go_on(self, position: Position) -> None:
         """Save from here: the tables are those of this position's checkpoint."""
-        self.position = position
-        self._contents.start(restored=position.checkpoint is not None)
+        self._position = position
 
     def begin(self, intent: Intent) -> None:
-        """A snapshot is being taken."""
-        self.in_flight = InFlight(intent=intent)
+        """A snapshot is being taken. What an observer raises is raised, and no save is under way."""
+        begun: list[SaveObserver] = []
+        try:
+            for observer in self._observers:
+                observer.begin(intent.kind)
+                begun.append(observer)
+        except BaseException:
+            for observer in begun:
+                observer.failed(intent.kind)
+            raise
+        self._in_flight = InFlight(intent=intent)
 
     def taken(self, intent: Intent, stall_s: float) -> None:
         """Its snapshot is whole, after the loop waited for so long."""
-        self.stats.count_snapshot(stall_s, checkpoint=intent.kind is not Kind.PRIORITY)
+        self._stats.count_snapshot(stall_s, checkpoint=intent.kind is not Kind.PRIORITY)
         self._tell(
             SnapshotTaken(
                 checkpoint=intent.checkpoint,
@@ -95,38 +112,78 @@ class Outcomes:
 
     def awaited(self, checkpoint: str) -> InFlight | None:
         """The save under way, if it is this one: there may be news of one that was given up."""
-        in_flight = self.in_flight
+        in_flight = self._in_flight
         return in_flight if in_flight is not None and in_flight.intent.checkpoint == checkpoint else None
 
     def committed(self, info: CheckpointInfo, state: Sequence[PieceDigest] = ()) -> None:
         """The save under way is in the run; ``state`` digests what it holds besides rows."""
-        assert self.in_flight is not None
-        ended, self.in_flight = self.in_flight, None
+        ended = self._end()
         self._pause.end()
-        self._contents.committed(info.kind, state)
+        for observer in self._observers:
+            observer.committed(info.kind, state)
         self._tell(SaveCommitted(info=info, at_s=self._runtime.wall_s()))
         if ended.is_priority:
-            self.stats.count_priority(info.size_bytes)
+            self._stats.count_priority(info.size_bytes)
             return
-        self.position = self.position.after(info, fidelities(ended.intent.stored))
-        self.failure = None
-        self.stats.count_commit(info.step, self._runtime.monotonic_s())
+        self._position = self._position.after(info, fidelities(ended.intent.stored))
+        self._failure = None
+        self._stats.count_commit(info.step, self._runtime.monotonic_s())
 
     def give_up(self, why: str) -> None:
         """The save under way will not be committed; its rows stay marked and go into the next one."""
-        assert self.in_flight is not None
-        ended, self.in_flight = self.in_flight, None
-        self._contents.failed(ended.intent.kind)
+        ended = self._end()
+        for observer in self._observers:
+            observer.failed(ended.intent.kind)
         if ended.is_priority:
             self._give_up_rows(ended, why)
             return
-        self.failure = f"the checkpoint of step {ended.intent.step} was not committed: {why}"
+        self._failure = f"the checkpoint of step {ended.intent.step} was not committed: {why}"
         self._count_failure(ended.intent.step, why, ended.intent)
 
     def refuse(self, step: int, why: str) -> None:
         """A checkpoint that is due cannot even be taken."""
-        self.failure = f"the checkpoint of step {step} was not taken: {why}"
+        self._failure = f"the checkpoint of step {step} was not taken: {why}"
         self._count_failure(step, why)
+
+    def skip(self) -> bool:
+        """A checkpoint is due but skipped: the save under way takes too long. False if that was known already."""
+        known = self._expect()
+        self._in_flight = replace(known, skipped=True)
+        self._stats.skipped += not known.skipped
+        return not known.skipped
+
+    def delay_rows(self) -> bool:
+        """Rows are due, but must wait for the save under way. False if that was known already."""
+        known = self._expect()
+        self._in_flight = replace(known, delayed_rows=True)
+        self._stats.priority_late += not known.delayed_rows
+        return not known.delayed_rows
+
+    def call_off(self) -> None:
+        """Something newer is due; rows between two checkpoints are not missed then."""
+        known = self._expect()
+        self._in_flight = replace(known, unwanted=known.is_priority)
+
+    def ask(self, problem: str = "") -> None:
+        """An agent is asked what became of the save under way, because of this problem."""
+        known = self._expect()
+        self._in_flight = replace(known, asked=True, problem=problem or known.problem)
+
+    def wait_for_buffer(self) -> None:
+        """A snapshot did not fit into the buffer."""
+        self._stats.buffer_waits += 1
+
+    def lose_agent(self) -> None:
+        """An agent died."""
+        self._stats.agent_deaths += 1
+
+    def arranged(self, stats: GridStats) -> None:
+        """The grid was rearranged."""
+        self._stats.grid = stats
+
+    def meter(self, pls: float | None) -> None:
+        """So large a portion of samples is lost by now."""
+        self._stats.pls = pls
 
     def recovered(
         self, what: Happening, *, step: int, checkpoint_step: int, since_s: float, lost_share: float = 1.0
@@ -137,30 +194,46 @@ class Outcomes:
                 what=what,
                 step=step,
                 checkpoint_step=checkpoint_step,
-                term=self.position.term,
+                term=self._position.term,
                 at_s=self._runtime.wall_s(),
                 duration_s=self.now_s - since_s,
                 lost_share=lost_share,
-                pls=self.stats.pls,
+                pls=self._stats.pls,
             )
         )
 
     def raise_term(self, term: int) -> None:
         """From now on saves are of this term."""
-        self.position = replace(self.position, term=term)
+        self._position = replace(self._position, term=term)
+
+    def drop_baseline(self) -> None:
+        """The run has dropped what the next save would have stood on."""
+        self._position = self._position.without_baseline()
+
+    def lose_run(self, to: str) -> None:
+        """Another trainer has taken the run over."""
+        self._taken_over = to
+
+    def _expect(self) -> InFlight:
+        assert self._in_flight is not None
+        return self._in_flight
+
+    def _end(self) -> InFlight:
+        ended, self._in_flight = self._expect(), None
+        return ended
 
     def _count_failure(self, step: int, why: str, intent: Intent | None = None) -> None:
-        self.stats.failed += 1
+        self._stats.failed += 1
         pause_s = self._pause.begin(self._runtime.monotonic_s())
         self._tell_given_up(step, why, pause_s, intent)
         told = "%s; the next save holds its rows, in %.0f s at the earliest; %s"
-        logger.warning(told, self.failure, pause_s, self.age)
+        logger.warning(told, self._failure, pause_s, self.age)
 
     def _give_up_rows(self, ended: InFlight, why: str) -> None:
         """A priority save that failed is no failed checkpoint: the next one chooses the same rows and newer ones."""
         if ended.unwanted:
             return
-        self.stats.priority_failed += 1
+        self._stats.priority_failed += 1
         pause_s = self._pause.begin(self._runtime.monotonic_s())
         self._tell_given_up(ended.intent.step, why, pause_s, ended.intent)
         logger.warning("the rows chosen at step %d were not saved: %s", ended.intent.step, why)
@@ -171,11 +244,11 @@ class Outcomes:
             SaveGivenUp(
                 checkpoint=intent.checkpoint if intent is not None else None,
                 step=step,
-                term=self.position.term,
+                term=self._position.term,
                 kind=intent.kind if intent is not None else None,
                 at_s=self._runtime.wall_s(),
                 reason=why,
                 retry_s=pause_s,
-                last_commit_step=self.stats.last_commit_step,
+                last_commit_step=self._stats.last_commit_step,
             )
         )

@@ -73,7 +73,7 @@ class Routine:
         for schedule in self._schedules():
             schedule.start(step, restored=restored)
         self._baseline_due = self._baseline_due and not restored
-        self._saver.warm_up()
+        self._saver.start(restored=restored)
 
     def save_baseline_if_due(self) -> bool:
         """Save before the first interval is over, where a lost part may have to come back by then."""

@@ -51,7 +51,8 @@ class SavePlanner:
 
     def intend(self, request: SaveRequest, position: Position, count: CountChanges) -> Intent:
         """The intent; rank 0's is that of all. ``count`` tells what changed, where the strategy wants to know."""
-        kind = Kind.PRIORITY if request.priority else self._kind(position, count)
+        stored = {} if request.priority else self.stored(position)
+        kind = Kind.PRIORITY if request.priority else self._kind(position, stored, count)
         base = {Kind.FULL: None, Kind.DIFFERENTIAL: position.baseline}.get(kind, position.checkpoint)
         return Intent(
             checkpoint=checkpoint_id(request.step, position.term, self._runtime.token()),
@@ -66,7 +67,7 @@ class SavePlanner:
             tag=request.tag,
             metrics=request.metrics,
             restores=position.restores,
-            stored={} if kind is Kind.PRIORITY else self.stored(position),
+            stored=stored,
         )
 
     def stored(self, position: Position) -> dict[str, Stored]:
@@ -78,11 +79,11 @@ class SavePlanner:
         """Whether a grid rearranges the rows of such a checkpoint."""
         return isinstance(self._strategy, Grid) and kind is Kind.INCREMENTAL
 
-    def _kind(self, position: Position, count: CountChanges) -> Kind:
-        """Of the checkpoint that is due."""
-        if position.is_too_coarse(fidelities(self.stored(position))):
+    def _kind(self, position: Position, stored: Mapping[str, Stored], count: CountChanges) -> Kind:
+        """Of the checkpoint that is due, its tables stored like this."""
+        if position.is_too_coarse(fidelities(stored)):
             return Kind.FULL
-        changed = count(self.stored(position)) if self._strategy.counts_changes else None
+        changed = count(stored) if self._strategy.counts_changes else None
         context = StrategyContext(
             baseline_exists=position.baseline is not None,
             deltas=position.deltas,

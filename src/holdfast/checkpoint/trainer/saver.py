@@ -6,10 +6,12 @@ import logging
 from typing import Any
 
 from holdfast.checkpoint.ranks.agreement import Agreement
-from holdfast.checkpoint.snapshot.capture import Captured
+from holdfast.checkpoint.snapshot.capture import Capture, Captured
 from holdfast.checkpoint.snapshot.frame_filler import FrameFiller
-from holdfast.checkpoint.trainer.contents import Contents
-from holdfast.checkpoint.trainer.outcomes import InFlight, Outcomes
+from holdfast.checkpoint.track.tracker import Tracker
+from holdfast.checkpoint.trainer.in_flight import InFlight
+from holdfast.checkpoint.trainer.news import SharedNews
+from holdfast.checkpoint.trainer.outcomes import Outcomes
 from holdfast.checkpoint.trainer.save_plan import SavePlanner, SaveRequest
 from holdfast.checkpoint.trainer.supervisor import Agents
 from holdfast.checkpoint.training.rng import capture_rng
@@ -31,7 +33,9 @@ class Saver:
     def __init__(
         self,
         *,
-        contents: Contents,
+        capture: Capture,
+        tracker: Tracker,
+        shared: SharedNews | None,
         planner: SavePlanner,
         outcomes: Outcomes,
         agents: Agents,
@@ -40,7 +44,9 @@ class Saver:
         buffer: FrameBuffer,
         runtime: Runtime = SYSTEM,
     ) -> None:
-        self._contents = contents
+        self._capture = capture
+        self._tracker = tracker
+        self._shared = shared  # of the rank that saves what all ranks share
         self._planner = planner
         self._outcomes = outcomes
         self._agents = agents
@@ -50,15 +56,21 @@ class Saver:
         self._runtime = runtime
         self._compared = False  # the ranks' tables, at the first save
 
-    def warm_up(self) -> None:
-        """Training begins: the ranks must hold the same, and the first save wait for nothing that can be done now."""
-        self._contents.require_same_rows(self._agreement, changed=False)
-        self._contents.warm_up(self._planner.stored(self._outcomes.position))
+    def start(self, *, restored: bool) -> None:
+        """Training begins, or goes on from a checkpoint that was restored.
+
+        The ranks must hold the same, and the first save wait for nothing that can be done now.
+        """
+        if self._shared is not None and restored:
+            self._shared.restored()
+        self._capture.start()
+        self._capture.require_same_rows(self._agreement, changed=False)
+        self._capture.warm_up(self._planner.stored(self._outcomes.position))
 
     def has_news(self) -> bool:
         """Whether the last checkpoint lacks something, on any rank. All ranks ask this at the same point."""
         try:
-            news = self._contents.has_news()
+            news = self._tracker.has_news() or (self._shared is not None and self._shared.exist())
         except Exception:  # a state that cannot be looked at: the save says so, to all ranks
             news = True
         return self._agreement.any(news)
@@ -81,13 +93,13 @@ class Saver:
             return False
         if not self._compared:
             self._compared = True
-            self._contents.require_same_rows(self._agreement, changed=True)
+            self._capture.require_same_rows(self._agreement, changed=True)
         published = self._agreement.broadcast(self._publishable(request) if leads else None)
         if published is None:
             return False
         intent = Intent.from_json(published)
         if intent.parent != self._outcomes.position.checkpoint:
-            self._contents.distrust()  # rank 0 saw another outcome of the last save
+            self._tracker.mark_all()  # rank 0 saw another outcome of the last save: its rows may be missing in it
         started_s = self._runtime.monotonic_s()
         taken = False
         try:
@@ -114,22 +126,18 @@ class Saver:
         if in_flight is not None and request.priority and may_retry:
             self._tell_late(request, in_flight)
         elif in_flight is not None and found is Before.SKIP and self._overlap is Overlap.SKIP:
-            self._tell_skipped(request, in_flight)
+            self._tell_skipped(request)
         return found.value
 
     def _tell_late(self, request: SaveRequest, in_flight: InFlight) -> None:
-        if in_flight.delayed_rows:
+        if not self._outcomes.delay_rows():
             return  # they stay due: told and counted once, not at every step
-        in_flight.delayed_rows = True
-        self._outcomes.stats.priority_late += 1
         told = "step %d: the rows due now are saved after the save of step %d, which is still being written; %s"
         logger.info(told, request.step, in_flight.intent.step, self._outcomes.age)
 
-    def _tell_skipped(self, request: SaveRequest, in_flight: InFlight) -> None:
-        if in_flight.skipped:
+    def _tell_skipped(self, request: SaveRequest) -> None:
+        if not self._outcomes.skip():
             return  # the save stays due: it is told and counted once, not at every step
-        in_flight.skipped = True
-        self._outcomes.stats.skipped += 1
         age = self._outcomes.age
         logger.info("step %d: skipped a save, the last one is still being written; %s", request.step, age)
 
@@ -138,7 +146,7 @@ class Saver:
         position = self._outcomes.position
         if request.priority and position.baseline is None:
             return None
-        return self._planner.intend(request, position, self._contents.changed).to_json()
+        return self._planner.intend(request, position, self._capture.changed).to_json()
 
     def _taken(self, intent: Intent, request: SaveRequest, started_s: float) -> bool:
         """Take the snapshot; False if the agent died over it."""
@@ -151,11 +159,10 @@ class Saver:
 
     def _snapshot(self, intent: Intent, request: SaveRequest, started_s: float) -> None:
         client = self._agents.client
-        self._contents.begin(intent.kind)
         self._outcomes.begin(intent)
         begun = False
         try:
-            captured = self._capture(intent, request)
+            captured = self._captured(intent, request)
             client.begin(intent, captured.slices, captured.tensor_specs)
             begun = True
             filler = FrameFiller(client, self._buffer, frames_ahead=client.free_frames)
@@ -172,19 +179,22 @@ class Saver:
             raise
         self._count_wait(client.waited_s, filler.copied_bytes)
 
-    def _capture(self, intent: Intent, request: SaveRequest) -> Captured:
+    def _captured(self, intent: Intent, request: SaveRequest) -> Captured:
         """What is this rank's own comes from the request, what all ranks do alike from the intent."""
         if intent.kind is Kind.PRIORITY:
-            return self._contents.rows(intent.step)
+            return self._capture.take_rows(intent.step)
         rank = RankState(step=intent.step, reader=request.place.reader, rng=request.place.rng or capture_rng())
         job = self._outcomes.position.job_at(intent, request.pls) if self._agreement.rank == 0 else None
-        return self._contents.checkpoint(intent, rank, job)
+        captured = self._capture.take(intent, rank, job)
+        if self._shared is not None:
+            self._shared.snapshot(captured)
+        return captured
 
     def _count_wait(self, waited_s: float, needed_bytes: int) -> None:
         """A snapshot that does not fit into the buffer waits for the agent: not silently."""
         if not waited_s:
             return
-        self._outcomes.stats.buffer_waits += 1
+        self._outcomes.wait_for_buffer()
         logger.warning(
             "a snapshot of %.1f MiB waited %.2f s for the agent, because the buffer has %.1f MiB; "
             "set buffer_bytes=%d to avoid it",

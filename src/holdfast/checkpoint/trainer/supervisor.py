@@ -9,9 +9,10 @@ from contextlib import suppress
 from holdfast.checkpoint.grid.stats import GridStats
 from holdfast.checkpoint.trainer.agent_client import AgentClient, AgentEvent, Lost
 from holdfast.checkpoint.trainer.fence import Fence
+from holdfast.checkpoint.trainer.in_flight import InFlight
 from holdfast.checkpoint.trainer.launcher import Launcher
 from holdfast.checkpoint.trainer.liveness import Limits
-from holdfast.checkpoint.trainer.outcomes import InFlight, Outcomes
+from holdfast.checkpoint.trainer.outcomes import Outcomes
 from holdfast.checkpoint.trainer.wait import Wait
 from holdfast.checkpoint.wire.buffer import FrameBuffer
 from holdfast.checkpoint.wire.messages import Committed, Failed, GridNews, Notice, Raised
@@ -90,7 +91,7 @@ class Agents:
         """Learn how the save under way ended: the next one's parent depends on it."""
         in_flight = self._outcomes.in_flight
         if cancel and in_flight is not None:
-            in_flight.unwanted = in_flight.is_priority
+            self._outcomes.call_off()
             self.client.cancel()
         what = "the run to be fenced off" if in_flight is None else f"the save of step {in_flight.intent.step}"
         waiting = Wait(what, runtime=self._runtime)
@@ -134,14 +135,14 @@ class Agents:
         When they die one after another, the next one is started with the next save.
         """
         logger.warning("%s; training goes on and another agent is started; %s", message, self._outcomes.age)
-        self._outcomes.stats.agent_deaths += 1
+        self._outcomes.lose_agent()
         self._deaths += 1
         in_flight = self._outcomes.in_flight
         if in_flight is not None:
             self._fence.doubt(in_flight.intent.checkpoint)
         if self._deaths <= _MAX_DEATHS and self._replaced():
             if in_flight is not None:
-                in_flight.asked = True
+                self._outcomes.ask()
         elif in_flight is not None:
             self._outcomes.give_up(
                 f"{self._deaths} agents in a row ended before they could commit; the last: {message}"
@@ -161,7 +162,7 @@ class Agents:
             case Committed():
                 self._committed(event)
             case GridNews():
-                self._outcomes.stats.grid = GridStats(**event.stats)
+                self._outcomes.arranged(GridStats(**event.stats))
                 self._arranged = self._arranged or event.settled
             case Failed():
                 self._failed(event)
@@ -190,20 +191,19 @@ class Agents:
             logger.warning(
                 "whether checkpoint %s was committed is unknown (%s); asking", event.checkpoint, event.message
             )
-            in_flight.problem = problem
-            self._ask(in_flight)
+            self._ask(in_flight, problem)
             return
         if event.error == TakenOver.__name__:
-            self._outcomes.taken_over = event.message
+            self._outcomes.lose_run(event.message)
         if event.error == BaseDropped.__name__:
-            self._outcomes.position = self._outcomes.position.without_baseline()
+            self._outcomes.drop_baseline()
         self._outcomes.give_up(in_flight.problem or problem)
 
     def _raised(self, event: Raised) -> None:
         """The agent that raised the term makes way for one of the new term."""
         self._fence.closed(event.problem)
         if event.taken_over:
-            self._outcomes.taken_over = event.problem
+            self._outcomes.lose_run(event.problem)
         if event.term is None:
             logger.warning("an agent that cannot be killed is not fenced off yet: %s", event.problem)
             return
@@ -230,11 +230,11 @@ class Agents:
         self._fence.close(self._client)
         return True
 
-    def _ask(self, in_flight: InFlight) -> None:
+    def _ask(self, in_flight: InFlight, problem: str) -> None:
         """Ask about a save whose outcome is unknown.
 
         An answer that is no answer either counts as a failure. That is safe even if the commit turns up later: the
         next save stands on the same parent and holds the same rows and more.
         """
-        in_flight.asked = True
+        self._outcomes.ask(problem)
         self.client.resolve(in_flight.intent.checkpoint)
