@@ -405,9 +405,11 @@ def test_a_rank_that_cannot_take_its_snapshot_fails_the_save_for_all(job: Job, u
 
 def test_a_rank_killed_with_its_agent_commits_nothing_and_the_job_continues_where_it_was(jobs: Jobs, url: str) -> None:
     job = jobs.get()
-    job.call("open", url=url, settings={"part_timeout_s": 1.0})
+    job.call("open", url=url)
     states = train(job, 4)
     saved(job)
+    job.call("close")
+    job.call("open", url=url, settings={"part_timeout_s": 1.0})  # from here on nothing is to be committed
     states |= train(job, 3)
     agent = job.call("agent")[1]
     freeze(agent)
