@@ -19,7 +19,7 @@ from holdfast.checkpoint.read.crew import WORKERS, Progress
 from holdfast.checkpoint.read.fetcher import Fetcher, Manifests, lineage
 from holdfast.checkpoint.restore.saved_state import read_saved
 from holdfast.codec.chunk import codecs_of, dim_of, stored_columns
-from holdfast.errors import DamagedData, ObjectNotFound
+from holdfast.errors import CheckpointNotFound, DamagedData, ObjectNotFound
 from holdfast.format.catalog import (
     CATALOG_PREFIX,
     HISTORY_PREFIX,
@@ -60,10 +60,18 @@ class Verification:
         Where not one checkpoint is whole the store may be at fault, and none is condemned.
         """
         suspects = [entry.info.id for entry in head.entries if entry.info.doubt is Doubt.SUSPECT]
-        stands_on = {each: {entry.info.id for entry in lineage(head, each)} for each in suspects}
-        condemned = {each: Doubt.CONDEMNED for each in suspects if self.whole and stands_on[each] & self.damaged}
-        cleared = {each: None for each in suspects if stands_on[each] <= self.whole}
-        return {**condemned, **cleared}
+        stands_on = {each: _stands_on(head, each) for each in suspects}
+        cleared = {each: None for each, below in stands_on.items() if below is not None and below <= self.whole}
+        lost = [each for each, below in stands_on.items() if below is None or below & self.damaged]
+        return {**{each: Doubt.CONDEMNED for each in lost if self.whole}, **cleared}
+
+
+def _stands_on(head: Head, checkpoint: str) -> set[str] | None:
+    """The checkpoint and what its rows stand on; None if that leads nowhere, so that no restore can succeed."""
+    try:
+        return {entry.info.id for entry in lineage(head, checkpoint)}
+    except (CheckpointNotFound, DamagedData):
+        return None
 
 
 def verify_run(
