@@ -1,6 +1,6 @@
-"""Holdfast keeps the training of recommendation models alive.
+"""Holdfast: incremental, crash-safe checkpoints for recommendation models.
 
-The public names are loaded when they are first used: the agent process imports this package without PyTorch.
+The public names are imported on first use, because the agent process imports this package without PyTorch.
 """
 
 from __future__ import annotations

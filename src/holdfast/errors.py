@@ -3,27 +3,27 @@
 HoldfastError
 ├── ConfigurationError (ValueError)   the call is wrong: change the code
 │   ├── UnsupportedState              a value that cannot be stored without pickle, named by its path
-│   ├── ModelMismatch                 model and checkpoint do not fit: names the table or parameter
+│   ├── ModelMismatch                 model and checkpoint do not match: names the table or parameter
 │   └── ReaderError                   the data loader cannot continue where it stopped
-├── StorageError                      the store refused or did not answer
+├── StorageError                      the store refused or did not respond
 │   ├── ObjectNotFound
-│   ├── ObjectExists                  an exclusive create lost
+│   ├── ObjectExists                  an exclusive create lost the race
 │   ├── AccessDenied
 │   ├── StorageFull
-│   └── StorageUnavailable            worth another try
+│   └── StorageUnavailable            worth retrying
 ├── DamagedData                       bytes that do not match their checksum: names the object
-│   └── UnreadableData                the disk reports an error instead of the bytes
+│   └── UnreadableData                the disk returns an error instead of the bytes
 ├── RunError                          the run is not in the state the call needs
 │   ├── CheckpointNotFound
 │   ├── NotResumed                    a non-empty run was not resumed first
-│   ├── RanksMissing                  other ranks of the job did not come: names them where that is known
+│   ├── RanksMissing                  other ranks of the job did not show up: names them if known
 │   └── TakenOver                     another trainer owns the run now: stop
-└── SaveFailed                        a checkpoint was not committed; training may go on
+└── SaveFailed                        a checkpoint was not committed; training may continue
     ├── AgentDied
-    └── BaseDropped                   the run no longer holds what it would stand on; the next one is a baseline
+    └── BaseDropped                   the run no longer holds what it depends on; the next save is a baseline
 
-``HoldfastWarning`` is what Holdfast warns with: training goes on, at a price that its text states.
-``Terminated`` is not an error: it is the ``SystemExit`` that ends a trainer which received SIGTERM and saved.
+``HoldfastWarning`` is the category of all warnings: training continues, at a cost that the message states.
+``Terminated`` is not an error: it is the ``SystemExit`` that ends a trainer after it received SIGTERM and saved.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from holdfast.printable import printable, printable_lines
 
 
 class HoldfastError(Exception):
-    """Base of every error raised on purpose by Holdfast."""
+    """Base of every error that Holdfast raises deliberately."""
 
 
 class ConfigurationError(HoldfastError, ValueError):
@@ -40,11 +40,11 @@ class ConfigurationError(HoldfastError, ValueError):
 
 
 class UnsupportedState(ConfigurationError):
-    """A value in the training state cannot be stored without code in data."""
+    """A value in the training state cannot be stored without pickle."""
 
 
 class ModelMismatch(ConfigurationError):
-    """The model or optimizer does not fit the checkpoint or the tables it was created with."""
+    """The model or optimizer does not match the checkpoint or the tables it was created with."""
 
 
 class ReaderError(ConfigurationError):
@@ -52,7 +52,7 @@ class ReaderError(ConfigurationError):
 
 
 class StorageError(HoldfastError):
-    """The store refused an operation or did not answer."""
+    """The store refused an operation or did not respond."""
 
 
 class ObjectNotFound(StorageError):
@@ -68,11 +68,11 @@ class AccessDenied(StorageError):
 
 
 class StorageFull(StorageError):
-    """The store has no room left."""
+    """The store has no space left."""
 
 
 class StorageUnavailable(StorageError):
-    """The store did not answer or asked to be left alone for a while; trying again may help."""
+    """The store did not respond or asked to slow down; retrying may help."""
 
 
 class DamagedData(HoldfastError):
@@ -84,7 +84,7 @@ class DamagedData(HoldfastError):
 
 
 class UnreadableData(DamagedData):
-    """The store holds the object, but its disk reports an error instead of the bytes."""
+    """The store holds the object, but its disk returns an error instead of the bytes."""
 
 
 class RunError(HoldfastError):
@@ -104,7 +104,7 @@ class RanksMissing(RunError):
 
 
 class TakenOver(RunError):
-    """Another trainer raised the run's term; this one can commit nothing more."""
+    """Another trainer took over the run; this one can no longer commit."""
 
 
 class SaveFailed(HoldfastError):
@@ -116,7 +116,7 @@ class AgentDied(SaveFailed):
 
 
 class BaseDropped(SaveFailed):
-    """The run no longer holds the checkpoint that a delta would stand on; the next save is a baseline."""
+    """The run no longer holds the checkpoint that a delta depends on; the next save is a baseline."""
 
 
 class Terminated(SystemExit):
@@ -134,4 +134,4 @@ class Terminated(SystemExit):
 
 
 class HoldfastWarning(UserWarning):
-    """Something costs more, or saves less, than the user may expect; says what would avoid it."""
+    """Something costs more, or saves less, than expected; the message says how to avoid it."""

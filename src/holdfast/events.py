@@ -1,7 +1,7 @@
-"""What happens to a training and to its run, as values: hooks receive them, and a report draws them.
+"""What happens to a training and to its run, as values: hooks receive them, and reports draw them.
 
-A hook of the Checkpointer gets one of the first four. What a run remembers of them are its checkpoints, each the
-``info`` of a ``SaveCommitted``, and the ``HistoryEvent`` that ``Run.history()`` lists. Times are in seconds since 1970.
+A hook of the Checkpointer receives one of the first four. A run keeps its checkpoints, each the ``info`` of a
+``SaveCommitted``, and the events that ``Run.history()`` lists. Times are in seconds since 1970.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from holdfast.types import CheckpointInfo, Kind
 
 
 class Happening(Enum):
-    """What a trainer did other than to save.
+    """What a trainer did, other than saving.
 
     Attributes:
-        BEGAN: It began the run.
-        TOOK_OVER: It started on a run that was there: after a failure, or to go on.
+        BEGAN: It started the run.
+        TOOK_OVER: It started on an existing run: after a failure, or to continue.
         WENT_BACK: It went back to a checkpoint that is not the newest.
         FENCED: It fenced off its agent, which hung and could not be killed.
-        RECOVERED_PART: It brought back a part of the tables, while the rest went on.
+        RECOVERED_PART: It restored a part of the tables, while the rest carried on.
     """
 
     BEGAN = "began"
@@ -32,16 +32,16 @@ class Happening(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotTaken:
-    """A save was copied; the agent writes it while training goes on.
+    """A save was copied; the agent writes it while training continues.
 
     Args:
-        checkpoint: Its id, if it is committed.
-        step: The step that it is of.
+        checkpoint: Its id, should it be committed.
+        step: The step it was taken at.
         term: Of the trainer.
         kind: What it holds; ``PRIORITY``: rows between two checkpoints.
         tag: The name that ``save()`` gave it.
         at_s: When it was taken.
-        stall_s: How long the loop waited for it.
+        stall_s: How long the loop waited for the copy.
     """
 
     checkpoint: str
@@ -59,7 +59,7 @@ class SaveCommitted:
 
     Args:
         info: As the catalog lists it; of kind ``PRIORITY``: rows between two checkpoints.
-        at_s: When the trainer learnt of it.
+        at_s: When the trainer learnt about it.
     """
 
     info: CheckpointInfo
@@ -68,17 +68,17 @@ class SaveCommitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveGivenUp:
-    """A save was not committed. Training goes on, and the next save holds its rows.
+    """A save was not committed. Training continues, and the next save includes its rows.
 
     Args:
-        checkpoint: The id that it would have had. None: it could not even be taken.
-        step: The step that it was of.
+        checkpoint: The id it would have had. None: the snapshot itself failed.
+        step: The step it was taken at.
         term: Of the trainer.
-        kind: What it would have held. None: that was not decided yet.
+        kind: What it would have held. None: not decided yet.
         at_s: When it was given up.
         reason: Why.
-        retry_s: No other save is taken for so long, unless it is asked for.
-        last_commit_step: The last step that this trainer has committed.
+        retry_s: No other save is taken for this long, unless requested.
+        last_commit_step: The last step this trainer committed.
     """
 
     checkpoint: str | None
@@ -93,18 +93,18 @@ class SaveGivenUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """A training was brought back, all of it or a part.
+    """A training was restored, in full or in part.
 
     Args:
         what: ``TOOK_OVER`` by ``resume()``, ``WENT_BACK`` by ``recover_fully()`` and ``resume(step)``,
             ``RECOVERED_PART`` by ``recover()``.
-        step: The step that training stands at now.
-        checkpoint_step: Of the checkpoint that it, or the oldest row that came back, is from.
+        step: The current step of the training.
+        checkpoint_step: The step of the checkpoint that it, or its oldest restored row, is from.
         term: Of the trainer.
         at_s: When it was done.
         duration_s: How long it took.
         lost_share: The share of the tables that went back.
-        pls: The portion of lost samples by now. None: it is not metered.
+        pls: The portion of lost samples so far. None: not metered.
     """
 
     what: Happening
@@ -124,11 +124,11 @@ class HistoryEvent:
     Args:
         what: What happened.
         at_s: When, by the writer's clock.
-        exact: Whether that is the moment itself. False: it happened no later.
+        exact: Whether that is the exact time. False: it happened no later.
         term: Of the trainer.
-        writer: Who it was. None: not known any more.
-        from_step: The step that training went on from. None: the beginning, or not known.
-        idle_s: Since the last checkpoint that is known of an earlier term. None: there is none.
+        writer: Which process it was. None: no longer known.
+        from_step: The step that training continued from. None: the beginning, or unknown.
+        idle_s: Time since the last known checkpoint of an earlier term. None: there is none.
         abandoned: How many checkpoints were left behind.
     """
 

@@ -1,4 +1,4 @@
-"""Follower: the one object a serving process holds. Applies what a training commits to a model in use."""
+"""Follower: the one object a serving process holds. Applies newly committed checkpoints to a model in use."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ OnUpdate = Callable[[Update], None]
 class Follower:
     """Keeps a served model at the newest committed checkpoint of a run.
 
-    Only rows that changed are read, and only their weights. Everything is read, verified and decoded before batches
-    are kept out. Call ``update()`` yourself, ``follow()`` on a thread of yours, or ``start()`` for a thread of its own,
-    and put each batch into a ``with follower.serving():`` block.
+    Only changed rows are read, and only their weights. Everything is read, verified and decoded before batches have to
+    wait. Call ``update()`` yourself, ``follow()`` on your own thread, or ``start()`` to start a thread, and serve each
+    batch inside a ``with follower.serving():`` block.
 
     Args:
-        url: The run to follow: a path or URL as of ``Checkpointer``, or a ``Store`` object.
+        url: The run to follow: a path or URL as for ``Checkpointer``, or a ``Store`` object.
         model: The model that serves, or several by name, named as in training.
-        tables: Further embedding tables by name, as in training.
-        strict: Refuse a model that lacks a table or parameter of the run or has it in another shape. False applies what
-            matches, converts types, and says once what was left out.
-        each: Apply every checkpoint that the run still holds, one per update, instead of skipping to the newest.
-        staging_bytes: How much memory an update may take before it is written to the model.
-        spill: A folder for what does not fit into ``staging_bytes``. None: the system's folder for temporary files.
-        baseline_in_memory: Where rows are stored as differences, keep those of the baseline in memory, as they are
-            stored. False reads them again for every update.
-        options: Options of the object store's client, such as ``region`` or ``endpoint``.
+        tables: Additional embedding tables by name, as in training.
+        strict: Refuse a model that lacks a table or parameter of the run or has it in a different shape. False applies
+            what matches, converts types, and logs once what was left out.
+        each: Apply every checkpoint the run still holds, one per update, instead of skipping to the newest.
+        staging_bytes: How much memory an update may use before it is written to the model.
+        spill: A folder for what does not fit in ``staging_bytes``. None: the system's temporary folder.
+        baseline_in_memory: If rows are stored as differences, keep the baseline's rows in memory, in their stored form.
+            False rereads them for every update.
+        options: Object store client options, such as ``region`` or ``endpoint``.
     """
 
     _runtime: ClassVar[Runtime] = SYSTEM  # holdfast.testing.runtime replaces it
@@ -69,9 +69,9 @@ class Follower:
         options: Mapping[str, str] | None = None,
     ) -> None:
         if staging_bytes < 0:
-            raise ConfigurationError(f"staging_bytes={staging_bytes} does not fit: take a number of at least 0")
+            raise ConfigurationError(f"staging_bytes={staging_bytes} is not valid; pass a number of at least 0")
         if spill is not None and not Path(spill).is_dir():
-            raise ConfigurationError(f"spill={os.fspath(spill)!r} does not fit: there is no such folder")
+            raise ConfigurationError(f"spill={os.fspath(spill)!r} is not valid; pass an existing folder")
         store = open_store(url, options=options, patience_s=_RETRY_S) if isinstance(url, str | os.PathLike) else url
         self._gate = Gate()
         self._updater = Updater(
@@ -90,7 +90,7 @@ class Follower:
 
     @property
     def checkpoint(self) -> CheckpointInfo | None:
-        """What the model holds; None before the first update, and after one that failed while it was written."""
+        """What the model holds; None before the first update, and after one that failed while being written."""
         return self._updater.checkpoint
 
     @property
@@ -101,51 +101,51 @@ class Follower:
 
     @property
     def lag(self) -> Lag:
-        """How far the model is behind the run, as of the last look at it."""
+        """How far the model is behind the run, as of the last check."""
         return self._updater.lag
 
     @property
     def error(self) -> HoldfastError | None:
-        """Why the last look of ``follow`` or ``start`` came to nothing; None if all is well."""
+        """Why the last update of ``follow`` or ``start`` failed; None if it did not."""
         return self._error
 
     def serving(self) -> AbstractContextManager[None]:
-        """A block in which the model does not change: put each batch into one. Any number may run at once."""
+        """A block in which the model does not change: serve each batch inside one. Any number may run concurrently."""
         return self._gate.serving()
 
     def update(self) -> Update | None:
-        """Look once and apply the newest checkpoint (with ``each`` the next one); None if there is nothing new.
+        """Check once and apply the newest checkpoint (with ``each`` the next one); None if there is nothing new.
 
-        If it fails, the model holds what it held before, as the error says, and the next call tries again.
+        If it fails, the error says what the model holds (usually what it held before), and the next call retries.
         """
         return self._updater.update()
 
     def follow(
         self, *, every_s: float = _PAUSE_S, stop: threading.Event | None = None, on_update: OnUpdate | None = None
     ) -> None:
-        """Update again and again until told to stop. Goes on after errors, unless trying again cannot help.
+        """Update repeatedly until ``stop`` is set. Continues after errors, unless retrying cannot help.
 
         Args:
-            every_s: How long to wait before looking again when there was nothing new.
-            stop: Set it, from another thread, to end this. None: without end.
+            every_s: How long to wait before checking again when there was nothing new.
+            stop: Set it from another thread to end the loop. None: runs forever.
             on_update: Called with what each update changed.
         """
         if not every_s > 0:
-            raise ConfigurationError(f"every_s={every_s} does not fit: take a number above 0")
+            raise ConfigurationError(f"every_s={every_s} is not valid; pass a number above 0")
         stop = stop or threading.Event()
         while not stop.is_set():
             if not self._try(on_update):
                 self._runtime.wait(stop, every_s)
 
     def start(self, *, every_s: float = _PAUSE_S, on_update: OnUpdate | None = None) -> None:
-        """Follow on a thread of its own, until ``stop()``.
+        """Follow on a background thread until ``stop()``.
 
         Args:
-            every_s: How long to wait before looking again when there was nothing new.
+            every_s: How long to wait before checking again when there was nothing new.
             on_update: Called on that thread with what each update changed.
         """
         if self._thread is not None:
-            raise RunError("this Follower has been started already")
+            raise RunError("this Follower has already been started")
         self._stop.clear()
         self._thread = threading.Thread(
             target=self._follow, args=(every_s, on_update), name="holdfast-follow", daemon=True
@@ -153,7 +153,7 @@ class Follower:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, after the update under way; the model stays as it is."""
+        """Stop the thread after the update in progress; the model keeps its weights."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -174,7 +174,7 @@ class Follower:
             logger.exception("the model is no longer updated; it holds step %s", self.step)
 
     def _try(self, on_update: OnUpdate | None) -> bool:
-        """Whether there was something new; there may be more of it then."""
+        """Whether there was something new; if so, there may be more."""
         try:
             update = self.update()
         except HoldfastError as error:

@@ -1,4 +1,4 @@
-"""Hooks: a user's functions that are told what happens to a training, when it is over and on the training's thread."""
+"""Hooks: user functions called with what happened to a training, after the fact and on the training thread."""
 
 from __future__ import annotations
 
@@ -93,5 +93,8 @@ class EventQueue:
         self._broken.add(name)
         called = getattr(hook, "__qualname__", type(hook).__qualname__)
         logger.warning(
-            "the hook %s=%s raised; training goes on, and this is not told again", name, called, exc_info=True
+            "the hook %s=%s raised; training continues, and further errors from it are not logged",
+            name,
+            called,
+            exc_info=True,
         )

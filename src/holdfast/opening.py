@@ -1,4 +1,4 @@
-"""Opens a run's store and reads its newest catalog. Without PyTorch: ``holdfast ls`` need not wait for it."""
+"""Opens a run's store and reads its newest catalog, without PyTorch: ``holdfast ls`` must not wait for it."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ def read_head(chain: Chain, url: str, *, told: set[str]) -> Head:
         raise CheckpointNotFound(f"{url} holds no run yet (no catalog): check the URL")
     for name in set(head.damaged) - told:
         told.add(name)
-        logger.warning("%s cannot be read; this view is of %s", name, head.ref.name)
+        logger.warning("%s cannot be read; showing the run as of %s", name, head.ref.name)
     return head

@@ -1,4 +1,4 @@
-"""Text out of documents as it may be shown: what would steer a terminal, or hide from the eye, is written out."""
+"""Makes text from documents safe to show: control and invisible characters are escaped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run: everything under one URL, for reading, checking and tidying up, beside or after the training."""
+"""Run: everything under one URL, for reading, verifying and pruning, during or after the training."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ logger = logging.getLogger("holdfast")
 
 
 def open_run(url: str | os.PathLike[str] | Store, *, options: Mapping[str, str] | None = None) -> Run:
-    """Open a run to read it. Nothing is written but a lease while something is read.
+    """Open a run for reading. Nothing is written except a lease while something is being read.
 
     Args:
         url: The run: a path or URL as of ``Checkpointer``, or a ``Store`` object.
-        options: Options of the object store's client, such as ``region`` or ``endpoint``.
+        options: Object store client options, such as ``region`` or ``endpoint``.
     """
     return Run(open_patiently(url, options))
 
@@ -82,19 +82,19 @@ def import_checkpoint(
 ) -> ImportReport:
     """Make the weights of a ``torch.save``, safetensors or DCP checkpoint the first baseline of an empty run.
 
-    A ``Checkpointer`` on ``url`` then resumes from these weights, with fresh optimizers. No code in the file is run.
+    A ``Checkpointer`` on ``url`` then resumes from these weights, with fresh optimizers. Code in the file is never run.
 
     Args:
         url: The empty run to write to.
         source: The file or, for DCP, the folder to read.
         tables: Patterns of the embedding tables' names, without ``.weight``.
-        step: The step that training is to count from.
-        prefix: Take only names that begin with it, and take it off them, such as ``module.``.
-        options: Options of the object store's client, such as ``region`` or ``endpoint``.
-        progress: Called now and then with the bytes written since the last call.
+        step: The step from which training will count.
+        prefix: Take only names with this prefix, such as ``module.``, and strip it.
+        options: Object store client options, such as ``region`` or ``endpoint``.
+        progress: Called periodically with the bytes written since the last call.
 
     Returns:
-        Which tables and dense parameters were taken, and what was left out and why.
+        Which tables and dense parameters were imported, and what was left out and why.
     """
     return foreign_import.import_checkpoint(
         open_patiently(url, options), Path(source), tables=tables, step=step, prefix=prefix, progress=progress
@@ -102,10 +102,10 @@ def import_checkpoint(
 
 
 class Run:
-    """The checkpoints under one URL, to list, read, check and prune: while a training writes them or after it.
+    """The checkpoints under one URL, to list, read, verify and prune, during or after the training.
 
-    ``open_run`` makes one. A checkpoint is named by its step or, where two timelines share one, by its id. While one is
-    read, a lease keeps others from deleting it.
+    Create it with ``open_run``. A checkpoint is named by its step or, if two timelines share a step, by its id. While
+    it is being read, a lease keeps others from deleting it.
 
     Args:
         store: Where the run's objects are.
@@ -121,12 +121,12 @@ class Run:
 
     @property
     def url(self) -> str:
-        """Where the run is."""
+        """The URL of the run."""
         return self._store.url
 
     @property
     def store(self) -> Store:
-        """Where its objects are."""
+        """The store that holds its objects."""
         return self._store
 
     def head(self) -> Head:
@@ -139,7 +139,7 @@ class Run:
         return [entry.info for entry in head.entries] if head else []
 
     def priority_saves(self) -> list[CheckpointInfo]:
-        """What was saved of single rows since the newest checkpoint, oldest first. The next checkpoint drops them."""
+        """Priority saves since the newest checkpoint, oldest first. The next checkpoint drops them."""
         head = self._chain.head(skip_damaged=True)
         return [entry.info for entry in head.catalog.priority] if head else []
 
@@ -155,7 +155,7 @@ class Run:
             return summarize(self.url, fetcher, head, entry, leases=leases, waiting=waiting)
 
     def grid(self, step: int | str | None = None) -> GridPicture:
-        """The increments that a checkpoint stands on, and what became of their rows.
+        """The increments that a checkpoint depends on, and what became of their rows.
 
         Args:
             step: The checkpoint's step or id. None: the newest one.
@@ -166,11 +166,11 @@ class Run:
             return draw_grid([each.info for each in entries], parts, [len(each.rounds) for each in entries])
 
     def history(self) -> tuple[HistoryEvent, ...]:
-        """When trainers began the run, took it over and went back, as far as it still tells."""
+        """When trainers started the run, took it over and went back, as far as the run still records it."""
         return read_history(self.head())
 
     def stored(self, step: int | str | None = None) -> tuple[StoredRows, ...]:
-        """How precisely the rows are stored that a checkpoint stands on.
+        """How precisely the rows that a checkpoint depends on are stored.
 
         Args:
             step: The checkpoint's step or id. None: the newest one.
@@ -200,16 +200,16 @@ class Run:
         strict: bool = True,
         progress: Progress | None = None,
     ) -> CheckpointInfo:
-        """Read a checkpoint into a model, and its optimizers where given; the run is not changed.
+        """Read a checkpoint into a model and, if passed, its optimizers; the run is not changed.
 
         Args:
             step: The checkpoint's step or id. None: the newest one.
             model: The model, or several by name, as in training.
             optimizer: The optimizers, as in training. Without them only weights are restored.
-            extra: Further objects to restore by name, as in training.
-            tables: Further embedding tables by name, as in training.
-            strict: False restores what matches by name and shape and warns of the rest.
-            progress: Called now and then with the bytes read since the last call.
+            extra: Additional objects to restore by name, as in training.
+            tables: Additional embedding tables by name, as in training.
+            strict: False restores what matches by name and shape and warns about the rest.
+            progress: Called periodically with the bytes read since the last call.
         """
         models, optimizers = as_models(model), as_optimizers(optimizer)
         found = find_tables(models, optimizers, tables or {})
@@ -219,7 +219,7 @@ class Run:
             return restorer.restore(head, entry, strict=strict, progress=progress).info
 
     def read_rows(self, table: str, ids: Tensor | Sequence[int], *, step: int | str | None = None) -> dict[str, Tensor]:
-        """Single rows of a table, weight and slots, reading only the blocks they lie in.
+        """Single rows of a table, weight and slots, reading only the blocks that hold them.
 
         Args:
             table: The table's name.
@@ -234,9 +234,9 @@ class Run:
             return lookup_rows(fetcher, plans[table], wanted)
 
     def read_newest_rows(self, table: str, ids: Tensor | Sequence[int]) -> dict[str, Tensor]:
-        """Single rows as they were saved last, by the newest checkpoint or a priority save after it.
+        """Single rows as last saved, by the newest checkpoint or a priority save after it.
 
-        They are of no one step: what a lost part of a table is brought back from.
+        They are not from a single step: this is what partial recovery restores from.
 
         Args:
             table: The table's name.
@@ -251,7 +251,7 @@ class Run:
             return lookup_rows(fetcher, plans[table], wanted)
 
     def restore_plan(self, step: int | str | None = None) -> RestorePlan:
-        """What restoring a checkpoint will read of the tables: from where and how much.
+        """What restoring a checkpoint would read for the tables: from where and how much.
 
         Args:
             step: The checkpoint's step or id. None: the newest one.
@@ -264,8 +264,8 @@ class Run:
 
         Args:
             step: The checkpoint's step or id. None: the newest one.
-            rank: Of which rank; each has random numbers and a reader's position of its own.
-            tensors: False puts zeros in place of tensors, which is faster.
+            rank: Which rank's state; each rank has its own random numbers and reader position.
+            tensors: False returns zeros in place of tensors, which is faster.
         """
         with self._reading(step) as (fetcher, _, entry):
             parts = {part.rank: part for part in fetcher.parts(entry)}
@@ -287,7 +287,7 @@ class Run:
             path: The file; its name ends with ``.safetensors`` or ``.pt``.
             step: The checkpoint's step or id. None: the newest one.
             slots: Also write the tables' optimizer slots.
-            progress: Called now and then with the bytes read since the last call.
+            progress: Called periodically with the bytes read since the last call.
         """
         with self._reading(step) as (fetcher, head, entry):
             plans = self._plans(fetcher, head, entry)
@@ -309,12 +309,12 @@ class Run:
                 return list(difference(fetcher, *plans, Path(scratch)))
 
     def verify(self, *, progress: Progress | None = None) -> list[Problem]:
-        """Read every byte of every kept checkpoint and compare it with its checksum; the problems found.
+        """Read every byte of every kept checkpoint, compare it with its checksum, and return the problems found.
 
-        A suspect checkpoint, one that a ``resume()`` could not restore, is cleared or condemned by it, in the run.
+        Suspect checkpoints, which a ``resume()`` could not restore, are cleared or condemned in the run.
 
         Args:
-            progress: Called now and then with the bytes read since the last call.
+            progress: Called periodically with the bytes read since the last call.
         """
         found = verify_run(self._store, self._chain, progress=progress, runtime=self._runtime)
         self._settle(found)
@@ -335,13 +335,13 @@ class Run:
 
         Args:
             step: The checkpoint's step or id.
-            metrics: Numbers by name; a name that is there already is replaced.
+            metrics: Numbers by name; existing names are replaced.
         """
         entry = find_checkpoint(self._chain.head(), step, where=self.url)
         self._chain.commit(annotate(entry.info.id, metrics, term=None))
 
     def plan_prune(self, retention: Retention) -> list[Verdict]:
-        """What ``prune`` would drop and keep, and why, of each checkpoint; changes nothing.
+        """Whether ``prune`` would drop or keep each checkpoint, and why; changes nothing.
 
         Args:
             retention: What to keep.
@@ -352,8 +352,8 @@ class Run:
         """Drop the checkpoints that a policy does not keep, then delete objects that nothing refers to.
 
         Args:
-            retention: What to keep. The newest checkpoint and what a kept one stands on always stay.
-            grace_s: Delete only what was dropped longer ago than this, so that whoever reads it can finish.
+            retention: What to keep. The newest checkpoint and everything a kept one depends on always stay.
+            grace_s: Delete only what was dropped longer ago than this, so that readers can finish.
 
         Returns:
             The checkpoints that were dropped, and what was deleted.
@@ -386,5 +386,5 @@ class Run:
 
     def _needed(self, head: Head, info: CheckpointInfo) -> tuple[Entry, ...]:
         if info.id not in head.by_id:
-            raise CheckpointNotFound(f"the checkpoint of step {info.step} was dropped just now")
+            raise CheckpointNotFound(f"the checkpoint of step {info.step} has just been dropped")
         return lineage(head, info.id)

@@ -1,4 +1,4 @@
-"""Seams to the world outside: time, randomness. Tests replace them; nothing else reads a clock or draws a name."""
+"""Seams to the outside world: time, randomness. Tests replace them; nothing else reads a clock or draws a name."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Checkpointer: the one object a training loop holds.
 
-Thin: ``assembly`` builds what it works with, ``routine`` counts the steps and saves, ``resumption`` restores.
+Thin: ``assembly`` builds its parts, ``routine`` counts steps and saves, ``resumption`` restores.
 """
 
 from __future__ import annotations
@@ -46,50 +46,49 @@ logger = logging.getLogger("holdfast")
 
 
 class Checkpointer:
-    """Saves a training loop's state while it runs, and brings it back after a restart.
+    """Saves a training loop's state while it runs, and restores it after a restart.
 
-    Use it as a context manager around the loop: call ``resume()`` once before the first step, take the batches from
+    Use it as a context manager around the loop: call ``resume()`` once before the first step, take batches from
     ``batches()``, and call ``step()`` after each of them. Leaving the block normally saves what is new and waits until
-    it is committed; leaving it by an exception saves nothing new and waits for the save under way.
+    it is committed; leaving it with an exception saves nothing new and waits for the save in progress.
 
-    With several processes, initialise ``torch.distributed`` first. Then every rank creates the same ``Checkpointer``
+    With several processes, initialise ``torch.distributed`` first. Every rank then creates the same ``Checkpointer``
     and calls the same methods at the same steps.
 
     Args:
         url: Where the run is kept: a local path, ``file://``, ``s3://``, ``gs://``, ``az://`` or ``abfs://``, or a
-            ``Store`` object. Each training has a URL of its own.
+            ``Store`` object. Each training needs its own URL.
         model: The model, or several by name; the names become prefixes of table names. Tables are discovered
             automatically: every ``nn.Embedding`` and ``nn.EmbeddingBag``. Wrappers (DDP, ``torch.compile``) are fine.
-        optimizer: The optimizer or all of them. One that is not torch's own and moves only rows with a gradient can be
-            declared with ``RowLocal``, so that its tables are saved by changed rows.
+        optimizer: The optimizer, or all of them. A third-party optimizer that moves only rows with a gradient can be
+            declared with ``RowLocal``, so that only the changed rows of its tables are saved.
         loader: The data loader that ``batches()`` reads and whose position is saved: a ``StatefulDataLoader``, or
-            another iterable with ``state_dict()`` and ``load_state_dict()``. Of a plain ``DataLoader`` over a map-style
-            dataset the sampler is replayed. None: the position is not saved.
-        extra: Further state by name, saved and restored whole: objects with ``state_dict()`` and ``load_state_dict()``
-            (schedulers, gradient scalers, your own) and ``torch.Generator`` objects.
-        tables: Further embedding tables by name: parameters that no ``nn.Embedding`` holds.
+            another iterable with ``state_dict()`` and ``load_state_dict()``. For a plain ``DataLoader`` over a
+            map-style dataset the sampler is replayed. None: the position is not saved.
+        extra: Additional state by name, saved and restored in full: objects with ``state_dict()`` and
+            ``load_state_dict()`` (schedulers, gradient scalers, your own) and ``torch.Generator`` objects.
+        tables: Additional embedding tables by name: parameters that are in no ``nn.Embedding``.
         save: When a save is due: ``EverySteps``, ``EveryMinutes``, ``Never``, joined by ``|`` and ``&``.
         strategy: What a checkpoint holds: ``Full``, ``OneShot``, ``Consecutive``, ``Intermittent``, ``Grid`` or
             ``Partial``. None: ``Grid`` if ``retention`` is ``KeepAll`` or ``TimeToLive``, otherwise ``Intermittent``.
         precision: How precisely rows are stored: ``Exact``, ``Bits``, ``Auto``, ``PaperTable`` or ``PerTable``.
-            Training goes on in its own precision, and everything but table rows is always stored exactly.
+            Training keeps its own precision, and everything but table rows is always stored exactly.
         retention: Which checkpoints are kept: ``KeepLast``, ``KeepBest``, ``KeepEvery``, ``KeepTagged``,
             ``TimeToLive``, ``KeepAll``, joined by ``|`` and ``&``. Keep at least two to have one to fall back on.
-        overlap: What happens when a save is due while the one before is still being written: an ``Overlap``.
-        on_save: Called with a ``SnapshotTaken`` when a save was copied. This and the following three are called on the
-            training's thread, at the end of a call of this object; one that raises is logged once. See
-            ``holdfast.events``.
-        on_commit: Called with a ``SaveCommitted`` when a save is in the run.
-        on_failure: Called with a ``SaveGivenUp`` when a save was given up; training goes on.
-        on_recover: Called with a ``Recovery`` when ``resume()``, ``recover()`` or ``recover_fully()`` brought it back.
-        options: Options of the object store's client, such as ``region`` or ``endpoint``. They win over environment
+        overlap: What to do when a save is due while the previous one is still being written: an ``Overlap``.
+        on_save: Called with a ``SnapshotTaken`` once a save has been copied. All four hooks are called on the training
+            thread, at the end of a call to this object; a hook that raises is logged once. See ``holdfast.events``.
+        on_commit: Called with a ``SaveCommitted`` once a save is committed.
+        on_failure: Called with a ``SaveGivenUp`` when a save is given up; training continues.
+        on_recover: Called with a ``Recovery`` after ``resume()``, ``recover()`` or ``recover_fully()`` restored state.
+        options: Object store client options, such as ``region`` or ``endpoint``. They take precedence over environment
             variables and are never stored.
         settings: Buffer sizes, timeouts and the agent's priority, which rarely need changing: a ``Settings``.
 
     Raises:
-        ConfigurationError: An argument is not valid, a value cannot be stored without pickle, or the model is split
+        ConfigurationError: An argument is not valid, a value cannot be stored without pickle, or the model is sharded
             over the ranks.
-        RanksMissing: Other ranks did not create theirs in time.
+        RanksMissing: Other ranks did not create their Checkpointer in time.
     """
 
     _runtime: ClassVar[Runtime] = SYSTEM  # holdfast.testing.runtime replaces it
@@ -157,7 +156,7 @@ class Checkpointer:
 
     @property
     def steps(self) -> int:
-        """Optimizer steps taken, over all restarts."""
+        """Optimizer steps taken, across all restarts."""
         return self._routine.steps
 
     @property
@@ -167,7 +166,7 @@ class Checkpointer:
 
     @property
     def agent_pid(self) -> int | None:
-        """The agent's process; None before the first step and where the agent is a thread."""
+        """The agent's process id; None before the first step, or if the agent is a thread."""
         return self._agents.pid
 
     def resume(
@@ -178,19 +177,19 @@ class Checkpointer:
         strict: bool = True,
         progress: Progress | None = None,
     ) -> int:
-        """Continue from a checkpoint, or start afresh on an empty run. Call it only once, before the first step.
+        """Continue from a checkpoint, or start fresh on an empty run. Call it only once, before the first step.
 
-        A damaged checkpoint is passed over, with a warning. What the last trainer's agent is still writing is waited
-        for, and the run is taken over: whoever wrote before can commit nothing more.
+        A damaged checkpoint is skipped, with a warning. If the previous trainer's agent is still writing, this waits
+        for it, then takes over the run: earlier writers can no longer commit.
 
         Args:
             step: The step to go back to; later checkpoints become an abandoned timeline. None: the newest good one.
             reader: False leaves the loader's position and the random state as they are, for training on other data.
-            strict: False restores the tables and parameters that match by name and shape and warns of the others.
-            progress: Called now and then with the bytes read since the last call.
+            strict: False restores the tables and parameters that match by name and shape and warns about the rest.
+            progress: Called periodically with the bytes read since the last call.
 
         Returns:
-            The step that training stands at: 0 on an empty run.
+            The current step of the training: 0 on an empty run.
         """
         if self._started:
             raise RunError("call resume() only once, before the first step")
@@ -214,7 +213,7 @@ class Checkpointer:
         """The loader's batches, continuing where the checkpoint stopped.
 
         Args:
-            epochs: Passes over the data, counted from the very start of the training. None: without end.
+            epochs: Passes over the data, counted from the very start of the training. None: unlimited.
         """
         if self._reader is None:
             raise ConfigurationError("batches() needs the data loader: pass loader= to Checkpointer")
@@ -222,10 +221,10 @@ class Checkpointer:
         return self._reader.batches(epochs, on_iterator=self._parts.resumption.restore_rng)
 
     def epochs(self, epochs: int) -> Iterator[Epoch]:
-        """The epochs that are still to come, each an iterable of its batches, continuing where the checkpoint stopped.
+        """The remaining epochs, each an iterable of its batches, continuing where the checkpoint stopped.
 
-        What stands after the loop over an epoch's batches is done once an epoch: a resume neither repeats nor skips it.
-        While it is done no checkpoint is taken; call ``finish()`` on the epoch before a ``save()`` there.
+        Code after the loop over an epoch's batches runs once per epoch: a resume neither repeats nor skips it. No
+        checkpoint is taken while it runs; call ``finish()`` on the epoch before a ``save()`` there.
 
         Args:
             epochs: Passes over the data, counted from the very start of the training.
@@ -236,15 +235,15 @@ class Checkpointer:
         return self._reader.epochs(epochs, on_iterator=self._parts.resumption.restore_rng)
 
     def step(self, loss: Tensor | float | None = None, **metrics: Tensor | float) -> None:
-        """Call once a batch, after the optimizer. Saves when a save is due; never forces a device sync otherwise.
+        """Call once per batch, after the optimizer. Saves if a save is due; otherwise never forces a device sync.
 
-        While gradients are accumulated (no optimizer stepped since the last call) nothing is counted or saved. Each
-        call is for the oldest batch of ``batches()`` that had none: batches may be taken ahead.
+        While gradients are accumulated (no optimizer has stepped since the last call) nothing is counted or saved. Each
+        call accounts for the oldest batch of ``batches()`` without one, so batches may be taken ahead.
 
         Args:
-            loss: A metric called ``loss``.
-            metrics: Further metrics by name: numbers, or tensors of one element, which are read when a save is taken.
-                A checkpoint lists the last value of each.
+            loss: A metric named ``loss``.
+            metrics: Other metrics by name: numbers, or one-element tensors, which are read when a save is taken. A
+                checkpoint lists the last value of each.
         """
         with self._events:
             self._ensure_started(stepping=True)
@@ -253,11 +252,11 @@ class Checkpointer:
             self._routine.after_batch({name: as_metric(name, value) for name, value in metrics.items()})
 
     def save(self, tag: str | None = None, *, wait: bool = False) -> bool:
-        """Save now, as of the last optimizer step; batches handed out or accumulated since come again after a resume.
+        """Save now, as of the last optimizer step; batches handed out or accumulated since are repeated after a resume.
 
         Args:
-            tag: A name to keep it by (``KeepTagged``) and to show in lists.
-            wait: Return only when it is committed, and raise SaveFailed if it is not.
+            tag: A name that ``KeepTagged`` keeps it by and lists show.
+            wait: Return only once it is committed, and raise SaveFailed if that fails.
 
         Returns:
             Whether a snapshot was taken.
@@ -270,18 +269,18 @@ class Checkpointer:
             return taken
 
     def recover(self, servers: Sequence[int], *, of: int, progress: Progress | None = None) -> Recovered:
-        """Bring back what ``servers`` of ``of`` held, from the newest rows saved, and let everything else go on.
+        """Restore what ``servers`` of ``of`` held from the newest saved rows, and leave everything else as it is.
 
-        Server i of n holds the i-th of n equal, contiguous ranges of every table's rows. What comes back counts as
-        changed, and what the rows had learnt since as lost samples. All ranks of a job call this at the same step.
+        Server i of n holds the i-th of n equal, contiguous ranges of every table's rows. Restored rows count as
+        changed, and what they had learnt since as lost samples. All ranks of a job call this at the same step.
 
         Args:
-            servers: The numbers of the servers that were lost, from 0.
+            servers: The numbers of the lost servers, from 0.
             of: How many servers there are.
-            progress: Called now and then with the bytes read since the last call.
+            progress: Called periodically with the bytes read since the last call.
 
         Returns:
-            How many rows came back, and from which steps.
+            How many rows were restored, and from which steps.
         """
         lost, since_s = Servers(numbers=tuple(servers), of=of), self._outcomes.now_s
         with self._events:
@@ -301,17 +300,17 @@ class Checkpointer:
             return replace(recovered, pls=self.stats.pls)
 
     def recover_fully(self, *, reader: bool = True, progress: Progress | None = None) -> int:
-        """Go back to the last checkpoint, everything, without a new process; the step training stands at.
+        """Restore everything from the last checkpoint without restarting the process, and return its step.
 
-        What ``recover`` is compared with. The loop over ``batches()`` must have been left, unless ``reader=False``.
+        The counterpart of ``recover``. Leave the loop over ``batches()`` first, unless ``reader=False``.
 
         Args:
             reader: False leaves the loader's position and the random state as they are.
-            progress: Called now and then with the bytes read since the last call.
+            progress: Called periodically with the bytes read since the last call.
         """
         self._ensure_started()
         if reader and self._reader is not None and self._reader.is_live:
-            raise RunError("leave the loop over batches() before recover_fully(), and begin it again after it")
+            raise RunError("leave the loop over batches() before recover_fully(), and start a new one after it")
         since_s = self._outcomes.now_s
         with self._events:
             self._agents.settle()
@@ -326,7 +325,7 @@ class Checkpointer:
             return self.steps
 
     def emulate_failure(self, servers: Sequence[int], *, of: int) -> None:
-        """For emulation: overwrite with NaN what some servers hold, as their failure would.
+        """For emulation: overwrite what some servers hold with NaN, as if they had failed.
 
         Args:
             servers: The numbers of the servers that fail, from 0.
@@ -336,7 +335,7 @@ class Checkpointer:
         self._parts.recovery.lose(Servers(numbers=tuple(servers), of=of))
 
     def mark(self, table: str, ids: Tensor | None = None) -> None:
-        """Say that rows were changed behind PyTorch's back, through ``.data`` or a NumPy view.
+        """Mark rows as changed that PyTorch did not see change, through ``.data`` or a NumPy view.
 
         Args:
             table: The table's name.
@@ -345,10 +344,10 @@ class Checkpointer:
         self._parts.tracker.mark(table, ids)
 
     def annotate(self, **metrics: float) -> None:
-        """Attach metrics that arrived after the save (an evaluation's AUC) to the last committed checkpoint.
+        """Attach metrics that became known after the save (such as an AUC) to the last committed checkpoint.
 
         Args:
-            metrics: Numbers by name; a name that is there already is replaced.
+            metrics: Numbers by name; existing names are replaced.
         """
         with self._events:
             self._agents.poll()
@@ -357,10 +356,10 @@ class Checkpointer:
             self._agents.annotate(checkpoint, {name: float(value) for name, value in metrics.items()})
 
     def drain(self, *, arranged: bool = False) -> None:
-        """Wait until the save under way is committed; raises SaveFailed if it was not.
+        """Wait until the save in progress is committed; raises SaveFailed if that fails.
 
         Args:
-            arranged: Wait for the grid as well, until no increment is due for rearrangement.
+            arranged: Also wait until no increment of the grid is due for rearrangement.
         """
         with self._events:
             self._agents.drain()
@@ -368,9 +367,10 @@ class Checkpointer:
                 self._agents.arrange()
 
     def close(self) -> None:
-        """Save what is new, wait for it, end the agent. Raises SaveFailed if the last state is not committed.
+        """Save what is new, wait for the commit, and stop the agent.
 
-        Raises Terminated, all saved, if SIGTERM came after the last step: the program keeps the exit code of that.
+        Raises SaveFailed if the last state is not committed, and Terminated, with everything saved, if SIGTERM came
+        after the last step: the program then exits with that code.
         """
         if self._closed:
             return
@@ -396,7 +396,7 @@ class Checkpointer:
                 if not self._closed:
                     self._agents.drain()
         except Exception as failure:
-            logger.warning("while leaving because of an error: %s", failure)
+            logger.warning("while exiting because of an error: %s", failure)
         finally:
             self._release()
 

@@ -1,4 +1,4 @@
-"""Values that cross module borders. Frozen, slotted, keyword-only."""
+"""Values that cross module boundaries. Frozen, slotted, keyword-only."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class ColumnSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSpec:
-    """A table's shape as it is stored.
+    """A table's stored shape.
 
     Args:
-        name: Its name in the model, or the one given with ``tables=``.
-        rows: How many it has.
+        name: Its name in the model, or the one passed with ``tables=``.
+        rows: The number of rows.
         columns: Every column of its row records, the weight first.
     """
 
@@ -48,7 +48,7 @@ class TableSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaSizes:
-    """How large the deltas since a baseline are, each as a share of it; of all but the last two, their sum alone."""
+    """The sizes of the deltas since a baseline, as shares of it: the last two, and the sum of the others."""
 
     count: int = 0
     total: float = 0.0
@@ -57,19 +57,19 @@ class DeltaSizes:
 
     @classmethod
     def of(cls, *shares: float) -> DeltaSizes:
-        """Those of deltas one after another."""
+        """From the sizes of consecutive deltas."""
         return reduce(cls.with_next, shares, cls())
 
     def with_next(self, share: float) -> DeltaSizes:
-        """With one more."""
+        """With one more delta."""
         return DeltaSizes(count=self.count + 1, total=self.total + share, previous=self.last, last=share)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """How the rows of a table are stored: ``bits`` per value of a weight; None: as they are.
+    """How the rows of a table are stored: ``bits`` per value of a weight; None: exactly.
 
-    With ``difference`` those bits hold what a row differs by from its baseline, and the baseline has 8.
+    With ``difference`` the bits encode a row's difference from its baseline, and the baseline has 8 bits.
     """
 
     bits: int | None
@@ -78,7 +78,7 @@ class Stored:
 
     @property
     def fidelity(self) -> int:
-        """Larger for what is closer to the row; bits of difference count twice."""
+        """Higher means closer to the original row; bits of a difference count twice."""
         if self.bits is None:
             return _EXACT_FIDELITY
         return min(2 * self.bits, BASELINE_BITS) if self.difference else self.bits
@@ -100,13 +100,13 @@ class Since(Enum):
 
 
 class Kind(Enum):
-    """What a checkpoint holds and what it stands on.
+    """What a checkpoint holds and what it depends on.
 
     Attributes:
-        FULL: Every row; stands on nothing: a baseline.
-        DIFFERENTIAL: Rows changed since the baseline; stands on the baseline.
-        INCREMENTAL: Rows changed since the parent; stands on the parent.
-        PRIORITY: Rows saved first, between two checkpoints; no checkpoint, and nothing stands on it.
+        FULL: Every row; depends on nothing: a baseline.
+        DIFFERENTIAL: Rows changed since the baseline; depends on the baseline.
+        INCREMENTAL: Rows changed since the parent; depends on the parent.
+        PRIORITY: Rows saved between two checkpoints; not a checkpoint, and nothing depends on it.
     """
 
     FULL = "full"
@@ -116,11 +116,11 @@ class Kind(Enum):
 
 
 class Doubt(Enum):
-    """Why a checkpoint may not be what it was.
+    """Why a checkpoint may be damaged.
 
     Attributes:
         SUSPECT: It could not be restored while an older one could; kept until it is verified.
-        CONDEMNED: It was verified, and is damaged.
+        CONDEMNED: Verification found it damaged.
     """
 
     SUSPECT = "suspect"
@@ -129,22 +129,22 @@ class Doubt(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointInfo:
-    """One committed checkpoint as the run lists it.
+    """A committed checkpoint, as listed in the run.
 
     Args:
         id: Unique in the run; also the prefix of its objects.
         step: The optimizer steps behind its state.
-        term: Of the trainer that saved it.
+        term: The term of the trainer that saved it.
         kind: What it holds: ``FULL``, ``DIFFERENTIAL`` or ``INCREMENTAL``.
         parent: The checkpoint that training came from.
-        base: The checkpoint that its rows stand on. None: it is a baseline.
+        base: The checkpoint that its rows depend on. None: it is a baseline.
         created_s: When it was saved, in seconds since 1970, by the writer's clock.
-        size_bytes: Everything that it wrote.
-        rows_written: Table rows that it wrote.
+        size_bytes: The bytes it wrote.
+        rows_written: The table rows it wrote.
         full_bytes: What a full checkpoint would have written.
-        tag: The name that ``save()`` gave it.
-        metrics: What ``step()`` and ``annotate()`` said of it.
-        abandoned: It is on a timeline that was left by going back.
+        tag: The name passed to ``save()``.
+        metrics: The metrics from ``step()`` and ``annotate()``.
+        abandoned: Whether it is on a timeline that was left by going back.
         stall_s: How long training waited for its snapshot. None: not known.
         duration_s: From the beginning of its snapshot until it was committed. None: not known.
         doubt: Whether it is suspect or condemned. None: neither.
@@ -169,6 +169,6 @@ class CheckpointInfo:
 
     @property
     def standing(self) -> str:
-        """What sets it apart, in brackets; empty for a checkpoint of the live timeline that nobody doubts."""
+        """Anything unusual about it, in brackets; empty for a healthy checkpoint of the live timeline."""
         words = [*(["abandoned"] if self.abandoned else []), *([self.doubt.value] if self.doubt else [])]
         return f"({', '.join(words)})" if words else ""

@@ -47,7 +47,7 @@ def test_ls_lists_every_checkpoint_and_marks_the_abandoned(trained: tuple[Path, 
 def test_show_describes_the_run_its_tables_and_what_a_checkpoint_stands_on(trained: tuple[Path, Tiny]) -> None:
     text = holdfast("show", trained[0])
     assert "differential" in lines(text, "kind")[0]
-    assert "step 2 (full" in lines(text, "stands on")[0]
+    assert "step 2 (full" in lines(text, "depends on")[0]
     assert "exp_avg F32, exp_avg_sq F32" in lines(text, "emb.0")[0]
     assert "300" in lines(text, "emb.0")[0]
     assert "none" in lines(text, "leases")[0]
@@ -63,7 +63,7 @@ def test_show_as_json_holds_every_figure(trained: tuple[Path, Tiny]) -> None:
 
 
 def test_verify_of_a_sound_run_ends_with_0(trained: tuple[Path, Tiny]) -> None:
-    assert "every byte" in holdfast("verify", trained[0])
+    assert "all bytes intact" in holdfast("verify", trained[0])
 
 
 def test_verify_names_the_damaged_object_and_ends_with_1(run: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_checkpoint_that_resume_passed_over_is_shown_as_suspect_and_stays_unti
     with hf.Checkpointer(run, model=model, optimizer=optimizers, retention=hf.KeepAll()) as guard:
         assert guard.resume() == 8
     assert "(abandoned, suspect)" in lines(holdfast("ls", run), "end-9")[0]
-    assert "stays: suspect" in holdfast("prune", run, "--keep-last", 1, "--yes", "--grace-minutes", 0)
+    assert "kept: suspect" in holdfast("prune", run, "--keep-last", 1, "--yes", "--grace-minutes", 0)
     assert "step 9 was suspect and is damaged: it is condemned" in holdfast("verify", run, expect=1)
     assert "(abandoned, condemned)" in lines(holdfast("ls", run), "end-9")[0]
     holdfast("prune", run, "--keep-last", 1, "--yes", "--grace-minutes", 0)
@@ -104,8 +104,8 @@ def test_export_writes_what_stock_readers_load(trained: tuple[Path, Tiny], tmp_p
 def test_prune_shows_what_goes_and_what_is_depended_on_and_changes_nothing_when_dry(run: Path) -> None:
     before = steps(run)
     text = holdfast("prune", run, "--keep-last", 1, "--dry-run")
-    assert "step 9 stands on it" in next(line for line in text.splitlines() if line.split()[:1] == ["2"])
-    assert len(lines(text, "goes")) == len(before) - 2
+    assert "step 9 depends on it" in next(line for line in text.splitlines() if line.split()[:1] == ["2"])
+    assert len(lines(text, "dropped")) == len(before) - 2
     assert steps(run) == before
 
 
@@ -127,7 +127,7 @@ def test_prune_with_yes_deletes_what_is_past_its_grace(run: Path) -> None:
 
 def test_prune_joins_its_rules_and_limits_them_by_age(run: Path) -> None:
     text = holdfast("prune", run, "--keep-every", 4, "--keep-last", 9, "--ttl-days", "0.0000001", "--dry-run")
-    assert len(lines(text, "stays")) == 2  # the newest, and its baseline
+    assert len(lines(text, "kept")) == 2  # the newest, and its baseline
 
 
 def test_prune_without_a_rule_is_a_usage_error(run: Path) -> None:

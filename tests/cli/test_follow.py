@@ -118,12 +118,12 @@ def test_going_back_is_told(training: Training, tmp_path: Path) -> None:
 def test_errors_of_a_single_look_end_it(training: Training, tmp_path: Path) -> None:
     assert "holds no run yet" in follow(tmp_path / "nowhere", "--once", expect=2)
     assert "name it .safetensors" in follow(tmp_path / "run", "--once", "--export", tmp_path / "model.pt", expect=2)
-    assert "no folder" in follow(tmp_path / "run", "--export", tmp_path / "none" / "a.safetensors", expect=2)
+    assert "does not exist" in follow(tmp_path / "run", "--export", tmp_path / "none" / "a.safetensors", expect=2)
     for path in (tmp_path / "run").glob("data/*/*.safetensors"):
         data = bytearray(path.read_bytes())
         data[len(data) // 2 :] = bytes(byte ^ 1 for byte in data[len(data) // 2 :])
         path.chmod(0o644)
         path.write_bytes(data)
     text = follow(tmp_path / "run", "--once", "--export", tmp_path / "model.safetensors", expect=2)
-    assert ".safetensors: " in text and "reads everything again" in text
+    assert ".safetensors: " in text and "reload everything" in text
     assert not (tmp_path / "model.safetensors").exists()

@@ -195,7 +195,7 @@ def test_missing_escapes_are_noticed() -> None:
 def test_only_floating_point_numbers_lose_precision(dtype: str) -> None:
     rows = np.ones((2, 4), dtype={"I64": np.int64, "BOOL": np.bool_, "F8_E5M2": np.uint8}[dtype])
     assert codec.Exact().encode(rows, dtype).records.tobytes() == rows.tobytes()
-    with pytest.raises(ConfigurationError, match=r"take Exact\(\)"):
+    with pytest.raises(ConfigurationError, match=r"use Exact\(\)"):
         codec.Fitted(bits=2).encode(rows, dtype)
 
 
@@ -207,10 +207,10 @@ def test_wrong_arguments_are_told() -> None:
         (lambda: codec.AdaptiveAsymmetric(bits=2, num_bins=25, ratio=2), "ratio 2"),
         (lambda: codec.KMeans(bits=8), "256 centroids"),
         (lambda: codec.KMeans(bits=2, iterations=0), "0 iterations"),
-        (lambda: weight_codec(2, "median"), "no method 'median'"),
+        (lambda: weight_codec(2, "median"), "unknown method 'median'"),
         (lambda: codec.Fitted(bits=2).encode(np.zeros(4, dtype=np.float32)), "matrix"),
         (lambda: codec.Fitted(bits=2).encode(np.zeros((4, 4))), "array of float64"),
-        (lambda: codec.Fitted(bits=2).encode(np.zeros((1, 20000), dtype=np.float32)), "16384 is the most"),
+        (lambda: codec.Fitted(bits=2).encode(np.zeros((1, 20000), dtype=np.float32)), "maximum is 16384"),
         (lambda: concatenate([]), "nothing to concatenate"),
     ):
         with pytest.raises(ConfigurationError, match=match):

@@ -84,9 +84,9 @@ def test_differences_move_like_other_records() -> None:
 
 def test_rows_without_their_baseline_rows_are_refused() -> None:
     rows = np.ones((4, 8), dtype=np.float32)
-    with pytest.raises(ConfigurationError, match="4 rows beside 3"):
+    with pytest.raises(ConfigurationError, match="4 rows against 3"):
         difference().encode(rows, rows[:3])
-    with pytest.raises(ConfigurationError, match="4 rows beside 5"):
+    with pytest.raises(ConfigurationError, match="4 rows against 5"):
         difference().decode(difference().encode(rows, rows), np.ones((5, 8), dtype=np.float32), BASELINE, 8)
 
 

@@ -103,7 +103,7 @@ class Examination:
         for step in abandoned:
             assert f"checkpoint of step {step} cannot be restored ({self.name}" in log.text
         if self.needed_by_head and not (self.damage.gone and self.is_newest_catalog):
-            assert "cannot be read; going on from catalog/" in log.text
+            assert "cannot be read; continuing from catalog/" in log.text
 
     def breaks(self, step: int) -> bool | None:
         """Whether a restore of that step reads what is damaged; None if that is not known."""

@@ -206,7 +206,7 @@ def test_a_damaged_source_is_not_copied_and_saves_go_on(
         trainer.save({"wide": [number, 20 + number], "flat": [number]}, arranged=True)
     trainer.guard.close()
 
-    assert "increments are not rearranged for now" in caplog.text and name in caplog.text
+    assert "rearranging increments is paused" in caplog.text and name in caplog.text
     run = Run(store)
     assert {problem.object_name for problem in run.verify()} == {name}
     assert len(run.checkpoints()) == 5

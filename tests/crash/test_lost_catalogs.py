@@ -42,7 +42,7 @@ def test_whoever_uses_the_run_is_told_and_changes_nothing(use: str) -> None:
         job.guard.save(wait=True)
     catalogs = without_catalogs(store)
     before = {info.name for info in store.list()}
-    with pytest.raises(DamagedData, match=r"the catalogs of this run were lost or deleted.*use another URL"):
+    with pytest.raises(DamagedData, match=r"the run's catalogs.*were lost or deleted.*use another URL"):
         USES[use](store)
     assert {info.name for info in store.list()} == before
     for name, data in catalogs.items():
@@ -58,7 +58,7 @@ def test_verify_says_so() -> None:
         job.guard.save(wait=True)
     without_catalogs(store)
     (problem,) = Run(store).verify()
-    assert problem.object_name == CATALOG_PREFIX and "there is data in" in problem.what
+    assert problem.object_name == CATALOG_PREFIX and "contains data" in problem.what
 
 
 def test_a_run_that_another_trainer_begins_just_now_is_not_taken_for_a_lost_one() -> None:

@@ -84,7 +84,7 @@ def test_a_prune_during_a_resume_leaves_the_newest_and_tells_of_one_that_it_drop
         if operation.kind == "get_range":
             Run(store).prune(hf.KeepLast(1), grace_s=0.0)
 
-    with pytest.raises(CheckpointNotFound, match="was dropped while it was restored: resume again"):
+    with pytest.raises(CheckpointNotFound, match="was dropped while it was being restored: resume again"):
         resume(FaultyStore(store, before=prune), 2)
     assert same(resume(FaultyStore(store, before=prune)).training.state(), job.states[3])
 
@@ -111,7 +111,7 @@ def test_a_checkpoint_that_was_dropped_before_the_readers_lease_is_not_read() ->
             Run(store).prune(hf.KeepLast(1), grace_s=0.0)
 
     run = with_runtime(Run, Clock().runtime)(FaultyStore(store, before=prune))
-    with pytest.raises(CheckpointNotFound, match="the checkpoint of step 1 was dropped just now"):
+    with pytest.raises(CheckpointNotFound, match="the checkpoint of step 1 has just been dropped"):
         run.restore(1, model=Training().model)
 
 

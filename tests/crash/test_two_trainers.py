@@ -14,7 +14,7 @@ from holdfast.storage import MemoryStore, Store
 from holdfast.testing.faults import FaultyStore, Operation
 from tests.crash.jobs import Job, check_exact, steps_of, wait_until
 
-TOLD = r"another trainer .* took this run over: its term is 2, ours was 1. Nothing was damaged .*a URL of its own"
+TOLD = r"another trainer .* took over this run: its term is 2, ours was 1. Nothing was damaged.*its own URL"
 
 
 def first_job(store: Store) -> Job:

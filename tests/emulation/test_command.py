@@ -68,7 +68,7 @@ def test_a_strategy_that_falls_back_says_so() -> None:
         (("--mtbf-hours", "0"), "mtbf_s must be a finite number above 0"),
         (("--save-minutes", "-1"), "save_s must be a finite number above 0"),
         (("--pls", "2"), "a PLS budget must be above 0 and at most 1"),
-        (("--strategy", "cpr"), "there is no strategy 'cpr'"),
+        (("--strategy", "cpr"), "unknown strategy 'cpr'"),
         (("--steps", "10", "--strategy", "cpr-ssu"), "train more than 10 steps"),
         (("--fail-at", "60"), "at_s of a failure must be within the job's"),
     ],
@@ -81,4 +81,4 @@ def test_bad_input_ends_with_one_line(arguments: tuple[str, ...], said: str) -> 
 
 def test_an_unknown_failure_model_is_refused() -> None:
     result = simulate(*SMALL, "--failures", "bathtub")
-    assert result.exit_code == 2 and "no failure model 'bathtub'" in result.stderr
+    assert result.exit_code == 2 and "unknown failure model 'bathtub'" in result.stderr

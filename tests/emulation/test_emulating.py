@@ -190,7 +190,7 @@ def test_what_cannot_be_emulated_is_refused_before_anything_is_trained() -> None
         ways(JOB, 0.1, ["cpr-mfu"], r=0.0)
     with pytest.raises(ConfigurationError, match="lost_servers is 9 of 8 servers"):
         FailureSchedule.uniform(2, total_s=JOB.total_s, servers=8, lost_servers=9, seed=0)
-    with pytest.raises(ConfigurationError, match="there is no strategy 'cpr'; take some of full, partial"):
+    with pytest.raises(ConfigurationError, match="unknown strategy 'cpr'; choose from full, partial"):
         ways(JOB, 0.1, ["cpr"])
     schedule = FailureSchedule(total_s=JOB.total_s, servers=8)
     with pytest.raises(ConfigurationError, match="train more than 10 steps or save less often"):

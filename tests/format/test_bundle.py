@@ -100,7 +100,7 @@ def test_tensors_that_overlap_are_never_written() -> None:
 def test_two_tensors_of_one_name_are_never_written() -> None:
     member = Member(name="a", dtype="F32", shape=(2,), offset=0)
     again = Member(name="a", dtype="F32", shape=(2,), offset=8)
-    with pytest.raises(ValueError, match="two tensors of a bundle are called 'a'"):
+    with pytest.raises(ValueError, match="two tensors of a bundle are named 'a'"):
         build_head([member, again], 16, [])
 
 

@@ -113,10 +113,10 @@ def test_a_checkpoint_that_stands_on_itself_is_refused_instead_of_looked_for_for
         assert first["base"] == body["entries"][0]["id"]
         first["base"] = last["id"]
 
-    assert "stands on itself" in refused(deltas, documents.changed(name, in_a_circle))
+    assert "depends on itself" in refused(deltas, documents.changed(name, in_a_circle))
     head = Chain(deltas.store, runtime=AT_ONCE).head(skip_damaged=True)
     assert head is not None
-    with pytest.raises(DamagedData, match="stands on itself"):
+    with pytest.raises(DamagedData, match="depends on itself"):
         lineage(head, head.entries[-1].info.id)
 
 

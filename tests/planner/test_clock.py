@@ -198,7 +198,7 @@ BASE = emulation(Recovery.FULL, HOUR_S)
     [
         (lambda: replace(BASE, interval_s=57 * HOUR_S), "at most the job's 56 h"),
         (lambda: replace(BASE, interval_s=0.0), "above 0"),
-        (lambda: replace(BASE, steps=20), "a step stands for 10080 s, more than there are between two saves"),
+        (lambda: replace(BASE, steps=20), "a step stands for 10080 s, more than the time between two saves"),
         (lambda: replace(BASE, priority_share=0.0), "priority_share must be above 0 and at most 1"),
         (lambda: replace(BASE, priority_share=1.5), "priority_share"),
         (lambda: replace(BASE, save_s=-1.0), "save_s"),

@@ -85,8 +85,8 @@ def test_the_papers_job_in_the_papers_words() -> None:
         ((*JOB, "--node-mtbf-hours", 4), "one of --mtbf-hours and --node-mtbf-hours"),
         ((*JOB, "--accuracy-loss", 0.1), "--accuracy-loss with --pls-slope"),
         ((*JOB, "--parity", "four"), "is not K+R, such as 4+1"),
-        ((*JOB, "--parity", "8+1"), "take data=7 or add servers"),
-        ((*JOB, "--stall-minutes", 0), "a time must be above 0"),
+        ((*JOB, "--parity", "8+1"), "use data=7 or add servers"),
+        ((*JOB, "--stall-minutes", 0), "times must be above 0"),
         ((*JOB, "--pls", 0), "PLS budget must be above 0"),
     ],
 )

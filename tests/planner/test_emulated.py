@@ -40,7 +40,7 @@ def test_means_are_over_the_seeds_that_measured() -> None:
         (lambda body: body.pop("servers"), "servers"),
         (lambda body: body.pop("strategies"), "strategies"),
         (lambda body: body.update(emulation=2), "version 2"),
-        (lambda body: body.update(more=1), "do not know: more"),
+        (lambda body: body.update(more=1), "unknown values: more"),
         (lambda body: body["strategies"].clear(), "at least one"),
         (lambda body: body["strategies"][0]["runs"].clear(), "at least one"),
         (lambda body: body["strategies"][0].update(recovery="none"), "none"),

@@ -227,7 +227,7 @@ def test_an_error_never_offers_what_this_version_cannot_do_as_the_closest() -> N
             lambda: plan(replace(WORK, rates=replace(RATES, write_bytes_per_s=1.5e5))),
             r"no setting meets the budget; the closest is .* which",
         ),
-        (lambda: plan(WORK, parity=Parity(data=8)), r"8 \+ 1 servers needs as many, and there are 8: take data=7"),
+        (lambda: plan(WORK, parity=Parity(data=8)), r"8 \+ 1 servers needs that many, and there are 8: use data=7"),
         (lambda: replace(WORK, mtbf_s=0.0), "mtbf_s must be a finite number above 0"),
         (lambda: replace(WORK, lost_servers=9), "9 of 8 servers"),
         (lambda: replace(RATES, read_bytes_per_s=-1.0), "read_bytes_per_s"),

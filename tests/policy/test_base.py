@@ -109,12 +109,12 @@ def test_a_stored_policy_of_another_kind_is_refused() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"policy": "keep_lots", "n": 3}, "no policy is called 'keep_lots'"),
-        ({"policy": ["keep_last"], "n": 3}, "no policy is called"),
+        ({"policy": "keep_lots", "n": 3}, "unknown policy 'keep_lots'"),
+        ({"policy": ["keep_last"], "n": 3}, "unknown policy"),
         ({"n": 3}, "with the key 'policy'"),
         ("keep_last", "with the key 'policy'"),
         ({"policy": "keep_last"}, "lacks n"),
-        ({"policy": "keep_last", "n": 3, "m": 4}, "do not know: m"),
+        ({"policy": "keep_last", "n": 3, "m": 4}, "unknown parameters: m"),
         ({"policy": "keep_last", "n": 0}, "KeepLast: n must be"),
         ({"policy": "keep_last", "n": {"policy": "keep_all"}}, "KeepLast: n must be"),
         ({"policy": "kept_by_any", "parts": []}, "KeptByAny: parts must be"),

@@ -106,7 +106,7 @@ def test_a_policy_that_cannot_be_scaled_says_what_to_do() -> None:
         def steps_until_due(self, context: SaveContext) -> int | None:
             return None
 
-    with pytest.raises(ConfigurationError, match=r"AtNight does not say .*scaled"):
+    with pytest.raises(ConfigurationError, match=r"AtNight cannot be scaled .*scaled"):
         AtNight().scaled(0.5)
 
 

@@ -97,7 +97,7 @@ def test_one_restore_too_many_brings_eight_bits_for_good(expected: float, tolera
 def test_a_larger_budget_never_needs_more_bits(expected: float, budget: float) -> None:
     smaller = paper(max(expected, 1e-9), accuracy_budget=budget)
     larger = paper(max(expected, 1e-9), accuracy_budget=2 * budget)
-    assert larger.decide("emb", 0).rank <= smaller.decide("emb", 0).rank
+    assert larger.decide("emb", 0).fidelity <= smaller.decide("emb", 0).fidelity
     assert smaller.tolerated_restores >= smaller.expected_restores or smaller.tolerated_restores == math.inf
 
 
@@ -117,10 +117,11 @@ def test_a_precision_can_be_stored(policy: Precision) -> None:
     assert Precision.from_dict(json.loads(json.dumps(policy.to_dict()))) == policy
 
 
-def test_ranks_order_precisions() -> None:
-    ranks = [hf.Bits(2), hf.Bits(3), hf.Bits(4), hf.Bits(8), hf.Exact()]
-    assert [each.decide("emb", 0).rank for each in ranks] == sorted(each.decide("emb", 0).rank for each in ranks)
-    assert hf.Bits(2, difference=True).decide("emb", 0).rank == hf.Bits(4).decide("emb", 0).rank
+def test_fidelity_orders_precisions() -> None:
+    ordered = [hf.Bits(2), hf.Bits(3), hf.Bits(4), hf.Bits(8), hf.Exact()]
+    fidelities = [each.decide("emb", 0).fidelity for each in ordered]
+    assert fidelities == sorted(fidelities)
+    assert hf.Bits(2, difference=True).decide("emb", 0).fidelity == hf.Bits(4).decide("emb", 0).fidelity
 
 
 @pytest.mark.parametrize(

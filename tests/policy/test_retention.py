@@ -221,7 +221,7 @@ def test_a_kept_increment_needs_the_whole_chain_below_it() -> None:
 
 
 def test_a_missing_base_is_an_error_that_names_both() -> None:
-    with pytest.raises(CheckpointNotFound, match="c3 stands on c2"):
+    with pytest.raises(CheckpointNotFound, match="c3 depends on c2"):
         closure([checkpoint(3, base="c2")], ["c3"])
 
 

@@ -165,7 +165,7 @@ def test_one_checkpoint_is_enough_for_a_page(tmp_path: Path) -> None:
     train(tmp_path / "run", 1, save=hf.Never(), strategy=hf.Full())
     page = tmp_path / "report.html"
     page.write_text(report(tmp_path / "run"), encoding="utf-8")
-    assert "Nothing stands above the baseline" in page.read_text(encoding="utf-8")
+    assert "No checkpoints above the baseline" in page.read_text(encoding="utf-8")
     seen = look_at(page)
     assert seen.drawn == len(seen.captions) > 0
 

@@ -145,7 +145,7 @@ def test_what_starts_fresh_is_named_with_the_reason(caplog: pytest.LogCaptureFix
     train(store, dense_adam, 4)
     with caplog.at_level(logging.WARNING, "holdfast"):
         train(store, one, 0, strict=False)
-    assert "optimizer state of emb.0.weight, emb.1.weight (it was of Adam, now SparseAdam)" in caplog.text
+    assert "optimizer state of emb.0.weight, emb.1.weight (saved by Adam, now SparseAdam)" in caplog.text
     assert "top" not in caplog.text
 
 

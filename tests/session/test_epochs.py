@@ -89,7 +89,7 @@ def test_a_save_in_the_middle_of_the_work_is_refused_and_works_once_it_is_finish
         epoch = next(epochs := guard.epochs(EPOCHS))
         for (number,) in epoch:
             guard.step(loss=train_step(job.model, job.optimizers, int(number)))
-        with pytest.raises(RunError, match=r"work after the batches of epoch 0.*finish\(\)"):
+        with pytest.raises(RunError, match=r"per-epoch work of epoch 0.*finish\(\)"):
             guard.save()
         job.scheduler.step()
         epoch.finish()

@@ -127,8 +127,8 @@ def test_an_agent_that_is_stopped_between_saves_is_told_killed_reaped_and_replac
         while not training.guard.stats.agent_deaths:
             training.step()
         assert not Path(f"/proc/{pid}").exists()  # reaped, before the next one started
-        assert "the agent has given no sign of life for 30 s; after 60 s it is killed and replaced" in told.text
-        assert "the agent has given no sign of life for 60 s (Settings.agent_timeout_s) and was killed" in told.text
+        assert "the agent has not responded for 30 s; it will be killed and replaced after 60 s" in told.text
+        assert "the agent has not responded for 60 s (Settings.agent_timeout_s) and was killed" in told.text
         training.guard.save(wait=True)
         last = training.guard.steps
     assert [info.step for info in hf.open_run(url).checkpoints()] == [1, last]
@@ -170,7 +170,7 @@ def test_a_step_that_waits_for_room_in_the_buffer_is_released(
         training.step()
         stop(training, stopped)
         assert not training.guard.save()
-        assert "waiting for room in the snapshot buffer for" in told.text
+        assert "waiting for space in the snapshot buffer after" in told.text
         training.step()
         training.guard.save(wait=True)
     assert hf.open_run(url).checkpoints()[-1].step == 2
@@ -190,7 +190,8 @@ def test_one_that_cannot_be_killed_and_wakes_late_commits_nothing(
         with suppress(hf.SaveFailed):
             training.guard.drain()
         assert (
-            f"the agent (process {pid}) cannot be killed: the run's term is raised and a new buffer taken" in told.text
+            f"the agent (process {pid}) cannot be killed: the run's term was raised and a new buffer was allocated"
+            in told.text
         )
         training.step()
         training.guard.save(wait=True)
@@ -237,7 +238,8 @@ def test_a_store_that_is_slow_is_told_and_its_agent_left_alone(told: pytest.LogC
             training.clock.now_s += 10.0
             training.step_until_answered()
         assert re.search(
-            r"the agent has waited \d+ s for its store \(put of data/.*; after 720 s it is killed", told.text
+            r"has been waiting \d+ s for its store \(put of data/.*; it will be killed and replaced after 720 s",
+            told.text,
         )
         gate.open()
         training.guard.drain()
@@ -262,7 +264,7 @@ def test_an_agent_whose_store_never_answers_is_replaced_and_commits_nothing_when
             training.step()
         assert (
             "for its store (put of data/" in told.text
-            and "(Settings.retry_s and store_timeout_s are over)" in told.text
+            and "(longer than Settings.retry_s and store_timeout_s allow)" in told.text
         )
         store.before = None  # the next agent is answered; the first one's request is still in the gate
         with suppress(hf.SaveFailed):

@@ -202,7 +202,7 @@ def test_an_optimizer_that_refuses_its_state_is_named() -> None:
 
     store = MemoryStore()
     train(store, with_top(Refuses), 2)
-    with pytest.raises(ModelMismatch, match=r"Refuses refused its state: ValueError\('not mine'\)"):
+    with pytest.raises(ModelMismatch, match=r"Refuses rejected its state: ValueError\('not mine'\)"):
         train(store, with_top(Refuses), 3)
 
 
@@ -392,7 +392,9 @@ def test_a_parameter_with_sparse_gradients_that_is_no_table_is_hinted_at() -> No
         optimizer.step()
         guard.step()
 
-    hint = pytest.warns(HoldfastWarning, match=r"'qr.weight_q', which no nn.Embedding holds.*tables=")
+    hint = pytest.warns(
+        HoldfastWarning, match=r"'qr.weight_q' receives sparse gradients but is in no nn.Embedding.*tables="
+    )
     with checkpointer(MemoryStore(), model, optimizer) as guard, hint:
         step(guard)
     declared = {"q": model["qr"].weight_q}

@@ -447,7 +447,7 @@ def test_servers_without_a_row_are_refused_because_nothing_would_come_back(store
 def test_without_any_checkpoint_nothing_comes_back_and_that_is_said(store: MemoryStore) -> None:
     with training(store, hf.Full()) as started:
         started.train(2)
-        with pytest.raises(CheckpointNotFound, match="no checkpoint to bring rows back from"):
+        with pytest.raises(CheckpointNotFound, match="no checkpoint to recover rows from"):
             started.guard.recover([0], of=2)
 
 

@@ -265,7 +265,7 @@ def test_ranks_that_hold_different_tables_under_one_name_are_refused(
 ) -> None:
     for answer in job.outcomes("train_apart", url=url, seeds=seeds, steps=steps):
         assert answer.error == "ConfigurationError"
-        assert "holds other rows on rank 1 than on rank 0" in answer.message
+        assert "on rank 1 differs from rank 0" in answer.message
     assert not hf.open_run(url).head().entries
 
 

@@ -489,7 +489,7 @@ def test_the_run_recovers_when_what_it_stood_on_was_dropped(store: MemoryStore) 
         guard.save(wait=True)
         Chain(store).commit(lambda head: Draft(reason="drop", term=own(head, None).catalog.term, head=None, entries=()))
         guard.step(loss=train_step(model, optimizers, 1))
-        with pytest.raises(hf.SaveFailed, match="no longer holds"):
+        with pytest.raises(hf.SaveFailed, match="no longer in the run"):
             guard.save(wait=True)
         guard.save(wait=True)
     assert same(restored(store), snapshot(model, optimizers))

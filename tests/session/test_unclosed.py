@@ -35,7 +35,7 @@ def test_the_end_of_the_interpreter_tells_of_a_checkpointer_that_was_never_close
     )
     assert ended.returncode == 0, ended.stderr
     assert f"{url} was never closed" in ended.stderr
-    assert "stood at step 1" in ended.stderr and "with block" in ended.stderr
+    assert "was at step 1" in ended.stderr and "with block" in ended.stderr
 
 
 def test_one_that_is_forgotten_is_told_at_once(caplog: pytest.LogCaptureFixture) -> None:

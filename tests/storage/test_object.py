@@ -141,7 +141,7 @@ def test_a_request_that_a_server_accepted_and_never_answered_is_not_repeated_whe
     mute_server: MuteServer, kind: str
 ) -> None:
     store = ObjectStore("s3://bucket/run", mute_server.options, answer_s=0.5)
-    with pytest.raises(StorageUnavailable, match="did not answer"):
+    with pytest.raises(StorageUnavailable, match="did not respond"):
         call(store, kind)
     assert mute_server.connections() == 1
 

@@ -68,7 +68,7 @@ def test_whoever_waits_long_is_told_what_for_and_what_will_happen(caplog: pytest
         store.get("object")
     told = [record.getMessage() for record in caplog.records]
     assert 2 <= len(told) <= 3  # every half minute
-    assert all("get of object failed" in each and "it is tried for 100 s in all" in each for each in told)
+    assert all("get of object failed" in each and "retried for up to 100 s" in each for each in told)
 
 
 def test_what_has_been_under_way_for_longest_is_known() -> None:

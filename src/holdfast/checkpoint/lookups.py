@@ -1,3 +1,3 @@
-"""Where models that were pickled whole find the hooks of tables with ``max_norm``: this name is in users' files."""
+"""Where pickled models find the hooks of tables with ``max_norm``: users' files contain this module's name."""
 
 from holdfast.checkpoint.track.max_norm import _Hook as _Hook

@@ -1,4 +1,4 @@
-"""The command line: it parses, calls the library and draws; it decides nothing."""
+"""The command line: parses, calls the library and prints; it decides nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="holdfast",
-    help="Look at, check, export, tidy up and begin runs of checkpoints. URL is a local path or s3://, gs://, az://...",
+    help="Inspect, verify, export, prune and import checkpoint runs. URL is a local path or s3://, gs://, az://...",
     cls=OneLineErrors,
     no_args_is_help=True,
     pretty_exceptions_enable=False,

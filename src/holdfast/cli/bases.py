@@ -1,4 +1,4 @@
-"""Which checkpoints others stand on, and which of them stay for that reason alone."""
+"""Which checkpoints others depend on, and which of them are kept for that reason alone."""
 
 from __future__ import annotations
 

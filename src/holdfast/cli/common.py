@@ -1,4 +1,4 @@
-"""What every command shares: the store's options, how errors end, where output goes."""
+"""What all commands share: store options, error handling, output."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ FAILED = 1  # the command worked and what it looked at is not good
 ERROR = 2  # the command could not do its work
 _PIPE_WIDTH = 240  # columns where there is no terminal, nor COLUMNS, to ask: nothing is left out
 
-UrlArgument: TypeAlias = Annotated[str, typer.Argument(metavar="URL", help="Where the run is.", show_default=False)]
+UrlArgument: TypeAlias = Annotated[str, typer.Argument(metavar="URL", help="Location of the run.", show_default=False)]
 StoreOptions: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--option", metavar="KEY=VALUE", help="An option of the object store's client; may be repeated."),
+    typer.Option("--option", metavar="KEY=VALUE", help="Object store client option; may be repeated."),
 ]
-StepOption: TypeAlias = Annotated[int | None, typer.Option("--step", help="A checkpoint's step; default: the newest.")]
+StepOption: TypeAlias = Annotated[int | None, typer.Option("--step", help="Step of the checkpoint; default: newest.")]
 
 
-JsonFlag: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, errors too.")]
+JsonFlag: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, including errors.")]
 _USAGE_ERROR: type[Any] = typer.BadParameter.__mro__[1]  # click's UsageError: typer does not export it
 _JSON_ASKED = "holdfast.json"
 
@@ -94,7 +94,7 @@ def common_options(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
     ] = False,
-    traceback: Annotated[bool, typer.Option("--traceback", help="Show where an error came from.")] = False,
+    traceback: Annotated[bool, typer.Option("--traceback", help="Show tracebacks of errors.")] = False,
 ) -> None:
     """Options before the command."""
 

@@ -1,4 +1,4 @@
-"""How values look on a terminal, and as JSON."""
+"""How values are printed on a terminal and as JSON."""
 
 from __future__ import annotations
 

@@ -26,11 +26,11 @@ Tell = Callable[[str, dict[str, object]], None]  # a line for people, and the sa
 def follow(
     url: UrlArgument,
     export: Annotated[
-        Path | None, typer.Option("--export", metavar="FILE", help="Keep this .safetensors file at the newest weights.")
+        Path | None, typer.Option("--export", metavar="FILE", help="Keep this .safetensors file up to date.")
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Look once, then end.")] = False,
-    every: Annotated[float, typer.Option("--every", metavar="S", help="Look every S seconds.", min=0.01)] = 1.0,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON, one object per line, errors too.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Check once, then exit.")] = False,
+    every: Annotated[float, typer.Option("--every", metavar="S", help="Check every S seconds.", min=0.01)] = 1.0,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line, including errors.")] = False,
     option: StoreOptions = None,
 ) -> None:
     """Tell of every checkpoint as it is committed, and keep an exported file up to date."""
@@ -99,7 +99,7 @@ def _committed(info: CheckpointInfo, age_s: float) -> tuple[str, dict[str, objec
 
 
 def _tell_update(update: Update, path: Path, tell: Tell) -> None:
-    why = f" (all of them: {update.reload.value})" if update.reload else ""
+    why = f" (full reload: {update.reload.value})" if update.reload else ""
     tell(
         f"{path} holds step {update.step}: {count(update.rows)} rows changed, {size(update.read_bytes)} read{why}",
         {

@@ -1,4 +1,4 @@
-"""The picture of a grid in the terminal."""
+"""Draws a grid in the terminal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROWS = 60
 def drawn_grid(picture: GridPicture) -> list[RenderableType]:
     """A row for each checkpoint that wrote, a column for each (or for each few) that replaced, the living last."""
     if not picture.cohorts:
-        return [Text(f"nothing stands above the baseline of step {picture.baseline.step} yet")]
+        return [Text(f"no checkpoints above the baseline of step {picture.baseline.step} yet")]
     ids = [cohort.checkpoint.id for cohort in picture.cohorts]
     width = math.ceil(len(ids) / _COLUMNS)  # checkpoints in a column
     drawn = FittedTable(
@@ -50,7 +50,7 @@ def drawn_grid(picture: GridPicture) -> list[RenderableType]:
         + ", ".join(f"{shade} up to {25 * level}%" for level, shade in enumerate(_SHADES) if level),
     ]
     if left_out:
-        notes.append(f"{checkpoints(left_out)} more are not drawn; --json lists them all")
+        notes.append(f"{checkpoints(left_out)} not drawn; --json lists them all")
     return [drawn, *map(Text, notes)]
 
 

@@ -40,7 +40,7 @@ def ls(url: UrlArgument, json: JsonFlag = False, option: StoreOptions = None) ->
 def show(
     url: UrlArgument,
     step: StepOption = None,
-    grid: Annotated[bool, typer.Option("--grid", help="Show the grid it stands on instead.")] = False,
+    grid: Annotated[bool, typer.Option("--grid", help="Show its grid instead.")] = False,
     json: JsonFlag = False,
     option: StoreOptions = None,
 ) -> None:
@@ -63,7 +63,7 @@ def show(
 
 def diff(
     url: UrlArgument,
-    first: Annotated[int, typer.Argument(metavar="A", help="A checkpoint's step.")],
+    first: Annotated[int, typer.Argument(metavar="A", help="Step of a checkpoint.")],
     second: Annotated[int, typer.Argument(metavar="B", help="Another one's.")],
     json: JsonFlag = False,
     option: StoreOptions = None,
@@ -112,7 +112,7 @@ def _totals(listed: list[CheckpointInfo], head: Head) -> str:
     full = sum(info.full_bytes for info in listed)
     dropped = len({item.folder for item in head.garbage})
     garbage = f"; garbage in {dropped:,} folder{'s' if dropped > 1 else ''}" if dropped else ""
-    return f"{checkpoints(len(listed))}, {size(kept)}; all of them full: {size(full)}{garbage}"
+    return f"{checkpoints(len(listed))}, {size(kept)}; as full checkpoints: {size(full)}{garbage}"
 
 
 def _facts(title: str, **facts: str) -> FittedTable:
@@ -154,7 +154,7 @@ def _checkpoint(summary: RunSummary) -> RenderableType:
         id=info.id,
         kind=info.kind.value,
         size=f"{size(info.size_bytes)}, {share(info.size_bytes, info.full_bytes)} of a full one",
-        stands_on=", ".join(label(base) for base in summary.lineage[:-1]) or "nothing: it is a baseline",
+        depends_on=", ".join(label(base) for base in summary.lineage[:-1]) or "nothing: it is a baseline",
         restore_reads=f"at most {size(summary.restore_bytes)}",
         created=when(info.created_s),
         tag=printable(info.tag or ""),

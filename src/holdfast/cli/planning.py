@@ -23,10 +23,10 @@ def plan(
     model_gb: Annotated[float, typer.Option(metavar="GB", help="Tables and their optimizer state.")],
     nodes: Annotated[int, typer.Option(metavar="N", help="Machines.")] = 1,
     mtbf_hours: Annotated[float | None, typer.Option(metavar="H", help="Time between failures of the job.")] = None,
-    node_mtbf_hours: Annotated[float | None, typer.Option(metavar="H", help="Or that of one node, alone.")] = None,
+    node_mtbf_hours: Annotated[float | None, typer.Option(metavar="H", help="Or that of a single node.")] = None,
     servers: Annotated[int | None, typer.Option(metavar="N", help="Nodes that hold tables; default: all.")] = None,
-    lost_servers: Annotated[int, typer.Option(metavar="N", help="Of them lost at a failure.")] = 1,
-    copy_gb_per_s: Annotated[float, typer.Option(help="Into the snapshot, per node: training waits for it.")] = 5.0,
+    lost_servers: Annotated[int, typer.Option(metavar="N", help="Nodes lost per failure.")] = 1,
+    copy_gb_per_s: Annotated[float, typer.Option(help="Into the snapshot, per node; training waits for it.")] = 5.0,
     stall_minutes: Annotated[
         float | None, typer.Option(metavar="M", help="Or: how long training waits for a full save.")
     ] = None,
@@ -35,13 +35,15 @@ def plan(
     network_gb_per_s: Annotated[float, typer.Option(help="Between nodes, into one; for parity.")] = 3.0,
     reschedule_minutes: Annotated[float, typer.Option(metavar="M", help="Until a failed node is replaced.")] = 5.0,
     changed_in_30_minutes: Annotated[float, typer.Option(metavar="SHARE", help="Rows that change.")] = 0.26,
-    dim: Annotated[int, typer.Option(help="Values of an embedding row.")] = 64,
+    dim: Annotated[int, typer.Option(help="Values per embedding row.")] = 64,
     pls: Annotated[float | None, typer.Option(metavar="SHARE", help="Samples whose effect may be lost.")] = None,
     accuracy_loss: Annotated[float | None, typer.Option(metavar="X", help="Or: accuracy that may be lost.")] = None,
-    pls_slope: Annotated[float | None, typer.Option(metavar="X", help="Accuracy lost per PLS; with that.")] = None,
-    quantize: Annotated[bool, typer.Option("--quantize", help="Checkpoints may keep few bits.")] = False,
+    pls_slope: Annotated[
+        float | None, typer.Option(metavar="X", help="Accuracy lost per unit of PLS; goes with it.")
+    ] = None,
+    quantize: Annotated[bool, typer.Option("--quantize", help="Allow checkpoints in few bits.")] = False,
     parity: Annotated[str | None, typer.Option(metavar="K+R", help="Consider parity: R for every K servers.")] = None,
-    max_memory: Annotated[float, typer.Option(metavar="SHARE", help="Extra memory that parity may take.")] = 1.0,
+    max_memory: Annotated[float, typer.Option(metavar="SHARE", help="Extra memory parity may use.")] = 1.0,
     max_overhead: Annotated[float | None, typer.Option(metavar="SHARE", help="Of the training time.")] = None,
     json: JsonFlag = False,
 ) -> None:
@@ -85,7 +87,7 @@ def _mtbf_s(nodes: int, of_job: float | None, of_node: float | None) -> float:
     from holdfast.planner import IndependentNodes
 
     if (of_job is None) == (of_node is None):
-        raise typer.BadParameter("say how often it fails, by one of --mtbf-hours and --node-mtbf-hours")
+        raise typer.BadParameter("pass how often the job fails: one of --mtbf-hours and --node-mtbf-hours")
     if of_node is not None:
         return IndependentNodes(probability=1 / (_above_zero(of_node) * _HOUR_S), period_s=1.0).mtbf_s(nodes)
     assert of_job is not None
@@ -96,7 +98,7 @@ def _pls(pls: float | None, accuracy_loss: float | None, slope: float | None) ->
     from holdfast.planner import AccuracyLine
 
     if (accuracy_loss is None) != (slope is None) or (pls is not None and slope is not None):
-        raise typer.BadParameter("give --pls, or --accuracy-loss with --pls-slope (from your own trainings)")
+        raise typer.BadParameter("pass --pls, or --accuracy-loss with --pls-slope (measured on your own trainings)")
     return pls if accuracy_loss is None or slope is None else AccuracyLine(slope=slope).pls_for(accuracy_loss)
 
 
@@ -113,7 +115,7 @@ def _parity(text: str | None, network_gb_per_s: float) -> Parity | None:
 
 def _above_zero(value: float) -> float:
     if not value > 0:
-        raise typer.BadParameter(f"a time must be above 0, got {value:g}")
+        raise typer.BadParameter(f"times must be above 0, got {value:g}")
     return value
 
 

@@ -29,20 +29,20 @@ def prune(
     ] = None,
     keep_tagged: Annotated[bool, typer.Option("--keep-tagged", help="Keep those saved under a name.")] = False,
     ttl_days: Annotated[
-        float | None, typer.Option(metavar="D", help="Keep none of them longer than D days (alone: all until then).")
+        float | None, typer.Option(metavar="D", help="Keep none longer than D days (on its own: all until then).")
     ] = None,
     grace_minutes: Annotated[
-        float, typer.Option(metavar="M", help="Leave the objects of dropped checkpoints in the store for so long.")
+        float, typer.Option(metavar="M", help="Time that objects of dropped checkpoints stay in the store.")
     ] = 10.0,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would go.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be dropped.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     json: JsonFlag = False,
     option: StoreOptions = None,
 ) -> None:
     """Drop the checkpoints that no rule keeps; the newest always stays, and what a kept one stands on."""
     retention = _retention(keep_last, keep_every, keep_best, keep_tagged, ttl_days)
     if json and not (yes or dry_run):
-        raise typer.BadParameter("--json does not ask: add --yes or --dry-run")
+        raise typer.BadParameter("--json cannot ask for confirmation: add --yes or --dry-run")
     run = opened(url, option)
     verdicts = run.plan_prune(retention)
     if json:
@@ -50,7 +50,7 @@ def prune(
         return
     output().print(_verdicts(verdicts))
     goes = [verdict.checkpoint for verdict in verdicts if not verdict.stays]
-    output().print(f"{len(goes)} of {len(verdicts)} checkpoints go: {size(sum(info.size_bytes for info in goes))}")
+    output().print(f"{len(goes)} of {len(verdicts)} checkpoints to drop: {size(sum(info.size_bytes for info in goes))}")
     if dry_run:
         return
     if goes and not yes:
@@ -58,7 +58,7 @@ def prune(
     dropped, collected = run.prune(retention, grace_s=60 * grace_minutes)
     output().print(
         f"dropped {len(dropped)}; deleted {count(collected.objects)} objects, {size(collected.size_bytes)}. "
-        f"Objects are deleted {grace_minutes:g} minutes after their checkpoint was dropped, by the next save or prune",
+        f"Objects of dropped checkpoints are deleted after {grace_minutes:g} minutes, by the next save or prune",
         soft_wrap=True,
     )
 
@@ -75,7 +75,7 @@ def _retention(
     chosen += [KeepTagged()] if tagged else []
     limit = [TimeToLive(ttl_days)] if ttl_days is not None else []
     if not chosen and not limit:
-        raise typer.BadParameter("say what to keep: --keep-last, --keep-every, --keep-best, --keep-tagged, --ttl-days")
+        raise typer.BadParameter("pass what to keep: --keep-last, --keep-every, --keep-best, --keep-tagged, --ttl-days")
     if not chosen:
         return limit[0]
     kept = reduce(or_, chosen)
@@ -101,15 +101,15 @@ def _verdicts(verdicts: list[Verdict]) -> FittedTable:
     drawn = FittedTable("step", "term", "kind", "size", "verdict", optional=("term",))
     for verdict in verdicts:
         info = verdict.checkpoint
-        reason = f"stays: step {verdict.needed_by.step} stands on it" if verdict.needed_by else "stays"
+        reason = f"kept: step {verdict.needed_by.step} depends on it" if verdict.needed_by else "kept"
         if info.doubt is Doubt.SUSPECT:
-            reason = "stays: suspect until `holdfast verify` has judged it"
+            reason = "kept: suspect until `holdfast verify` has checked it"
         drawn.add_row(
             str(info.step),
             str(info.term),
             info.kind.value,
             size(info.size_bytes),
-            reason if verdict.stays else "goes",
+            reason if verdict.stays else "dropped",
             style=None if verdict.stays else "red",
         )
     return drawn

@@ -28,29 +28,30 @@ def simulate(
     mtbf_hours: Annotated[float, typer.Option(metavar="H", help="Time between failures of the job.")] = 28.0,
     failures: Annotated[
         str,
-        typer.Option(
-            metavar="MODEL", help="uniform (as many as are to be expected), exponential, gamma, weibull, lognormal."
-        ),
+        typer.Option(metavar="MODEL", help="uniform (the expected number), exponential, gamma, weibull, lognormal."),
     ] = _UNIFORM,
-    shape: Annotated[float, typer.Option(metavar="X", help="Of gamma and weibull; sigma of lognormal.")] = 0.7,
+    shape: Annotated[float, typer.Option(metavar="X", help="Shape of gamma and weibull; sigma of lognormal.")] = 0.7,
     fail_at: Annotated[
-        list[float] | None, typer.Option(metavar="H", help="Or fail after these hours; may be repeated.")
+        list[float] | None, typer.Option(metavar="H", help="Or fail after H hours; may be repeated.")
     ] = None,
-    save_minutes: Annotated[float, typer.Option(metavar="M", help="How long training waits for a save.")] = 5.65,
+    save_minutes: Annotated[float, typer.Option(metavar="M", help="Training's wait for a save.")] = 5.65,
     load_minutes: Annotated[float, typer.Option(metavar="M", help="To read a checkpoint back.")] = 3.0,
     reschedule_minutes: Annotated[float, typer.Option(metavar="M", help="Until a failed node is replaced.")] = 2.0,
     servers: Annotated[int, typer.Option(metavar="N", help="Nodes that hold tables.")] = 8,
-    lost_servers: Annotated[int, typer.Option(metavar="N", help="Of them lost at a failure.")] = 1,
+    lost_servers: Annotated[int, typer.Option(metavar="N", help="Nodes lost per failure.")] = 1,
     pls: Annotated[float, typer.Option(metavar="SHARE", help="Samples whose effect CPR may lose.")] = 0.1,
     r: Annotated[float, typer.Option("--r", metavar="SHARE", help="Rows in a priority save.")] = 0.125,
     strategy: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Emulate only this; may be repeated.")
     ] = None,
-    seeds: Annotated[int, typer.Option(metavar="N", help="Trainings of each, with failures of their own.", min=1)] = 2,
-    first_seed: Annotated[int, typer.Option(metavar="N", help="The first one's seed.", min=0)] = 0,
-    steps: Annotated[int, typer.Option(metavar="N", help="Steps that stand for the job.")] = 800,
+    seeds: Annotated[
+        int, typer.Option(metavar="N", help="Trainings per strategy, each with its own failures.", min=1)
+    ] = 2,
+    first_seed: Annotated[int, typer.Option(metavar="N", help="Seed of the first one.", min=0)] = 0,
+    steps: Annotated[int, typer.Option(metavar="N", help="Training steps that stand for the job.")] = 800,
     to: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the JSON there, for holdfast report.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write the JSON to this file, for holdfast report."),
     ] = None,
     json: JsonFlag = False,
 ) -> None:
@@ -120,7 +121,7 @@ def _model(name: str, shape: float, mtbf_s: float) -> FailureModel:
         case "lognormal":
             return LogNormal(sigma=shape, median_s=mtbf_s).scaled_to(mtbf_s)
     known = f"{_UNIFORM}, exponential, gamma, weibull or lognormal"
-    raise typer.BadParameter(f"there is no failure model {name!r}; take {known}", param_hint="--failures")
+    raise typer.BadParameter(f"unknown failure model {name!r}; use {known}", param_hint="--failures")
 
 
 @contextmanager

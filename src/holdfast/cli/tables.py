@@ -1,4 +1,4 @@
-"""Tables that fit the terminal: free text folds, and where that is not enough columns go that --json still has."""
+"""Tables that fit the terminal: free text wraps, and if that is not enough, columns are left to --json."""
 
 from __future__ import annotations
 

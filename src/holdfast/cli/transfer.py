@@ -19,7 +19,7 @@ def export(
     url: UrlArgument,
     file: Annotated[Path, typer.Argument(help="A .safetensors file, or .pt for torch.save.", show_default=False)],
     step: StepOption = None,
-    slots: Annotated[bool, typer.Option("--slots", help="Also the optimizer's state of each row.")] = False,
+    slots: Annotated[bool, typer.Option("--slots", help="Include the optimizer state of each row.")] = False,
     json: JsonFlag = False,
     option: StoreOptions = None,
 ) -> None:
@@ -31,7 +31,7 @@ def export(
     if json:
         print_json({"checkpoint": info, "file": file, "size_bytes": size_bytes})
     else:
-        output().print(f"{label(info)} is in {file}, {size(size_bytes)}", soft_wrap=True)
+        output().print(f"wrote {label(info)} to {file}, {size(size_bytes)}", soft_wrap=True)
 
 
 def import_(
@@ -40,8 +40,8 @@ def import_(
     table_pattern: Annotated[
         list[str], typer.Option("--table", metavar="GLOB", help="Names of embedding tables; may be repeated.")
     ] = ["*emb*"],  # noqa: B006 - how typer is told a default
-    step: Annotated[int, typer.Option("--step", help="The step that training goes on from.")] = 0,
-    prefix: Annotated[str, typer.Option("--prefix", help="Take only names that begin so, without it.")] = "",
+    step: Annotated[int, typer.Option("--step", help="Step that training continues from.")] = 0,
+    prefix: Annotated[str, typer.Option("--prefix", help="Import only names with this prefix, and strip it.")] = "",
     json: JsonFlag = False,
     option: StoreOptions = None,
 ) -> None:
@@ -70,7 +70,7 @@ def _print(report: ImportReport, url: str) -> None:
         for name, reason in report.skipped.items():
             drawn.add_row(name, reason)
         output().print(drawn)
-    output().print(f"{label(report.info)} is in {url}: a Checkpointer resumes from it", soft_wrap=True)
+    output().print(f"imported {label(report.info)} into {url}: a Checkpointer resumes from it", soft_wrap=True)
 
 
 def _size_bytes(source: Path) -> int:

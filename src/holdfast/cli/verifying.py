@@ -35,7 +35,7 @@ def verify(url: UrlArgument, json: JsonFlag = False, option: StoreOptions = None
 
 
 def _sound(kept: int, size_bytes: int) -> str:
-    return f"{checkpoints(kept)}, {size(size_bytes)}: every byte is as it was written"
+    return f"{checkpoints(kept)}, {size(size_bytes)}: all bytes intact"
 
 
 def _problems(problems: list[Problem]) -> FittedTable:
@@ -62,9 +62,9 @@ def _became(after: CheckpointInfo | None) -> str:
 def _verdict(before: CheckpointInfo, after: CheckpointInfo | None) -> str:
     """What became of a suspect checkpoint."""
     if after is None:
-        return f"step {before.step} was suspect and is gone now"
+        return f"step {before.step} was suspect and is now gone"
     if after.doubt is Doubt.SUSPECT:
-        return f"step {before.step} stays suspect: what it stands on could not be judged"
+        return f"step {before.step} stays suspect: what it depends on could not be checked"
     if after.doubt is Doubt.CONDEMNED:
-        return f"step {before.step} was suspect and is damaged: it is condemned, and kept no longer than others"
-    return f"step {before.step} was suspect and is as it was written: it is cleared, and kept no longer than others"
+        return f"step {before.step} was suspect and is damaged: it is condemned and no longer kept for verification"
+    return f"step {before.step} was suspect and is intact: it is cleared and no longer kept for verification"

@@ -1,4 +1,4 @@
-"""What a codec is: rows in, records out, a fixed number of bytes for each row, so that a row moves without decoding."""
+"""What a codec is: rows in, fixed-size records out, so rows can be moved without decoding."""
 
 from __future__ import annotations
 

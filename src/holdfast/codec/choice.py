@@ -26,7 +26,7 @@ _WEIGHTS: dict[str, Callable[[int], Codec]] = {
 def weight_codec(bits: int, method: str = "default") -> Codec:
     """The codec for weights in so many bits."""
     if method not in _WEIGHTS:
-        raise ConfigurationError(f"there is no method {method!r} to store rows: take one of {', '.join(_WEIGHTS)}")
+        raise ConfigurationError(f"unknown method {method!r}; use one of {', '.join(_WEIGHTS)}")
     return _WEIGHTS[method](bits)
 
 

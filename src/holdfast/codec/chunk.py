@@ -1,8 +1,8 @@
-"""Chunks whose columns are encoded: where their records lie, and how rows become them and come back.
+"""Chunks with encoded columns: where their records are, and how rows are encoded and decoded.
 
 ``[ids] records records ... escapes ...``: a column of records takes the place of each column of values, one record per
-row, so that rows move and are read by their number as in any chunk. Behind them, for each column that has some, come
-the values that no record can hold, in the order of the records that say so (docs/spec/codec.md).
+row, so rows can be moved and read by their number as in any chunk. After them, for each column that has some, come the
+values that no record can hold, in the order of the records that say so (docs/spec/codec.md).
 """
 
 from __future__ import annotations
@@ -175,7 +175,9 @@ def first_rows(
     kept = np.frombuffer(escapes, dtype=np.uint8).reshape(-1, dim * itemsize(column.dtype))
     flagged = int(np.count_nonzero(codec.escaped(matrix, dim, column.dtype)))
     if flagged > len(kept):
-        raise DamagedData(name, f"{flagged} records say that their row is kept exactly, but only {len(kept)} rows are")
+        raise DamagedData(
+            name, f"{flagged} records say that their row is stored exactly, but only {len(kept)} rows are"
+        )
     return Encoded(records=matrix, escapes=kept[:flagged])
 
 

@@ -1,4 +1,4 @@
-"""Rows as their difference from the same rows of a baseline, as a video's frames refer to a key frame."""
+"""Rows as differences from the same rows of a baseline, as a video's frames refer to a key frame."""
 
 from __future__ import annotations
 
@@ -89,13 +89,13 @@ class Difference:
         if beside != self.baseline:
             raise ConfigurationError(
                 f"these rows are differences from checkpoint {self.baseline.checkpoint} ({self.baseline.digest}), "
-                f"not from {beside.checkpoint} ({beside.digest}): decode them beside the baseline that they name"
+                f"not from {beside.checkpoint} ({beside.digest}): decode them against the baseline they name"
             )
 
 
 def _check_beside(rows: Rows, baseline_rows: Rows) -> None:
     if rows.shape != baseline_rows.shape:
         raise ConfigurationError(
-            f"{len(rows)} rows beside {len(baseline_rows)} of the baseline, of shapes {rows.shape} and "
+            f"{len(rows)} rows against {len(baseline_rows)} of the baseline, of shapes {rows.shape} and "
             f"{baseline_rows.shape}: pass the baseline's row for each row"
         )

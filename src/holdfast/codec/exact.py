@@ -1,4 +1,4 @@
-"""Codecs without a grid: the bytes as they are, and numbers in two bytes."""
+"""Codecs without a grid: bytes unchanged, and numbers in two bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Codecs as JSON, as they stand beside the data that they encoded."""
+"""Codecs as JSON, as stored next to the data they encoded."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def from_json(value: Mapping[str, Any]) -> Codec | Difference:
     except (TypeError, ConfigurationError) as error:
         raise UnsupportedState(f"codec {name!r} does not have the parameters {parameters}: {error}") from error
     known = ", ".join([*_PLAIN, *_QUANTIZED, Difference.name])
-    raise UnsupportedState(f"unknown codec {name!r}, perhaps of a newer Holdfast; this one knows {known}")
+    raise UnsupportedState(f"unknown codec {name!r}, perhaps from a newer Holdfast; this one knows {known}")
 
 
 def _complete(codec: Quantized, parameters: Mapping[str, Any]) -> Quantized:

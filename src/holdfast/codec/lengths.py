@@ -1,4 +1,4 @@
-"""Whether chunks are as long as what they say they hold; checked for many at once, before a byte of them is read."""
+"""Checks that chunks are as long as their declared contents, for many at once, before any byte of them is read."""
 
 from __future__ import annotations
 

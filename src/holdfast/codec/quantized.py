@@ -1,4 +1,4 @@
-"""Codecs that store a row's values in 2, 3, 4 or 8 bits each: on a grid of its own, or by centroids of its own."""
+"""Codecs that store a row's values in 2, 3, 4 or 8 bits each, with a grid or centroids per row."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ class Quantized:
 
     def __post_init__(self) -> None:
         if self.bits not in BITS:
-            raise ConfigurationError(f"{self.bits} bits per value: take one of {', '.join(map(str, BITS))}")
+            raise ConfigurationError(
+                f"{self.bits} bits per value are not supported; use one of {', '.join(map(str, BITS))}"
+            )
 
     @property
     def scheme(self) -> Scheme:
@@ -72,7 +74,7 @@ class Quantized:
     def is_exact(self, dim: int, dtype: str) -> bool:
         """Whether rows so short are stored as they are."""
         if dim > MAX_DIM:
-            raise ConfigurationError(f"rows of {dim} values cannot be quantized: {MAX_DIM} is the most; take Exact()")
+            raise ConfigurationError(f"rows of {dim} values cannot be quantized: the maximum is {MAX_DIM}; use Exact()")
         return self.bytes_per_row(dim, dtype) == dim * itemsize(dtype)
 
 
@@ -114,7 +116,7 @@ class AdaptiveAsymmetric(Quantized):
         _check_search(self.bits)
         if not 2 <= self.num_bins <= 255 or not 0 <= self.ratio <= 1:
             raise ConfigurationError(
-                f"{self.num_bins} bins and ratio {self.ratio}: take 2 to 255 bins and a ratio from 0 to 1"
+                f"{self.num_bins} bins and ratio {self.ratio} are not valid; pass 2 to 255 bins and a ratio from 0 to 1"
             )
 
     @classmethod
@@ -181,9 +183,9 @@ class KMeans(Quantized):
     def __post_init__(self) -> None:
         Quantized.__post_init__(self)
         if self.bits == 8:
-            raise ConfigurationError("k-means with 8 bits has 256 centroids for each row: take Asymmetric(bits=8)")
+            raise ConfigurationError("k-means with 8 bits has 256 centroids per row; use Asymmetric(bits=8)")
         if not 1 <= self.iterations <= 255:
-            raise ConfigurationError(f"{self.iterations} iterations of k-means: take 1 to 255")
+            raise ConfigurationError(f"{self.iterations} iterations of k-means are not valid; pass 1 to 255")
 
     @property
     def scheme(self) -> Scheme:
@@ -200,9 +202,9 @@ def default(bits: int) -> Quantized:
 
 def _check_search(bits: int) -> None:
     if bits == 8:
-        raise ConfigurationError("a search for the range gains nothing with 8 bits: take Asymmetric(bits=8)")
+        raise ConfigurationError("searching for the range gains nothing with 8 bits; use Asymmetric(bits=8)")
     if bits not in BITS:
-        raise ConfigurationError(f"{bits} bits per value: take 2, 3 or 4")
+        raise ConfigurationError(f"{bits} bits per value are not supported; use 2, 3 or 4")
 
 
 def is_escaped(records: Records) -> NDArray[np.bool_]:
@@ -221,7 +223,9 @@ def put_escapes(rows: Rows, encoded: Encoded, dtype: str) -> None:
     flags = is_escaped(encoded.records)
     wanted, found = int(np.count_nonzero(flags)), len(encoded.escapes)
     if wanted != found:
-        raise DamagedData("encoded rows", f"{wanted} records say that their row is kept exactly, but {found} rows are")
+        raise DamagedData(
+            "encoded rows", f"{wanted} records say that their row is stored exactly, but {found} rows are"
+        )
     if found:
         rows[flags] = from_bytes(encoded.escapes, dtype)
 

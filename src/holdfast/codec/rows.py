@@ -1,4 +1,4 @@
-"""Rows of every floating-point type as float32 rows, and back."""
+"""Rows of any floating-point type as float32 rows, and back."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def check_floats(dtype: str) -> None:
     """A lossy codec takes floating-point numbers only."""
     if not is_float(dtype):
         raise ConfigurationError(
-            f"values of type {dtype} can be stored exactly only: take Exact() for them; "
-            f"other codecs are for {', '.join(_NUMPY)}"
+            f"values of type {dtype} can only be stored exactly: use Exact() for them; other codecs are for "
+            f"{', '.join(_NUMPY)}"
         )
 
 

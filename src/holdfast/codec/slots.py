@@ -1,4 +1,4 @@
-"""Which codec an optimizer's slot needs beside quantized weights."""
+"""Which codec an optimizer's slot needs when weights are quantized."""
 
 from __future__ import annotations
 

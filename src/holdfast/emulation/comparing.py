@@ -24,7 +24,7 @@ class Contest:
 
     def __post_init__(self) -> None:
         if not self.ways or not self.schedules:
-            raise ConfigurationError("Contest: give at least one way to recover and one seed with its failures")
+            raise ConfigurationError("Contest: pass at least one way to recover and one seed with its failures")
         for way in self.ways:  # what cannot be emulated is said now, not after the trainings before it
             for schedule in self.schedules.values():
                 way.emulation(schedule, self.steps)

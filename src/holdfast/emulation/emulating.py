@@ -1,4 +1,4 @@
-"""Trains for real while a virtual clock makes a long job of it, with saves and failures (CPR, section 5.1)."""
+"""Trains for real while a virtual clock stretches it into a long job, with saves and failures (CPR, section 5.1)."""
 
 from __future__ import annotations
 
@@ -99,11 +99,11 @@ def _metered(meter: PlsMeter, event: Event, emulation: Emulation) -> PlsMeter:
 def _check(training: Training, emulation: Emulation, priority: Priority | None) -> None:
     if training.steps != emulation.steps:
         raise ConfigurationError(
-            f"the training has {training.steps} steps and the emulation {emulation.steps}; give both the same"
+            f"the training has {training.steps} steps and the emulation {emulation.steps}; they must be the same"
         )
     share = None if priority is None else priority.r
     if share != emulation.priority_share:
         raise ConfigurationError(
             f"the priority saves a share of {share} of the rows and the emulation's clock one of "
-            f"{emulation.priority_share}; give both the same"
+            f"{emulation.priority_share}; they must be the same"
         )

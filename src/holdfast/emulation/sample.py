@@ -1,4 +1,4 @@
-"""A small training that needs no data: made-up clicks on popular and rare items, and a model that learns them."""
+"""A small training that needs no data: synthetic clicks on popular and rare items, and a model that learns them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Emulated servers: each holds a range of every table's rows, fails, and gets them back as they were last saved."""
+"""Emulated servers: each holds a range of every table's rows, fails, and gets them back as last saved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an emulation trains: anything that goes step by step, and always the same way."""
+"""What an emulation trains: anything deterministic that advances step by step."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Way:
 def ways(job: Job, pls: float, names: Sequence[str] = NAMES, *, r: float = 0.125) -> tuple[Way, ...]:
     """By name. ``partial`` saves as often as ``full``; CPR's keep to a PLS, or recover fully where that costs less."""
     if unknown := [name for name in names if name not in NAMES]:
-        raise ConfigurationError(f"there is no strategy {unknown[0]!r}; take some of {', '.join(NAMES)}")
+        raise ConfigurationError(f"unknown strategy {unknown[0]!r}; choose from {', '.join(NAMES)}")
     return tuple(_way(name, job, pls, r) for name in dict.fromkeys(names))
 
 

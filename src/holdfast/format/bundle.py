@@ -60,7 +60,7 @@ def build_head(members: Sequence[Member], body_bytes: int, directory: Sequence[i
     position = 0
     for member in members:
         if member.name in tensors:
-            raise ValueError(f"two tensors of a bundle are called {member.name!r}")
+            raise ValueError(f"two tensors of a bundle are named {member.name!r}")
         tensors |= _padding(position, member.offset, shift)
         position = member.offset + _length(member)
         tensors[member.name] = _entry(member.dtype, member.shape, shift + member.offset, shift + position)

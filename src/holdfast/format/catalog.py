@@ -194,7 +194,7 @@ class PartList:
         parts = tuple(Ref.from_json(part) for part in fields.items(body["parts"], "parts"))
         manifest = fields.maybe(fields.fields, body.get("manifest"), "manifest")
         if manifest is not None and parts:
-            raise ValueError("there are parts beside the manifest of the only one")
+            raise ValueError("parts are listed in addition to the manifest of the only one")
         return cls(checkpoint=fields.text(body["checkpoint"], "checkpoint"), parts=parts, manifest=manifest)
 
 
@@ -446,7 +446,7 @@ def _named(body: Json, identifier: str) -> dict[str, Any]:
     step, term = fields.integer(body["step"], "step"), fields.integer(body["term"], "term")
     said = _ID.fullmatch(fields.text(identifier, "id"))
     if said and (int(said.group(1)), int(said.group(2))) != (step, term):
-        raise ValueError(f"checkpoint {identifier} is said to be of step {step} and term {term}")
+        raise ValueError(f"checkpoint {identifier} claims to be of step {step} and term {term}")
     return {
         "step": step,
         "term": term,

@@ -1,8 +1,8 @@
-"""What the numbers of chunks must be, among themselves and beside what they refer to; checked for many at once.
+"""Checks the numbers of chunks against each other and against what they refer to, for many at once.
 
-Manifests and outlines say the same of chunks, in two notations. Both bring their numbers here, in columns, before
-anything is computed from them: what passes points into its bundle and into its share of the table, and holds each of
-its rows once. What only the bytes can tell (the ids themselves, checksums) is checked where they are read.
+Manifests and outlines describe chunks in two notations. Both bring their numbers here, in columns, before anything is
+computed from them: what passes points into its bundle and into its share of the table, and holds each of its rows once.
+What only the bytes can show (the ids themselves, checksums) is checked where they are read.
 """
 
 from __future__ import annotations

@@ -69,4 +69,4 @@ def parse(name: str, build: Callable[[], T]) -> T:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")

@@ -1,6 +1,6 @@
-"""Fields of documents, checked as they are read: what a number, a name or a list may be is said here and nowhere else.
+"""Validates fields of documents as they are read: what a number, a name or a list may be is defined only here.
 
-Whoever holds the right digest may still hold nonsense. Each function gives the value back in its type or raises
+A document with the right digest may still be nonsense. Each function returns the value in its type or raises
 ValueError, which ``document.parse`` turns into DamagedData with the object's name and the field's.
 """
 

@@ -1,8 +1,8 @@
-"""History pages, and the deltas that pages and catalogs are made of (docs/spec/catalog.md).
+"""History pages, and the deltas that pages and catalogs consist of (docs/spec/catalog.md).
 
-What a run lists is what its pages, oldest first, and then its catalog say one after another. Each of them is a delta:
-what some commits in a row changed. Two neighbours join into one that says the same; what came and went in between
-leaves no trace.
+What a run lists is the sum of its pages, oldest first, and its catalog. Each of them is a delta: the changes of some
+consecutive commits. Two adjacent deltas merge into one with the same effect; what came and went in between leaves no
+trace.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Where each column of a chunk lies: pure arithmetic shared by writer, reader and specification.
+"""Where each column of a chunk is: pure arithmetic shared by writer, reader and specification.
 
-A rows chunk is ``[ids] weight slot slot ...``, one column after another, each padded to ALIGNMENT bytes. Ids are
-stored as differences from the chunk's first id, in 32 bits where they fit. A chunk without ids holds the contiguous
-rows ``first .. last``. Where rows are quantized, records take their columns' places (codec/chunk.py).
+A rows chunk is ``[ids] weight slot slot ...``, column by column, each padded to ALIGNMENT bytes. Ids are stored as
+differences from the chunk's first id, in 32 bits if they fit. A chunk without ids holds the contiguous rows ``first ..
+last``. Where rows are quantized, records take the place of their columns (codec/chunk.py).
 """
 
 from __future__ import annotations

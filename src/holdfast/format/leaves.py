@@ -70,7 +70,7 @@ def _decode_numpy_scalar(payload: Json) -> object:
     name, digits = payload
     data, dtype = bytes.fromhex(digits), storable_dtype(name)
     if len(data) != dtype.itemsize:
-        raise ValueError(f"{len(data)} bytes are no {name}")
+        raise ValueError(f"{len(data)} bytes are not a {name}")
     return np.frombuffer(data, dtype)[0]
 
 
@@ -86,7 +86,7 @@ def _float_bits(value: float) -> str:
 
 def _float_from_bits(digits: str) -> float:
     if len(digits) != 16:
-        raise ValueError(f"{digits!r} are not the bits of a float")
+        raise ValueError(f"{digits!r} is not the bits of a float")
     (value,) = struct.unpack(">d", bytes.fromhex(digits))
     return float(value)
 

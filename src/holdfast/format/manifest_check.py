@@ -1,4 +1,4 @@
-"""What the fields of a manifest must be beside each other."""
+"""Checks the fields of a manifest against each other."""
 
 from __future__ import annotations
 

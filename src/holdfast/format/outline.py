@@ -1,8 +1,8 @@
-"""An outline: what planning a restore needs of many manifests, in columns (docs/spec/grid.md).
+"""An outline: what planning a restore needs from many manifests, in columns (docs/spec/grid.md).
 
-It is made from manifests, either to plan with or to be stored beside them: a restore of a grid then reads one object
-instead of one for each checkpoint. A stored one is a copy. Each part in it is named by the digest of the object it was
-copied from, so that whoever reads it knows whether that is still the one that counts.
+It is built from manifests, either to plan with or to be stored next to them: a restore of a grid then reads one object
+instead of one per checkpoint. A stored outline is a copy. Each part in it is named by the digest of the object it was
+copied from, so a reader knows whether that is still the current one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Outlines as objects: a sealed document with the numbers of many chunks in few long strings (docs/spec/grid.md)."""
+"""Outlines as objects: a sealed document with the numbers of many chunks in a few long strings (docs/spec/grid.md)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The row ids of a chunk, as they are stored and as they are meant.
+"""The row ids of a chunk, encoded and decoded.
 
-Either as differences from the chunk's first id (``U32``, ``U64``), in any order; or, of sorted ids, each as its
-distance from the one before it (``G8``, ``G16``), where quantized records are so short that four bytes would show.
+Either as differences from the chunk's first id (``U32``, ``U64``), in any order; or, if sorted, each as the distance
+from the previous one (``G8``, ``G16``), for quantized records so short that four bytes per id would matter.
 """
 
 from __future__ import annotations

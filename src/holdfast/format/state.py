@@ -1,7 +1,7 @@
-"""What a writer saves besides table rows (docs/spec/state.md): its own state and, of the first, that of the whole job.
+"""What a writer saves besides table rows (docs/spec/state.md): its own state and, for the first writer, the job's.
 
-Whatever all ranks must go on from alike is the job's: it stands once, in the first writer's part, and every rank reads
-it there, those that are new to the job as well.
+State from which all ranks must continue alike belongs to the job: it is stored once, in the first writer's part, and
+every rank reads it there, including ranks that are new to the job.
 """
 
 from __future__ import annotations

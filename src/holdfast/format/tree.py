@@ -1,7 +1,7 @@
 """A lossless tagged tree for everything that is not a table: values in, canonical JSON and a list of tensors out.
 
-What cannot be brought back without running code is refused by its path (docs/spec/tree.md). Nothing in a skeleton is
-ever executed: its tags name the few types below and nothing else.
+A value that cannot be restored without running code is refused, with its path (docs/spec/tree.md). Nothing in a
+skeleton is ever executed: its tags name the few types below and nothing else.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _storable_tensor(value: Tensor, path: str) -> Tensor:
     }
     if any(kinds.values()) or value.layout is not torch.strided:
         kind = next((kind for kind, is_it in kinds.items() if is_it), str(value.layout))
-        raise UnsupportedState(f"{path} is a {kind} tensor; keep a dense, plain one, or leave it out")
+        raise UnsupportedState(f"{path} is a {kind} tensor; use a plain dense one, or leave it out")
     try:
         code_of(value.dtype)
     except UnsupportedState as error:
@@ -169,7 +169,7 @@ def _array_bytes(value: np.ndarray[Any, Any], path: str) -> Tensor:
     try:
         storable_dtype(value.dtype.str)
     except ValueError:
-        raise UnsupportedState(f"{path} is a NumPy array of {value.dtype}; keep numbers, booleans or dates") from None
+        raise UnsupportedState(f"{path} is a NumPy array of {value.dtype}; use numbers, booleans or dates") from None
     flat = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
     return torch.from_numpy(flat if flat.flags.writeable else flat.copy())
 
@@ -177,7 +177,7 @@ def _array_bytes(value: np.ndarray[Any, Any], path: str) -> Tensor:
 def _refuse(path: str, value: object) -> NoReturn:
     kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
     raise UnsupportedState(
-        f"{path} is a {kind}, which cannot be stored without pickle. Give an object whose state_dict() holds plain "
+        f"{path} is a {kind}, which cannot be stored without pickle. Pass an object whose state_dict() holds plain "
         "values (numbers, strings, tensors, arrays, lists, tuples, sets, dicts), or leave it out."
     )
 
@@ -213,7 +213,7 @@ class _Decoder:
 
     def _tensor(self, index: Json) -> Tensor:
         if type(index) is not int or index < 0:
-            raise ValueError(f"{index!r} is no tensor's index")
+            raise ValueError(f"{index!r} is not a tensor index")
         return self._tensors[index]
 
     def _array(self, payload: Json) -> np.ndarray[Any, Any]:
@@ -239,4 +239,4 @@ class _Decoder:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")

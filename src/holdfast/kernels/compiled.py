@@ -1,4 +1,4 @@
-"""How kernels are compiled with Numba: once, for known types, and kept for other processes."""
+"""How kernels are compiled with Numba: once, for known types, and cached for other processes."""
 
 from __future__ import annotations
 

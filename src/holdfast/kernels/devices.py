@@ -23,8 +23,8 @@ def triton_works() -> bool:
         return False
     except Exception as error:
         logger.warning(
-            "Triton cannot compile kernels here: PyTorch's own do their work, the agent encodes rows of few bits, and "
-            "saves keep training waiting longer. Most often a C compiler is missing: %s",
+            "Triton cannot compile kernels here: PyTorch's own are used instead, the agent encodes low-precision "
+            "rows, and saves stall training longer. Most often a C compiler is missing: %s",
             error,
         )
         return False

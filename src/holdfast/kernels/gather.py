@@ -1,11 +1,11 @@
-"""The gather of scattered rows on a CPU, in Numba, run by the threads that torch itself computes with.
+"""Gathers scattered rows on a CPU, in Numba, on the threads that torch itself computes with.
 
-Threads of our own would share the cores with torch's, which go on spinning for some milliseconds after every parallel
+Threads of our own would compete for cores with torch's, which keep spinning for some milliseconds after every parallel
 region: as long as a whole gather takes. So the kernel is handed to the OpenMP runtime that torch has loaded. Its
-threads take blocks of rows from a common counter, and one whose core is busy with something else holds nobody up.
+threads take blocks of rows from a shared counter, so one whose core is busy does not hold up the others.
 
-Scattered rows arrive at the memory's latency where each is asked for when it is needed; here each is asked for some
-rows before. Beside ``torch.index_select`` this takes a fifth to a quarter less time on rows of 256 bytes.
+A scattered row that is fetched when it is needed takes the full memory latency; here each is prefetched a few rows
+ahead. Compared with ``torch.index_select`` this takes a fifth to a quarter less time on rows of 256 bytes.
 """
 
 from __future__ import annotations

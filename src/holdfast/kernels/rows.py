@@ -1,4 +1,4 @@
-"""Copies scattered rows of tensors into packed ones, and packed ones to where they belong."""
+"""Copies scattered rows of tensors into packed ones, and packed ones back to their places."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies packed rows to where they belong, in Numba: one thread, without the GIL. Importing this compiles it."""
+"""Copies packed rows to their places, in Numba: one thread, without the GIL. Importing this compiles it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From PLS to accuracy: a line fitted to trainings that lost something, so that a user may state an accuracy."""
+"""From PLS to accuracy: a line fitted to trainings that lost something, so that a budget can be given as accuracy."""
 
 from __future__ import annotations
 
@@ -35,10 +35,11 @@ class AccuracyLine:
         x, y = np.asarray(pls, dtype=np.float64), np.asarray(accuracy_loss, dtype=np.float64)
         if x.shape != y.shape or x.ndim != 1 or len(x) < LEAST_RUNS:
             raise ConfigurationError(
-                f"AccuracyLine: {x.size} PLS values and {y.size} losses; a line needs both of {LEAST_RUNS} trainings"
+                f"AccuracyLine: {x.size} PLS values and {y.size} losses; a line needs both from at least {LEAST_RUNS} "
+                "trainings"
             )
         if not (np.isfinite(x).all() and np.isfinite(y).all()) or np.ptp(x) == 0:
-            raise ConfigurationError("AccuracyLine: give finite values of trainings with different PLS")
+            raise ConfigurationError("AccuracyLine: pass finite values from trainings with different PLS")
         slope, intercept = np.polyfit(x, y, 1)
         residual = y - intercept - slope * x
         spread = float(((x - x.mean()) ** 2).sum())
@@ -55,13 +56,13 @@ class AccuracyLine:
         require(is_finite_number(accuracy_loss), self, "accuracy_loss", "a finite number", accuracy_loss)
         if self.slope <= 0:
             raise ConfigurationError(
-                f"AccuracyLine: by its slope of {self.slope:g} accuracy does not fall with PLS, so that no budget "
-                "follows; fit it to more trainings, or state a PLS"
+                f"AccuracyLine: with a slope of {self.slope:g} accuracy does not fall with PLS, so there is no budget "
+                "to derive; fit it to more trainings, or pass a PLS"
             )
         pls = (accuracy_loss - self.intercept) / self.slope
         if pls <= 0:
             raise ConfigurationError(
-                f"AccuracyLine: a loss of {accuracy_loss:g} leaves no PLS to spend (none at all costs "
+                f"AccuracyLine: a loss of {accuracy_loss:g} leaves no PLS to spend (zero PLS already costs "
                 f"{self.intercept:g}); allow more, or recover fully"
             )
         return min(pls, 1.0)

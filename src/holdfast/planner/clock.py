@@ -130,8 +130,8 @@ class Emulation:
             )
         if interval_s * (self.priority_share or 1.0) < self.step_s:
             raise ConfigurationError(
-                f"Emulation: a step stands for {self.step_s:g} s, more than there are between two saves; "
-                f"train more than {self.steps} steps or save less often"
+                f"Emulation: a step stands for {self.step_s:g} s, more than the time between two saves; train more "
+                f"than {self.steps} steps or save less often"
             )
 
 
@@ -157,7 +157,7 @@ class VirtualClock:
         """The next event has happened: count its cost."""
         event = self.next_event()
         if event is None:
-            raise ConfigurationError("VirtualClock: the job has ended; nothing happens any more")
+            raise ConfigurationError("VirtualClock: the job has ended; nothing more can happen")
         self._overheads += event.overheads
         self._passed += 1
         return event

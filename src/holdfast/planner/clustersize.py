@@ -45,7 +45,7 @@ class LinearMtbf(MtbfOverNodes):
         """The line nearest to what was measured on clusters of several sizes."""
         if len(nodes) != len(mtbf_s) or len(set(nodes)) < 2:
             raise ConfigurationError(
-                f"LinearMtbf: {len(nodes)} sizes and {len(mtbf_s)} MTBFs; a line needs those of at least two sizes"
+                f"LinearMtbf: {len(nodes)} sizes and {len(mtbf_s)} MTBFs; a line needs at least two of each"
             )
         if min(nodes) < 1 or not all(is_finite_number(time_s) and time_s > 0 for time_s in mtbf_s):
             raise ConfigurationError(f"LinearMtbf: sizes are at least 1 and MTBFs above 0, got {nodes} and {mtbf_s}")

@@ -1,6 +1,6 @@
-"""How large the checkpoints of a strategy are, and how much a restore reads, over the save interval.
+"""How large a strategy's checkpoints are, and how much a restore reads, as a function of the save interval.
 
-The strategies decide here as they do in a training: their own code is asked at every save of a made-up job.
+The strategies decide as they do in a training: their own code is asked at every save of a simulated job.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ChangedShare:
         (early_s, less), (late_s, more) = sorted((first, second))
         if not (0 < early_s < late_s and 0 < less <= more <= 1):
             raise ConfigurationError(
-                f"ChangedShare: {first} and {second} are no two measurements of a share that grows with time"
+                f"ChangedShare: {first} and {second} are not two measurements of a share that grows with time"
             )
         return cls(share=less, after_s=early_s, growth=math.log(more / less) / math.log(late_s / early_s))
 

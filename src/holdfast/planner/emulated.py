@@ -1,4 +1,4 @@
-"""What an emulation found: every strategy with every seed. It is kept as JSON, for ``holdfast report``."""
+"""The result of an emulation: every strategy with every seed. Stored as JSON, for ``holdfast report``."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class EmulatedJob:
 def _built(kind: type[T], data: Mapping[str, Any]) -> T:
     """A value from its fields; those with a default may be missing."""
     if unknown := sorted(data.keys() - {field.name for field in fields(kind)}):  # type: ignore[arg-type]
-        raise ConfigurationError(f"an emulation's result has values we do not know: {', '.join(unknown)}")
+        raise ConfigurationError(f"an emulation's result has unknown values: {', '.join(unknown)}")
     try:
         return kind(**data)
     except TypeError as error:

@@ -82,7 +82,7 @@ class FailureModel(ABC):
         shares = np.asarray(probability, dtype=np.float64)
         if not np.all((shares > 0) & (shares < 1)):
             raise ConfigurationError(
-                f"{type(self).__name__}.quantile: give shares between 0 and 1, got {probability!r}"
+                f"{type(self).__name__}.quantile: pass probabilities between 0 and 1, got {probability!r}"
             )
         return self._quantile(shares)
 

@@ -1,4 +1,4 @@
-"""Finding the failure model of a cluster from the jobs that ran on it, those that ended well included."""
+"""Fits the failure model of a cluster to the jobs that ran on it, including those that ended well."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class JobHistory:
         """From one list of running times and one of flags."""
         times, flags = np.asarray(times_s, dtype=np.float64), np.asarray(failed, dtype=bool)
         if times.shape != flags.shape or times.ndim != 1:
-            raise ConfigurationError(f"JobHistory: {times.shape} times and {flags.shape} flags; give one flag per job")
+            raise ConfigurationError(f"JobHistory: {times.shape} times and {flags.shape} flags; pass one flag per job")
         return cls(failed_s=tuple(times[flags].tolist()), censored_s=tuple(times[~flags].tolist()))
 
 
@@ -146,7 +146,7 @@ def _require_enough(history: JobHistory) -> None:
     if min(history.failed_s) == max(history.failed_s):
         raise ConfigurationError(
             f"all {len(history.failed_s)} failures came after {history.failed_s[0]:g} s, so their spread is unknown: "
-            "give the times as they were measured, not rounded"
+            "pass the times as measured, not rounded"
         )
 
 

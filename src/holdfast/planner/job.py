@@ -1,4 +1,4 @@
-"""The job that is planned, in the words of CPR's cost model, and what failures cost it."""
+"""The job being planned, in the terms of CPR's cost model, and what failures cost it."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Job:
         require_duration(self, "interval_s", interval_s)
         if interval_s > self.total_s:
             raise ConfigurationError(
-                f"a save every {interval_s / 3600:g} h never comes in a job of {self.total_s / 3600:g} h: "
-                "shorten the interval, or give None for no save after the first baseline"
+                f"a save every {interval_s / 3600:g} h never happens in a job of {self.total_s / 3600:g} h: shorten "
+                "the interval, or pass None for no save after the first baseline"
             )
         return interval_s
 

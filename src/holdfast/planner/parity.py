@@ -41,8 +41,8 @@ class Parity:
         """Refuse a code that is wider than the cluster."""
         if self.data + self.parities > servers:
             raise ConfigurationError(
-                f"parity over {self.data} + {self.parities} servers needs as many, and there are {servers}: "
-                f"take data={max(1, servers - self.parities)} or add servers"
+                f"parity over {self.data} + {self.parities} servers needs that many, and there are {servers}: use "
+                f"data={max(1, servers - self.parities)} or add servers"
             )
 
     def rebuild_s(self, server_bytes: float) -> float:

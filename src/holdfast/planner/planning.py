@@ -1,7 +1,7 @@
-"""From a workload and what its owner can bear to a recommended setting, with every alternative.
+"""From a workload and its owner's limits to a recommended setting, with every alternative.
 
-Recommended is only what this version can do. Partial recovery and parity need embedding servers that fail one by one;
-here every rank holds the whole model. They are computed all the same, to show what such servers would save.
+Only what this version can do is recommended. Partial recovery and parity need embedding servers that fail one by one;
+here every rank holds the whole model. They are computed anyway, to show what such servers would save.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The rungs of the recovery ladder for one job: each a setting with its expected overhead.
 
-Beyond CPR's equations, a save here is a copy that training waits for and a write in the background. So the next save
-cannot come before the last one is written, and what a failure loses is older by that time.
+Unlike in CPR's equations, a save here is a copy that training waits for and a write in the background. So the next save
+cannot start before the last one is written, and a failure loses that much more time.
 """
 
 from __future__ import annotations

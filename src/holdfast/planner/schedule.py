@@ -1,4 +1,4 @@
-"""When failures strike an emulated job and which of its servers they take; the same for the same seed."""
+"""When failures strike an emulated job and which of its servers they hit; deterministic for a given seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Python call that sets a training up as a plan says. The only place that spells these names."""
+"""The Python call that sets up a training as planned. The only place that spells these names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What policies share: each is a plain value that can be sent to another process and stored, by a registered name."""
+"""What policies share: each is a plain value that can be stored and sent to another process by a registered name."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _name_of: dict[type[Policy], str] = {}
 class Policy:
     """A decision as a value: a frozen dataclass whose fields are numbers, text, or other policies.
 
-    A policy decides from the context it is given and from nothing else, so that the trainer, the agent, the planner
-    and the simulator come to the same decision.
+    A policy decides from its context and nothing else, so the trainer, the agent, the planner and the simulator reach
+    the same decision.
     """
 
     __slots__ = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values only (JSON can hold them); ``from_dict`` gives an equal policy back."""
+        """As plain JSON values; ``from_dict`` returns an equal policy."""
         if (name := _name_of.get(type(self))) is None:
             raise ConfigurationError(
                 f"{type(self).__name__} has no registered name, so it cannot be stored or sent to the agent: "
@@ -36,10 +36,10 @@ class Policy:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The policy that ``to_dict`` described; it must be of the kind this is called on.
+        """The policy that ``to_dict`` described; it must be an instance of the class this is called on.
 
         Args:
-            data: What ``to_dict`` gave.
+            data: What ``to_dict`` returned.
         """
         policy = _build(data)
         if not isinstance(policy, cls):
@@ -48,10 +48,10 @@ class Policy:
 
 
 def registered(name: str) -> Callable[[type[P]], type[P]]:
-    """Class decorator (above ``@dataclass``): stored policies of this class are called ``name``, for ever.
+    """Class decorator (above ``@dataclass``): the permanent ``name`` of this class in stored policies.
 
     Args:
-        name: Not yet taken; runs in stores refer to it.
+        name: A unique name; stored runs refer to it.
     """
 
     def register(policy_class: type[P]) -> type[P]:
@@ -86,7 +86,7 @@ class Composite(Policy, Generic[P]):
 
 
 def flattened(composite: type[Composite[P]], *parts: P) -> tuple[P, ...]:
-    """The parts, those of any such composite among them taken out of it: how the user grouped leaves no trace."""
+    """The parts, with nested composites of the same kind flattened: grouping does not matter."""
     nested = [part.parts if isinstance(part, composite) else (part,) for part in parts]
     return tuple(part for group in nested for part in group)
 
@@ -115,7 +115,7 @@ def _build(data: Mapping[str, Any]) -> Policy:
     if policy_class is None:
         known = ", ".join(sorted(_class_of))
         raise ConfigurationError(
-            f"no policy is called {name!r} (known: {known}); if it is your own, import its module first"
+            f"unknown policy {name!r} (known: {known}); if it is your own, import its module first"
         )
     values = {field: _from_plain(value) for field, value in data.items() if field != _NAME_KEY}
     _check_fields(name, policy_class, values)
@@ -128,4 +128,4 @@ def _check_fields(name: str, policy_class: type[Policy], values: Mapping[str, ob
     if missing := sorted(required - values.keys()):
         raise ConfigurationError(f"the stored policy {name!r} lacks {', '.join(missing)}")
     if unknown := sorted(values.keys() - {field.name for field in known}):
-        raise ConfigurationError(f"the stored policy {name!r} has parameters we do not know: {', '.join(unknown)}")
+        raise ConfigurationError(f"the stored policy {name!r} has unknown parameters: {', '.join(unknown)}")

@@ -19,7 +19,7 @@ READ_OVER_WRITE = 0.5  # what reading a byte back takes, beside making one durab
 
 
 class Rule(Policy, ABC):
-    """Decides from how much of a bundle was replaced whether its records are worth rearranging."""
+    """Decides whether a bundle's records are worth rearranging, from how much of it was replaced."""
 
     __slots__ = ()
 
@@ -28,7 +28,7 @@ class Rule(Policy, ABC):
         """Whether to rearrange a bundle of records.
 
         Args:
-            dead: Bytes of what was alive that later checkpoints have replaced.
+            dead: Bytes that were alive and that later checkpoints have replaced.
             alive: Bytes that were alive when it was last rearranged.
         """
 
@@ -38,11 +38,11 @@ class Rule(Policy, ABC):
 class DeadShare(Rule):
     """When a share of what was alive at its last rearrangement has been replaced, by however many checkpoints.
 
-    That bounds both sides: a restore of the newest checkpoint reads at most this share for nothing, and a record is
-    rewritten only after so many others of its bundle were replaced.
+    That bounds both costs: a restore of the newest checkpoint reads at most this share in vain, and a record is
+    rewritten only after that share of its bundle was replaced.
 
     Args:
-        share: Between 0 and 1. Less makes restores read less for nothing and the agent write more.
+        share: Between 0 and 1. Lower values make restores read less in vain and the agent write more.
     """
 
     share: float = 0.25

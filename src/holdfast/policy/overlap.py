@@ -1,4 +1,4 @@
-"""What to do when a checkpoint is due while the one before is still being written."""
+"""What to do when a checkpoint is due while the previous one is still being written."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from enum import Enum
 
 
 class Overlap(Enum):
-    """Two checkpoints never overlap (Check-N-Run, 3.3): the one being written has all of the bandwidth.
+    """What to do when a save is due while the previous one is still being written.
 
-    No row is lost by any of these: what changed stays marked until a commit that holds it is confirmed.
+    Two saves never overlap (Check-N-Run, 3.3): the one being written gets the full bandwidth. No choice loses rows: a
+    changed row stays marked until a commit that holds it is confirmed.
 
     Attributes:
         WAIT: Training waits until the earlier one is committed or has failed. No checkpoint is missed; the loop may
             stall.
-        SKIP: The new one is not taken; training goes on and tries again at the next step. The age of the last commit
-            grows, and is reported.
-        CANCEL: The earlier one is given up for the new one, after its outcome is learnt: it may have been committed
-            just before. Where storage is slower than the save interval, no checkpoint may ever be finished.
+        SKIP: The new one is not taken; training continues and tries again at the next step. The age of the last commit
+            grows, and is logged.
+        CANCEL: The earlier one is given up for the new one, unless it turns out to be committed already. If storage is
+            slower than the save interval, no checkpoint may ever finish.
     """
 
     WAIT = "wait"
@@ -26,7 +27,7 @@ class Overlap(Enum):
 
 
 class Before(Enum):
-    """What becomes of the save under way before another one is taken."""
+    """What happens to the save in progress before another one is taken."""
 
     AWAIT = "await"
     CANCEL = "cancel"
@@ -36,7 +37,7 @@ class Before(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverlapContext:
-    """A save is due, perhaps while another one has not ended: that is the one ``under_way``."""
+    """A save is due, perhaps while another one, ``under_way``, has not ended."""
 
     overlap: Overlap
     rows_only: bool  # the save that is due is no checkpoint, but holds rows between two of them
@@ -47,7 +48,7 @@ class OverlapContext:
 
 
 def before_save(context: OverlapContext) -> Before:
-    """What comes first. Rows give way to checkpoints, both ways; one that failed is not tried again at once."""
+    """What comes first. Priority saves give way to checkpoints; a save that failed is not retried immediately."""
     if context.rows_only:
         return _before_rows(context)
     if context.under_way and context.under_way_rows_only:
@@ -62,7 +63,7 @@ def before_save(context: OverlapContext) -> Before:
 
 
 def _before_rows(context: OverlapContext) -> Before:
-    """They come late where they must wait, but they come, as they are by that time."""
+    """A priority save may have to wait, but it is taken, with the values of that time."""
     if not context.may_retry:
         return Before.SKIP
     if not context.under_way or context.overlap is Overlap.WAIT:

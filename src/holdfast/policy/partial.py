@@ -14,13 +14,14 @@ from holdfast.types import Kind
 @registered("pls")
 @dataclass(frozen=True, slots=True)
 class PLS(Policy):
-    """How much of the samples' effect partial recoveries may lose in a whole training.
+    """How much of the samples' effect partial recoveries may lose over a whole training.
 
     Args:
         budget: The share that may be lost, above 0 and at most 1.
         total_samples: Samples of the whole training. None: one pass over the data loader.
-        samples_per_step: Samples of a step, over all ranks. None: the data loader's batch size times the ranks.
-        warn_at: From which share of the budget on each recovery warns.
+        samples_per_step: Samples per step, over all ranks. None: the data loader's batch size times the number of
+            ranks.
+        warn_at: The used share of the budget from which on each recovery warns.
     """
 
     budget: float
@@ -41,15 +42,15 @@ class PLS(Policy):
 @registered("partial")
 @dataclass(frozen=True, slots=True)
 class Partial(Strategy):
-    """Checkpoints as ``consistent`` decides, and between them the rows that ``priority`` puts first.
+    """Checkpoints as ``consistent`` decides and, in between, the rows that ``priority`` selects.
 
-    A lost part of the tables comes back from the newest rows saved, everything else goes on: ``guard.recover()``.
+    ``guard.recover()`` restores a lost part of the tables from the newest saved rows; the rest carries on.
 
     Args:
-        priority: Which rows are saved between two checkpoints: ``MFU``, ``SSU`` or ``SCAR``. None: none, so that a lost
-            part comes back from the last checkpoint (CPR-vanilla).
+        priority: Which rows are saved between two checkpoints: ``MFU``, ``SSU`` or ``SCAR``. None: none, so a lost part
+            is restored from the last checkpoint (CPR-vanilla).
         consistent: The strategy of the checkpoints themselves; any but another ``Partial``.
-        budget: Meters what recoveries lose and warns before it is too much. None: not metered.
+        budget: Meters what recoveries lose and warns before the budget is used up. None: not metered.
     """
 
     priority: Priority | None = MFU()  # noqa: RUF009 - frozen

@@ -1,7 +1,7 @@
-"""The portion of lost samples (CPR, section 4.1): how much of what was learnt a partial recovery has lost.
+"""The portion of lost samples (CPR, section 4.1): how much of what was learnt partial recoveries have lost.
 
-CPR found that the final accuracy falls with it along a straight line, whatever the number of failures and the part
-that each of them took.
+CPR found that final accuracy falls linearly with it, regardless of how many failures there were and how large a part
+each one hit.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from holdfast.policy.arguments import is_finite_number, require, require_count
 
 
 def require_pls(pls: float) -> None:
-    """Refuse what is no portion."""
+    """Refuse a value that is not a valid PLS budget."""
     if not is_finite_number(pls) or not 0 < pls <= 1:
         raise ConfigurationError(
-            f"a PLS budget must be above 0 and at most 1, got {pls!r}; 0.1 suits many jobs, and where nothing may be "
+            f"a PLS budget must be above 0 and at most 1, got {pls!r}; 0.1 suits many jobs, and if nothing may be "
             "lost use full recovery"
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlsMeter:
-    """What a training has lost so far. A value: each event gives the next one, and a checkpoint can hold it.
+    """What a training has lost so far. An immutable value: each event returns the next one; checkpoints store it.
 
-    After a full recovery the meter is that of the checkpoint: what was lost later is trained again.
+    A full recovery restores the checkpoint's meter: what was lost later is trained again.
     """
 
     total_samples: int  # of the whole training
@@ -50,12 +50,12 @@ class PlsMeter:
         require(fits, self, "warn_at", "above 0 and at most 1", self.warn_at)
 
     def saved(self, samples: int) -> Self:
-        """A save of everything was taken after so many samples."""
+        """A full save was taken after this many samples."""
         self._require_not_before_save(samples)
         return replace(self, saved_samples=samples)
 
     def failed(self, samples: int, *, lost_share: float) -> Self:
-        """Equation 3: a failure after so many samples took a share of the tables back to the last save."""
+        """Equation 3: a failure after this many samples set a share of the tables back to the last save."""
         self._require_not_before_save(samples)
         fits = is_finite_number(lost_share) and 0 < lost_share <= 1
         require(fits, self, "lost_share", "above 0 and at most 1", lost_share)
@@ -79,7 +79,7 @@ class PlsMeter:
 
     @property
     def warning(self) -> str | None:
-        """What to tell the user, if anything."""
+        """The warning to log, if any."""
         if self.budget is None or not self.is_near:
             return None
         state = "is used up" if self.is_over else f"is {self.used:.0%} used"
@@ -97,7 +97,7 @@ class PlsMeter:
         """The meter that ``to_dict`` described."""
         known = {field.name for field in fields(cls)}
         if unknown := sorted(data.keys() - known):
-            raise ConfigurationError(f"a stored PLS meter has values we do not know: {', '.join(unknown)}")
+            raise ConfigurationError(f"a stored PLS meter has unknown values: {', '.join(unknown)}")
         if missing := sorted(known - data.keys()):
             raise ConfigurationError(f"a stored PLS meter lacks {', '.join(missing)}")
         return cls(**data)
@@ -106,5 +106,5 @@ class PlsMeter:
         if not self.saved_samples <= samples <= self.total_samples:
             raise ConfigurationError(
                 f"PlsMeter: {samples} samples are not between the last save's {self.saved_samples} and the training's "
-                f"{self.total_samples}; after going back, take the meter of the checkpoint"
+                f"{self.total_samples}; after going back, use the meter of the checkpoint"
             )

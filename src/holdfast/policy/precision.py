@@ -1,7 +1,7 @@
-"""How precisely rows are stored (Check-N-Run, sections 4.2 and 5.2). Training itself goes on in its own precision.
+"""How precisely rows are stored (Check-N-Run, sections 4.2 and 5.2). Training itself keeps its own precision.
 
-A restore from a quantized checkpoint moves every row a little. How many restores a job can take before that shows in
-its accuracy depends on the bits per value, so the bits follow from the restores to be expected.
+A restore from a quantized checkpoint moves every row a little. How many restores a job can take before its accuracy
+suffers depends on the bits per value, so the bits follow from the expected number of restores.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class Exact(Precision):
 @registered("bits")
 @dataclass(frozen=True, slots=True)
 class Bits(Precision):
-    """So many bits per value of a weight, whatever happens; optimizer slots as their kind needs it.
+    """A fixed number of bits per weight value; optimizer slots as precisely as their kind needs.
 
     Args:
         bits: 2, 3, 4 or 8.
-        difference: Store the baseline in 8 bits and, in ``bits``, what changed rows differ by from it.
+        difference: Store the baseline in 8 bits and changed rows as their difference from it, in ``bits``.
         method: "default" (least squares; plain for 8 bits), "published" (Check-N-Run's greedy search), "asymmetric",
             "symmetric" or "kmeans" (for comparison; not for 8 bits).
     """
@@ -69,14 +69,16 @@ class Bits(Precision):
         require(fits, self, "bits", "2, 3, 4 or 8", self.bits)
         _require_how(self, self.difference, self.method)
         fits = self.bits != 8 or self.method != "kmeans"
-        require(fits, self, "method", "one of the others for 8 bits, which would be 256 centroids a row", self.method)
+        require(
+            fits, self, "method", 'other than "kmeans" for 8 bits, which would need 256 centroids per row', self.method
+        )
 
     def decide(self, table: str, restores: int) -> Stored:
         return Stored(bits=self.bits, method=self.method, difference=self.difference)
 
 
 class _FromFailures(Precision):
-    """Follows from the restores to be expected: each failure stops the job, and the job comes back by a restore."""
+    """Derived from the expected number of restores: each failure stops the job, which then restores once."""
 
     __slots__ = ()
 
@@ -86,7 +88,7 @@ class _FromFailures(Precision):
 
     @property
     def expected_restores(self) -> float:
-        """Failures to be expected."""
+        """The expected number of failures."""
         return self.failure_probability * self.nodes * self.expected_hours
 
     def _require_failures(self) -> None:
@@ -99,19 +101,19 @@ class _FromFailures(Precision):
 @registered("auto")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Auto(_FromFailures):
-    """The fewest bits that our own study shows to cost no more than ``auc_drop_percent`` of the AUC.
+    """The fewest bits that Holdfast's own study shows to cost no more than ``auc_drop_percent`` of the AUC.
 
-    Once there were more restores than the chosen bits are shown to bear, the next setting that bears them takes over,
-    on a new baseline; beyond what was measured, rows are stored exactly.
+    After more restores than the chosen bits are shown to tolerate, the next setting that does takes over, on a new
+    baseline; beyond what was measured, rows are stored exactly.
 
     Args:
-        failure_probability: Of one node failing within an hour.
+        failure_probability: The probability that one node fails within an hour.
         nodes: How many nodes the job runs on.
         expected_hours: How long it runs.
         auc_drop_percent: What all restores together may cost, in percent of the AUC.
-        difference: Whether changed rows are stored as differences from a baseline in 8 bits. None: where that takes
-            the fewest bits.
-        method: "default" or "published", as of ``Bits``; others were not measured.
+        difference: Whether changed rows are stored as differences from a baseline in 8 bits. None: if that takes the
+            fewest bits.
+        method: "default" or "published", as for ``Bits``; others were not measured.
     """
 
     failure_probability: float
@@ -125,12 +127,12 @@ class Auto(_FromFailures):
         self._require_failures()
         require_duration(self, "auc_drop_percent", self.auc_drop_percent)
         require(self.difference in (True, False, None), self, "difference", "True, False or None", self.difference)
-        measured = f"{' or '.join(MEASURED_METHODS)}: others were not measured"
+        measured = f"{' or '.join(MEASURED_METHODS)}; other methods were not measured"
         require(self.method in MEASURED_METHODS, self, "method", measured, self.method)
 
     @property
     def tolerated_restores(self) -> float:
-        """How many restores the chosen bits are shown to bear; infinite where rows are exact."""
+        """How many restores the chosen bits are shown to tolerate; infinite if rows are exact."""
         return self._shown(0).restores
 
     def decide(self, table: str, restores: int) -> Stored:
@@ -146,15 +148,15 @@ class Auto(_FromFailures):
 class PaperTable(_FromFailures):
     """Check-N-Run's own table: 2 bits for 1 restore, 3 for 3, 4 for 20; 8, on a new baseline, once there were more.
 
-    The paper trains on billions of samples: on shorter trainings its bits cost more (see ``Auto``).
+    The paper trains on billions of samples; on shorter trainings its bits cost more (see ``Auto``).
 
     Args:
-        failure_probability: Of one node failing within an hour.
+        failure_probability: The probability that one node fails within an hour.
         nodes: How many nodes the job runs on.
         expected_hours: How long it runs.
-        accuracy_budget: The share of the accuracy that all restores together may cost. Another one than the paper's
+        accuracy_budget: The share of the accuracy that all restores together may cost. A value other than the paper's
             0.0001 scales the numbers of its table.
-        method: As of ``Bits``.
+        method: As for ``Bits``.
     """
 
     failure_probability: float
@@ -170,7 +172,7 @@ class PaperTable(_FromFailures):
 
     @property
     def tolerated_restores(self) -> float:
-        """How many restores the chosen bits bear; infinite for 8."""
+        """How many restores the chosen bits tolerate; infinite for 8."""
         return self._choice()[1]
 
     def decide(self, table: str, restores: int) -> Stored:
@@ -178,7 +180,7 @@ class PaperTable(_FromFailures):
         return Stored(bits=bits if restores <= tolerated else BASELINE_BITS, method=self.method)
 
     def _choice(self) -> tuple[int, float]:
-        """The bits for the expected restores, and how many these bear."""
+        """The bits for the expected restores, and how many they tolerate."""
         for bits, restores in _TOLERATED.items():
             tolerated = math.floor(restores * self.accuracy_budget / _TOLERATED_AT + 1e-9)
             if self.expected_restores <= tolerated:
@@ -189,10 +191,10 @@ class PaperTable(_FromFailures):
 @registered("per_table")
 @dataclass(frozen=True, slots=True)
 class PerTable(Precision):
-    """One precision for most tables, and others for those that are named: ``PerTable(Bits(2), {"user": Exact()})``.
+    """One precision for most tables, and others for named tables: ``PerTable(Bits(2), {"user": Exact()})``.
 
     Args:
-        default: For all tables without one of their own.
+        default: For all tables not named in ``tables``.
         tables: Precisions by table name.
     """
 
@@ -208,7 +210,7 @@ class PerTable(Precision):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The tables with a precision of their own."""
+        """The tables with their own precision."""
         return tuple(dict(self.tables))
 
     def decide(self, table: str, restores: int) -> Stored:

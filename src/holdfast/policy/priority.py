@@ -1,7 +1,7 @@
 """Which rows to save first between two consistent checkpoints (CPR, section 4.2).
 
-Instead of N rows every T_save, r·N of them every r·T_save: those that a failure would take back furthest. How far that
-is can be measured (SCAR), or be read off how often a row is used (MFU), or be sampled (SSU).
+Instead of N rows every T_save, r·N of them every r·T_save: those that a failure would set back furthest. That distance
+can be measured (SCAR), estimated from how often a row is used (MFU), or sampled (SSU).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Priority(Policy, ABC):
         """How many rows of a table are saved at a time, at most.
 
         Args:
-            rows: How many it has.
+            rows: The table's number of rows.
         """
         return min(rows, max(1, int(self.r * rows)))
 
@@ -40,7 +40,7 @@ class Priority(Policy, ABC):
 @registered("scar")
 @dataclass(frozen=True, slots=True)
 class SCAR(Priority):
-    """The rows that have moved furthest (L2) since they were last saved: exact, and a second copy of the weights.
+    """The rows that have moved furthest (L2) since they were last saved: exact, but needs a second copy of the weights.
 
     Args:
         r: The share, above 0 and at most 1.
@@ -52,7 +52,7 @@ class SCAR(Priority):
 @registered("mfu")
 @dataclass(frozen=True, slots=True)
 class MFU(Priority):
-    """The rows used most often since they were last saved: a counter of four bytes per row.
+    """The rows used most often since they were last saved: a four-byte counter per row.
 
     Args:
         r: The share, above 0 and at most 1.
@@ -64,12 +64,12 @@ class MFU(Priority):
 @registered("ssu")
 @dataclass(frozen=True, slots=True)
 class SSU(Priority):
-    """Rows used in every ``period``-th sample, at most the share ``r`` of them; what is too many is dropped at random.
+    """Rows used in every ``period``-th sample, at most the share ``r`` of them; the excess is dropped at random.
 
     Args:
         r: The share, above 0 and at most 1.
-        period: Look at every sample (1), every second one (2), and so on.
-        seed: Decides what is sampled and dropped.
+        period: Sample every use (1), every second one (2), and so on.
+        seed: Seed for the sampling and dropping.
     """
 
     r: float = 0.125

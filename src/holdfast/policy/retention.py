@@ -3,13 +3,13 @@
 ``(KeepLast(3) | KeepBest("auc")) & TimeToLive(days=14)`` keeps the last three and the best one, none of them longer
 than 14 days. Mind the parentheses: ``&`` binds more tightly than ``|``.
 
-Whatever the policy says, the newest checkpoint of the live timeline is kept (where all are abandoned, the newest of
-those), so pruning never leaves a run with nothing to resume from. A suspect checkpoint is kept, too, until a
-verification has cleared or condemned it: it may be intact, and the store at fault that could not read it.
+Whatever the policy says, the newest checkpoint of the live timeline is kept (if all are abandoned, the newest of
+those), so pruning never leaves a run with nothing to resume from. A suspect checkpoint is also kept until a
+verification has cleared or condemned it: it may be intact, and the store that could not read it at fault.
 
-Abandoned checkpoints lie on a timeline that was left by going back, often because it had gone wrong. ``KeepLast``,
-``KeepEvery`` and ``KeepBest`` do not see them. ``KeepAll`` and ``TimeToLive`` do; so does ``KeepTagged``, because a
-name is a user's explicit wish.
+Abandoned checkpoints are on a timeline that was left by going back, often because it had gone wrong. ``KeepLast``,
+``KeepEvery`` and ``KeepBest`` ignore them. ``KeepAll`` and ``TimeToLive`` do; so does ``KeepTagged``, because a name is
+a user's explicit wish.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ _DAY_S = 24 * 60 * 60
 class Retention(Policy, ABC):
     """Decides which checkpoints stay. Checkpoints are given oldest first.
 
-    What a policy keeps it still keeps after the others were pruned: a second pruning at the same moment drops nothing.
+    Pruning is idempotent: a second pruning at the same moment drops nothing.
     """
 
     __slots__ = ()
 
     @property
     def keeps_all(self) -> bool:
-        """Whether it lets no checkpoint go, whatever there is: then nothing need be looked at."""
+        """Whether it never drops a checkpoint, so nothing needs to be examined."""
         return False
 
     def kept(self, checkpoints: Sequence[CheckpointInfo], now_s: float) -> frozenset[str]:
-        """Ids of the checkpoints to keep. Their rows may stand on others: see ``closure``.
+        """Ids of the checkpoints to keep. Their rows may depend on others: see ``closure``.
 
         Args:
-            checkpoints: All of the run, oldest first.
-            now_s: The time, in seconds since 1970.
+            checkpoints: All checkpoints of the run, oldest first.
+            now_s: The current time, in seconds since 1970.
         """
         return self.chosen(checkpoints, now_s) | _newest(checkpoints) | _suspect(checkpoints)
 
@@ -55,8 +55,8 @@ class Retention(Policy, ABC):
         """The policy's own choice, before the newest checkpoint and suspect ones are added to it.
 
         Args:
-            checkpoints: All of the run, oldest first.
-            now_s: The time, in seconds since 1970.
+            checkpoints: All checkpoints of the run, oldest first.
+            now_s: The current time, in seconds since 1970.
         """
 
     def __or__(self, other: Retention) -> Retention:
@@ -69,7 +69,7 @@ class Retention(Policy, ABC):
 @registered("keep_all")
 @dataclass(frozen=True, slots=True)
 class KeepAll(Retention):
-    """Everything, abandoned timelines too."""
+    """Every checkpoint, including abandoned timelines."""
 
     @property
     def keeps_all(self) -> bool:
@@ -82,7 +82,7 @@ class KeepAll(Retention):
 @registered("keep_last")
 @dataclass(frozen=True, slots=True)
 class KeepLast(Retention):
-    """The newest of the live timeline.
+    """The newest checkpoints of the live timeline.
 
     Args:
         n: How many, at least 1.
@@ -100,7 +100,7 @@ class KeepLast(Retention):
 @registered("keep_every")
 @dataclass(frozen=True, slots=True)
 class KeepEvery(Retention):
-    """The first one at or after each multiple of ``n_steps``, so that saves at other steps still leave a trail.
+    """The first checkpoint at or after each multiple of ``n_steps``, so saves at other steps still leave a trail.
 
     Args:
         n_steps: How many steps apart, at least 1.
@@ -122,14 +122,14 @@ class KeepEvery(Retention):
 @registered("keep_best")
 @dataclass(frozen=True, slots=True)
 class KeepBest(Retention):
-    """The best of the live timeline by a metric; of equal ones the newer.
+    """The best checkpoints of the live timeline by a metric; the newer one if equal.
 
-    A checkpoint without the metric, or with NaN, is not chosen. Where metrics arrive after the save, add a
-    ``KeepLast`` long enough for them to arrive.
+    A checkpoint without the metric, or with NaN, is not chosen. If metrics arrive after the save, add a ``KeepLast``
+    long enough for them to arrive.
 
     Args:
-        metric: Its name, as given to ``step()`` or ``annotate()``.
-        mode: "max" if more is better, "min" if less is.
+        metric: Its name, as passed to ``step()`` or ``annotate()``.
+        mode: "max" if higher is better, "min" if lower is.
         n: How many, at least 1.
     """
 
@@ -155,7 +155,7 @@ class KeepBest(Retention):
 @registered("keep_tagged")
 @dataclass(frozen=True, slots=True)
 class KeepTagged(Retention):
-    """Those saved under a name, ``guard.save(tag=...)``, on any timeline."""
+    """Checkpoints saved under a name, ``guard.save(tag=...)``, on any timeline."""
 
     def chosen(self, checkpoints: Sequence[CheckpointInfo], now_s: float) -> frozenset[str]:
         return _ids(each for each in checkpoints if each.tag is not None)
@@ -164,7 +164,7 @@ class KeepTagged(Retention):
 @registered("time_to_live")
 @dataclass(frozen=True, slots=True)
 class TimeToLive(Retention):
-    """Those at most ``days`` old, on any timeline. Alone it keeps all of them; after ``&`` it limits the others.
+    """Checkpoints at most ``days`` old, on any timeline. On its own it keeps all of them; after ``&`` it limits others.
 
     Args:
         days: How old, above 0.
@@ -212,7 +212,7 @@ class KeptByAll(Composite[Retention], Retention):
 
 
 def closure(checkpoints: Iterable[CheckpointInfo], kept: Iterable[str]) -> frozenset[str]:
-    """``kept`` and every checkpoint their rows stand on: what must not be deleted.
+    """``kept`` and every checkpoint they depend on: what must not be deleted.
 
     Raises CheckpointNotFound when one of them is not among ``checkpoints``; nothing may be deleted then.
     """
@@ -230,8 +230,8 @@ def closure(checkpoints: Iterable[CheckpointInfo], kept: Iterable[str]) -> froze
 
 def _missing(kept_id: str, missing_id: str) -> str:
     if kept_id == missing_id:
-        return f"checkpoint {kept_id} is to be kept but the run does not list it"
-    return f"checkpoint {kept_id} stands on {missing_id}, which the run does not list: verify the run, delete nothing"
+        return f"checkpoint {kept_id} should be kept, but the run does not list it"
+    return f"checkpoint {kept_id} depends on {missing_id}, which the run does not list: verify the run, delete nothing"
 
 
 def _ids(checkpoints: Iterable[CheckpointInfo]) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""What was probably meant by a plain value where a policy is wanted: ``save=1000``, ``save="10m"``, ``retention=3``."""
+"""What a plain value probably meant where a policy is expected: ``save=1000``, ``save="10m"``, ``retention=3``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STEPS = re.compile(r"([0-9_,]+)\s*(steps?)?", re.IGNORECASE)
 
 
 def meant_by(argument: str, value: object) -> str | None:
-    """The call that a user would write for a plain value of an argument; None where nobody can tell."""
+    """The call that a user would write for a plain value of an argument; None if it is unclear."""
     match argument:
         case "save":
             return _save(value)

@@ -1,7 +1,7 @@
 """What a due checkpoint holds: every row, the rows changed since the baseline, or those changed since the last one.
 
-Check-N-Run, section 4.1. A differential checkpoint is read with its baseline alone but grows until the next baseline;
-an incremental one stays small but needs every one before it.
+Check-N-Run, section 4.1. A differential checkpoint needs only its baseline but grows until the next baseline; an
+incremental one stays small but needs every one before it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from holdfast.types import DeltaSizes, Kind
 class StrategyContext:
     """What was committed since the newest baseline of this timeline, and what changed since.
 
-    Sizes only, as shares of a baseline: no time is among them, so the same training takes the same decisions on any
-    machine, however busy it is.
+    Only sizes, as shares of a baseline, and no times, so the same training makes the same decisions on any machine,
+    however busy it is.
     """
 
     baseline_exists: bool
@@ -39,13 +39,13 @@ class StrategyContext:
 
 
 class Strategy(Policy, ABC):
-    """Decides the kind of a checkpoint. Without a baseline to stand on, every strategy takes one."""
+    """Decides the kind of a checkpoint. Without a baseline, every strategy takes one first."""
 
     __slots__ = ()
 
     @property
     def counts_changes(self) -> bool:
-        """Whether it decides from the shares of rows that changed; counting them takes a look at every table."""
+        """Whether it decides from the shares of changed rows; counting them costs a pass over every table."""
         return False
 
     def decide(self, context: StrategyContext) -> Kind:
@@ -82,7 +82,7 @@ class OneShot(Strategy):
 @registered("consecutive")
 @dataclass(frozen=True, slots=True)
 class Consecutive(Strategy):
-    """One baseline, then the rows changed since the checkpoint before: least to write, most to keep and to read."""
+    """One baseline, then the rows changed since the previous checkpoint: least to write, most to keep and read."""
 
     def _on_baseline(self, context: StrategyContext) -> Kind:
         return Kind.INCREMENTAL
@@ -91,12 +91,12 @@ class Consecutive(Strategy):
 @registered("intermittent")
 @dataclass(frozen=True, slots=True)
 class Intermittent(Strategy):
-    """The rows changed since the baseline, and a new baseline when history says that it pays (section 4.1.1).
+    """The rows changed since the baseline, and a new baseline when the history shows it pays off (section 4.1.1).
 
     Args:
-        least_gain: Take the baseline as soon as going on could lower the average size of a checkpoint by no more than
-            this share: close to the least bandwidth the average hardly changes, while every delta makes the store hold
-            more. None: the paper's rule, which looks back at the last delta and so comes late.
+        least_gain: Take a baseline as soon as continuing could lower the average size of a checkpoint by no more than
+            this share: near the optimum the average hardly changes, while every delta makes the store hold more. None:
+            the paper's rule, which looks at the last delta only and so triggers late.
     """
 
     least_gain: float | None = None
@@ -113,7 +113,7 @@ class Intermittent(Strategy):
 
 
 def _baseline_pays(deltas: DeltaSizes) -> bool:
-    """F_c ≤ I_c: a baseline and a repeat of the past deltas cost no more than going on at the last delta's size.
+    """F_c ≤ I_c: a baseline and a repeat of the past deltas cost no more than continuing at the last delta's size.
 
     The paper leaves out the interval right after a baseline; its formula read literally (S_0 = 1) would take baselines
     only. With no delta to learn from, a delta is taken.
@@ -122,13 +122,13 @@ def _baseline_pays(deltas: DeltaSizes) -> bool:
 
 
 def _gains_less(deltas: DeltaSizes, least_gain: float) -> bool:
-    """Whether the average up to now is within ``least_gain`` of the best that going on could make of it."""
+    """Whether the average so far is within ``least_gain`` of the best that continuing could achieve."""
     average = (1 + deltas.total) / (deltas.count + 1)
     return _best_average(deltas) >= (1 - least_gain) * average
 
 
 def _best_average(deltas: DeltaSizes) -> float:
-    """The least average size up to any checkpoint to come, if deltas go on to grow as the last one did.
+    """The lowest average size up to any future checkpoint, if deltas keep growing as the last one did.
 
     With x checkpoints it is growth·x/2 + surplus/x and a constant. Deltas grow ever more slowly, so it is too high.
     """

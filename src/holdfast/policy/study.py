@@ -1,7 +1,7 @@
-"""What restores from few bits were measured to cost: the study that ``Auto`` and the planner decide from.
+"""The measured cost of restores from few bits: the study on which ``Auto`` and the planner base their decisions.
 
-``python -m benchmarks accuracy --scale full --json FILE`` is the study; ``python -m benchmarks.study FILE`` puts its
-bounds in the place of those below (docs/design/003-precision.md, "What restores cost").
+``python -m benchmarks accuracy --scale full --json FILE`` runs the study; ``python -m benchmarks.study FILE`` replaces
+the bounds below with its results (docs/design/003-precision.md, "What restores cost").
 """
 
 from __future__ import annotations

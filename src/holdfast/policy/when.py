@@ -1,7 +1,7 @@
-"""When to save: every so many steps, every so many minutes, or a combination.
+"""When to save: every n steps, every n minutes, or a combination.
 
 ``EverySteps(1000) | EveryMinutes(30)`` saves when either is due, ``&`` when both are. Once due, a policy stays due
-until a save moves ``last_save_step`` and ``last_save_s`` on: a save that had to be skipped is taken at the next step.
+until a save advances ``last_save_step`` and ``last_save_s``: a save that had to be skipped is taken at the next step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ UNREACHABLE_STEPS: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveContext:
-    """Where training stands. Before the first save, the last save is where and when this trainer started."""
+    """Where training is. Before the first save, the last save is where and when this trainer started."""
 
     step: int
     now_s: float  # the same clock as last_save_s
@@ -38,28 +38,28 @@ class SavePolicy(Policy, ABC):
         """Whether to save now.
 
         Args:
-            context: Where training stands.
+            context: Where training is.
         """
 
     @abstractmethod
     def steps_until_due(self, context: SaveContext) -> int | None:
-        """Steps still to take until ``due`` (0: due now), or None when time decides.
+        """Steps until ``due`` (0: due now), or None if time decides.
 
-        A reader that reads ahead asks this, so as to have no batch in flight across a checkpoint (Check-N-Run, 3.4).
+        A reader that reads ahead uses this to have no batch in flight across a checkpoint (Check-N-Run, 3.4).
 
         Args:
-            context: Where training stands.
+            context: Where training is.
         """
 
     def scaled(self, share: float) -> SavePolicy:
-        """The same, after a share of its interval each time: when rows are saved between two checkpoints.
+        """The same policy with its interval scaled: for priority saves between two checkpoints.
 
         Args:
             share: Above 0 and at most 1.
         """
         raise ConfigurationError(
-            f"{type(self).__name__} does not say when a share of its interval is over, as Partial(priority=...) needs "
-            "it: give it a method scaled(share), or use EverySteps or EveryMinutes"
+            f"{type(self).__name__} cannot be scaled to a share of its interval, which Partial(priority=...) needs: "
+            "implement scaled(share), or use EverySteps or EveryMinutes"
         )
 
     def __or__(self, other: SavePolicy) -> SavePolicy:
@@ -74,8 +74,8 @@ class SavePolicy(Policy, ABC):
 class EverySteps(SavePolicy):
     """At every multiple of ``n`` steps.
 
-    Counted from step 0 and not from the last save: a save in between (a tag, a signal, another policy) does not
-    shift the later ones, and a run that was killed saves at the same steps as one that was not.
+    Counted from step 0 and not from the last save: a save in between (a tag, a signal, another policy) does not shift
+    later ones, and a run that was killed saves at the same steps as one that was not.
 
     Args:
         n: The number of steps, at least 1.
@@ -100,7 +100,7 @@ class EverySteps(SavePolicy):
 @registered("every_minutes")
 @dataclass(frozen=True, slots=True)
 class EveryMinutes(SavePolicy):
-    """When the last save is so many minutes old.
+    """When the last save is ``minutes`` old.
 
     Args:
         minutes: How old, above 0.
@@ -124,7 +124,7 @@ class EveryMinutes(SavePolicy):
 @registered("never")
 @dataclass(frozen=True, slots=True)
 class Never(SavePolicy):
-    """Only when asked to: ``guard.save()``, a signal, the end of the block."""
+    """Only on request: ``guard.save()``, a signal, the end of the block."""
 
     def due(self, context: SaveContext) -> bool:
         return False
@@ -139,7 +139,7 @@ class Never(SavePolicy):
 @registered("any_due")
 @dataclass(frozen=True, slots=True, repr=False)
 class AnyDue(Composite[SavePolicy], SavePolicy):
-    """Due when one of its parts is: what ``|`` makes."""
+    """Due when any of its parts is: the result of ``|``."""
 
     FAMILY = SavePolicy
     SYMBOL = "|"
@@ -160,7 +160,7 @@ class AnyDue(Composite[SavePolicy], SavePolicy):
 @registered("all_due")
 @dataclass(frozen=True, slots=True, repr=False)
 class AllDue(Composite[SavePolicy], SavePolicy):
-    """Due when all of its parts are: what ``&`` makes."""
+    """Due when all of its parts are: the result of ``&``."""
 
     FAMILY = SavePolicy
     SYMBOL = "&"

@@ -1,4 +1,4 @@
-"""Reports: one HTML page, whole in itself, about a run or an emulation. Needs ``holdfast[report]``."""
+"""Reports: one self-contained HTML page about a run or an emulation. Needs ``holdfast[report]``."""
 
 from holdfast.report.making import emulation_report, run_report
 

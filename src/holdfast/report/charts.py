@@ -1,4 +1,4 @@
-"""The charts, as Vega-Lite. Colours are the page's variables, which follow its mode; ``label`` tells of one mark."""
+"""The charts, in Vega-Lite. Colours are the page's variables, which follow its mode; ``label`` describes one mark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checkpoints of a run on a page: over time, and one by one."""
+"""The page's section on checkpoints: over time, and one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of an emulation."""
+"""The report page of an emulation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CAUSES = [field.name for field in fields(Overheads)]
 def emulation_page(job: EmulatedJob) -> ReportPage:
     """Every strategy beside the others."""
     sections = [_overheads(job), _measured(job, "pls", "Portion of lost samples", "PLS used", limit=job.pls_budget)]
-    sections.append(_measured(job, "auc_drop", "Accuracy", "AUC lost against the training without failures"))
+    sections.append(_measured(job, "auc_drop", "Accuracy", "AUC lost relative to the training without failures"))
     sections.append(_failures(job))
     seeds = {run.seed for strategy in job.strategies for run in strategy.runs}
     return ReportPage(

@@ -1,4 +1,4 @@
-"""Everything that a report tells of a run, read once."""
+"""Everything a report says about a run, read once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The grid on a page."""
+"""The page's section on the grid."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def grid_section(picture: GridPicture | None) -> Section | None:
         [*dict.fromkeys(groups.values()), _ALIVE],
     )
     caption = (
-        "Each line is what one checkpoint wrote; each column tells how much of it was replaced by which later one."
+        "Each line is what one checkpoint wrote; each column shows how much of it was replaced by which later one."
     )
     return Section(title="Grid", text=text, charts=[Chart(caption=caption, spec=spec)], tables=[_table(picture)])
 
 
 def _summary(picture: GridPicture) -> str:
     if not picture.cohorts:
-        return f"Nothing stands above the baseline of step {count(picture.baseline.step)} yet."
+        return f"No checkpoints above the baseline of step {count(picture.baseline.step)} yet."
     return (
         f"{how_many(len(picture.cohorts), 'checkpoint')} above the baseline of step {count(picture.baseline.step)}: "
         f"{size(picture.size_bytes)}, {size(picture.alive_bytes)} of it alive; {size(picture.unused_bytes)} in bundles "

@@ -1,4 +1,4 @@
-"""Failures, recoveries and what they cost, on a page."""
+"""The page's section on failures, recoveries and their cost."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def overhead_section(facts: RunFacts) -> Section | None:
         for order, (cause, spent_s) in enumerate(causes.items())
     ]
     text = [
-        f"{duration(facts.span_s)} passed between the first and the last thing known of this run. Training waited "
-        f"{duration(facts.stall_s)} for snapshots. At most {duration(total.lost_s)} of work were lost: trained after "
-        f"a last save, or on a timeline that was abandoned. For at least {duration(total.idle_s)} nobody trained.",
+        f"{duration(facts.span_s)} passed between the first and the last recorded event of this run. Training waited "
+        f"{duration(facts.stall_s)} for snapshots. At most {duration(total.lost_s)} of work was lost: trained after a "
+        f"last save, or on a timeline that was abandoned. No trainer ran for at least {duration(total.idle_s)}.",
         _BOUNDS,
     ]
-    caption = "save: training waited for snapshots. lost: work that was lost, at most. idle: nobody trained, at least."
+    caption = "save: training waited for snapshots. lost: work that was lost, at most. idle: no trainer ran, at least."
     chart = Chart(caption=caption, spec=charts.stacked_causes(shares, ["this run"]))
     return Section(title="Overhead", text=text, charts=[chart])

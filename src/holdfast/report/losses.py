@@ -1,7 +1,7 @@
-"""What failures cost a run, by its checkpoints and take-overs: work that was lost, and time in which nobody trained.
+"""What failures cost a run, derived from its checkpoints and take-overs: lost work, and time when no trainer ran.
 
-No object of a run says when a trainer stopped. It would have saved again, though, had it lived for another interval
-between saves: from its last save on, at most the longest of them was work. The rest until the next trainer was idle.
+No object of a run records when a trainer stopped. But it would have saved again, had it lived for another save
+interval: after its last save, at most the longest interval was work. The rest, until the next trainer, was idle time.
 """
 
 from __future__ import annotations

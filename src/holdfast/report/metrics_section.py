@@ -1,4 +1,4 @@
-"""The metrics of checkpoints on a page: a chart over steps for each, and every value."""
+"""The page's section on metrics: a chart over steps for each, and every value."""
 
 from __future__ import annotations
 

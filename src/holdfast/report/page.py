@@ -1,7 +1,7 @@
-"""What a page is made of, and its HTML.
+"""The parts of a page, and its HTML.
 
-Everything that comes from a run is text: the template escapes it, charts are drawn while the page is made, and the
-page's content policy runs no script and loads nothing from anywhere.
+Everything that comes from a run is text: the template escapes it, charts are rendered when the page is made, and the
+page's content policy runs no script and loads nothing.
 """
 
 from __future__ import annotations

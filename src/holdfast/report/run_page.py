@@ -1,4 +1,4 @@
-"""The page of a run."""
+"""The report page of a run."""
 
 from __future__ import annotations
 

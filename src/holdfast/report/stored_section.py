@@ -1,4 +1,4 @@
-"""How precisely rows are stored, on a page."""
+"""The page's section on precision."""
 
 from __future__ import annotations
 

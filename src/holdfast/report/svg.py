@@ -1,4 +1,4 @@
-"""Charts drawn while the page is made, so that it needs no script: SVG that takes the page's colours and width."""
+"""Charts rendered when the page is made, so it needs no script: SVG that takes the page's colours and width."""
 
 from __future__ import annotations
 

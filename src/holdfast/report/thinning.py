@@ -1,4 +1,4 @@
-"""Fewer points than a run has checkpoints, for charts that stay small and still show every extreme."""
+"""Reduces the points of a chart so that it stays small and still shows every extreme."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The axis of moments, whose labels name dates, in UTC."""
+"""The time axis, labelled with dates in UTC."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How values are written on a page; no number leaves here in the notation of a calculator (``1e+03``).
+"""How values are written on a page; never in calculator notation (``1e+03``).
 
-Moments are in UTC: who reads a page need not be where it was made.
+Times are in UTC: a page may be read far from where it was made.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What some stores can do beyond the six methods of every store: asked for by type, never needed for correctness.
+"""What some stores can do beyond the six methods of every store: detected by type, never needed for correctness.
 
-A store that wraps another one has all of these and passes on what the other one has.
+A store that wraps another one has all of these and delegates those that the other one has.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The seam between Holdfast and wherever bytes are kept."""
+"""The seam between Holdfast and the place where bytes are kept."""
 
 from __future__ import annotations
 

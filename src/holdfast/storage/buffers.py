@@ -45,5 +45,5 @@ def check_complete(name: str, content: Buffer, start: int, stop: int) -> Buffer:
     """Return ``content``, or raise DamagedData if it is less than the range asked for."""
     if len(content) != stop - start:
         found = start + len(content) if len(content) else f"at most {start}"
-        raise DamagedData(name, f"has {found} bytes where at least {stop} were expected: it was cut short")
+        raise DamagedData(name, f"has {found} bytes where at least {stop} were expected: it is truncated")
     return content

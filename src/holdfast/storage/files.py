@@ -1,4 +1,4 @@
-"""The few operating system calls a LocalStore makes, so that tests can cut the power between them."""
+"""The few operating system calls that a LocalStore makes, so tests can cut the power between them."""
 
 from __future__ import annotations
 

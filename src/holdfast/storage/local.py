@@ -180,13 +180,13 @@ class LocalStore:
             self._files.link(temporary, path)
         except FileExistsError as error:
             self._sync_names(path)  # who is told that the object exists may build on it: it must not vanish again
-            raise ObjectExists(f"{path}: exists already") from error
+            raise ObjectExists(f"{path}: already exists") from error
         except OSError as error:
             if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
                 raise
             raise ConfigurationError(
-                f"{path}: this filesystem has no hard links, without which a commit cannot be exclusive; "
-                "keep the run on another filesystem or in an object store"
+                f"{path}: this filesystem has no hard links, which exclusive commits need; keep the run on another "
+                "filesystem or in an object store"
             ) from error
 
     def _sync_names(self, path: str) -> None:

@@ -18,17 +18,17 @@ from holdfast.errors import (
 )
 
 _MEANINGS: dict[int, tuple[type[HoldfastError], str]] = {
-    errno.ENOENT: (StorageUnavailable, "was removed by someone else while it was written; try again"),
-    errno.EIO: (StorageUnavailable, "the disk reported an error; look into the system's log"),
+    errno.ENOENT: (StorageUnavailable, "was removed by another process while being written; try again"),
+    errno.EIO: (StorageUnavailable, "the disk reported an error; check the system log"),
     errno.ENOSPC: (StorageFull, "the disk is full; free some space or prune old checkpoints"),
     errno.EDQUOT: (StorageFull, "the disk quota is used up; free some space or ask for more"),
-    errno.EFBIG: (StorageFull, "the file would be larger than the filesystem or the process's limit allows"),
+    errno.EFBIG: (StorageFull, "the file would exceed the size limit of the filesystem or the process"),
     errno.EACCES: (AccessDenied, "permission denied; check the owner and mode of the directory"),
     errno.EPERM: (AccessDenied, "operation not permitted; check the owner, mode and attributes of the directory"),
     errno.EROFS: (AccessDenied, "the filesystem is mounted read-only"),
-    errno.EXDEV: (ConfigurationError, "a directory of the run lies on another filesystem; keep all of a run on one"),
-    errno.EISDIR: (ConfigurationError, "is a directory of other objects; on a disk no object can have that name too"),
-    errno.ENOTDIR: (ConfigurationError, "lies below another object; on a disk an object cannot be a directory too"),
+    errno.EXDEV: (ConfigurationError, "a directory of the run is on another filesystem; keep the whole run on one"),
+    errno.EISDIR: (ConfigurationError, "is a directory of other objects; on a disk no object can have the same name"),
+    errno.ENOTDIR: (ConfigurationError, "is below another object; on a disk an object cannot also be a directory"),
     errno.ENAMETOOLONG: (ConfigurationError, "the path is too long for this filesystem; use a shorter directory"),
 }
 _UNREADABLE = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)  # of a read: this file's bytes, or what leads to them, are bad
@@ -40,7 +40,7 @@ def read_error(name: str, path: str, error: OSError) -> HoldfastError:
     if isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError):
         return ObjectNotFound(f"{path}: no such object")
     if error.errno in _UNREADABLE:
-        return UnreadableData(name, f"the disk cannot read {path} ({error.strerror}); look into the system's log")
+        return UnreadableData(name, f"the disk cannot read {path} ({error.strerror}); check the system log")
     return _meaning(path, error)
 
 

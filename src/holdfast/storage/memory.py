@@ -38,7 +38,7 @@ class MemoryStore:
         item = _Object(content=b"".join(as_views(data)), modified_s=self._runtime.wall_s())
         with self._lock:
             if create and name in self._objects:
-                raise ObjectExists(f"{self.url}: {name} exists already")
+                raise ObjectExists(f"{self.url}: {name} already exists")
             self._objects[name] = item
 
     def get(self, name: str) -> Buffer:

@@ -23,7 +23,7 @@ def check_prefix(prefix: str) -> str:
     """Return ``prefix`` (of a name, so its last segment may be unfinished or empty), or raise ConfigurationError."""
     *whole, unfinished = prefix.split("/")
     if not (all(_is_segment(segment) for segment in whole) and _CHARACTERS.fullmatch(unfinished)):
-        raise ConfigurationError(f"{prefix!r} cannot be the beginning of an object's name")
+        raise ConfigurationError(f"{prefix!r} cannot be a prefix of an object name")
     return prefix
 
 

@@ -140,7 +140,7 @@ class ObjectStore:
         previous = ""
         for current, together in groupby(self._pages(directory, _offset(directory, start)), stem):
             if current < previous:
-                raise ConfigurationError(f"{self.url}: this bucket lists objects in no order; use one that sorts them")
+                raise ConfigurationError(f"{self.url}: this bucket does not list objects in order; use one that does")
             previous = current
             yield from sorted(together, key=lambda meta: meta["path"])
 

@@ -1,4 +1,4 @@
-"""The connections of an object store: with how much time for an answer, tried how often, and in which process."""
+"""The connections of an object store: response timeouts, retries, and the process they belong to."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ class ForkGuard:
             self._used_in = process
         elif self._used_in != process:
             raise ConfigurationError(
-                f"{url}: this process was forked from process {self._used_in} after that had used an object store. The "
-                "client does not work across os.fork(). Start the process with the spawn or forkserver method (a "
-                'DataLoader: multiprocessing_context="spawn"), or use no object store before the fork'
+                f"{url}: this process was forked from process {self._used_in} after that process had used an object "
+                "store. The client does not survive os.fork(). Start the process with the spawn or forkserver method "
+                '(a DataLoader: multiprocessing_context="spawn"), or use no object store before the fork'
             )
 
 

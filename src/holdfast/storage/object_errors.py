@@ -1,4 +1,4 @@
-"""What an object store's answers mean."""
+"""What an object store's responses mean."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def translated(error: Exception, url: str, name: str) -> HoldfastError:
     if isinstance(error, FileNotFoundError):
         return ObjectNotFound(f"{what}: no such object")
     if status == _RANGE_BEYOND_END:
-        return DamagedData(name, f"ends before the bytes asked for: it was cut short ({url})")
+        return DamagedData(name, f"ends before the requested bytes: it is truncated ({url})")
     if kind == "AlreadyExistsError" and _CONFLICT not in text:
-        return ObjectExists(f"{what}: exists already")
+        return ObjectExists(f"{what}: already exists")
     if kind in ("PermissionDeniedError", "UnauthenticatedError") or status in (401, 403) or _DENIED.search(text):
         return AccessDenied(f"{what}: access denied; check the credentials and the bucket's policy ({text})")
     if _FULL.search(text):
@@ -51,5 +51,5 @@ def translated(error: Exception, url: str, name: str) -> HoldfastError:
     if _METADATA.search(text) and status < 500:
         return AccessDenied(f"{what}: no credentials found; pass them as options or in the environment ({text})")
     if status in (0, _TOO_MANY_REQUESTS) or status >= 500 or _CONFLICT in text:
-        return StorageUnavailable(f"{what}: the store did not answer as it should; trying again may help ({text})")
+        return StorageUnavailable(f"{what}: the store did not respond as expected; retrying may help ({text})")
     return StorageError(f"{what}: the store refused ({text})")

@@ -1,7 +1,7 @@
-"""Room that a store keeps back, so that what is small and must get through does so when it is full.
+"""Space that a store holds back, so that small writes that must succeed do so when it is full.
 
-A commit that drops checkpoints and a lease need some kilobytes. Without them a full disk could not even be tidied up.
-A store that is full in another way, such as by a quota on a bucket, keeps no reserve, and nothing here has an effect.
+A commit that drops checkpoints and a lease need some kilobytes. Without them a full disk could not even be pruned. A
+store that is full in another way, such as by a bucket quota, has no reserve, and nothing here has an effect.
 """
 
 from __future__ import annotations

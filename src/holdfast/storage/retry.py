@@ -1,4 +1,4 @@
-"""Patience with a store that is away for a while."""
+"""Retries for a store that is temporarily unavailable."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ class RetryingStore:
                         raise StorageUnavailable(f"{failed}; the last time: {error}") from error
                     if now_s - told_s >= _TELL_EVERY_S:
                         told_s = now_s
-                        logger.warning("%s; it is tried for %.0f s in all; %s", failed, self._total_s, error)
+                        logger.warning("%s; it will be retried for up to %.0f s; %s", failed, self._total_s, error)
                 self._runtime.sleep(pause_s * (0.5 + 0.5 * self._chance()))
                 pause_s = min(2 * pause_s, self._longest_pause_s)
 

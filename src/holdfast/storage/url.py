@@ -1,4 +1,4 @@
-"""From what a user writes to a store."""
+"""Opens the store that a URL names."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def open_store(
 def _refuse_half_urls(text: str) -> None:
     """``s3:/bucket`` would otherwise quietly become a local directory."""
     if not text:
-        raise ConfigurationError("the URL is empty; give a local path or a URL")
+        raise ConfigurationError("the URL is empty; pass a local path or a URL")
     if text.partition(":")[0] in _SCHEMES and ":" in text:
-        raise ConfigurationError(f"{text}: after the scheme comes '://', as in {_known()}")
+        raise ConfigurationError(f"{text}: the scheme must be followed by '://', as in {_known()}")
 
 
 def _path_of(text: str, rest: str) -> str:

@@ -1,5 +1,5 @@
-"""What it takes to break things on purpose.
+"""Tools to break things on purpose.
 
-``disk`` a disk that loses what was not synced; ``faults`` a store that fails when told to; ``server`` a real S3 server
-on this machine; ``runtime`` another clock; ``store_suite`` the tests every Store has to pass, yours included.
+``disk`` a disk that loses what was not synced; ``faults`` a store that fails on demand; ``server`` a real S3 server on
+this machine; ``runtime`` another clock; ``store_suite`` the tests that every Store must pass, yours included.
 """

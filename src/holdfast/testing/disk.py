@@ -1,4 +1,4 @@
-"""A disk that forgets what it was not asked to keep."""
+"""A disk that loses whatever was not synced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store that fails when it is told to."""
+"""A store that fails on demand."""
 
 from __future__ import annotations
 

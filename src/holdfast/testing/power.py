@@ -1,4 +1,4 @@
-"""The moment nothing prepares for."""
+"""Power cuts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lets a test choose the clock, the pauses and the names that a public class sees, which no argument of it does."""
+"""Lets a test choose the clock, the pauses and the names that a public class sees, without a public argument."""
 
 from __future__ import annotations
 

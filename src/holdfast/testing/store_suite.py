@@ -1,4 +1,4 @@
-"""The tests every Store has to pass. Inherit, and provide the store:
+"""The tests every Store must pass. Inherit, and provide the store:
 
 class TestMyStore(StoreSuite):
     @pytest.fixture

@@ -367,7 +367,7 @@ def test_a_run_without_a_readable_catalog_is_left_alone(store: MemoryStore) -> N
 def test_a_catalog_under_a_wrong_number_is_damaged(store: MemoryStore) -> None:
     started(store)
     store.put(catalog_name(2), store.get(catalog_name(1)))
-    with pytest.raises(DamagedData, match="says it is catalog 1"):
+    with pytest.raises(DamagedData, match="claims to be catalog 1"):
         Chain(store).head()
 
 

@@ -67,7 +67,7 @@ def test_deltas_say_the_same_joined_in_any_way(seed: int) -> None:
         (Delta(entries=(entry("b"), entry("b"))), "twice"),
         (Delta(changed=(entry("b"),)), "changes checkpoint b"),
         (Delta(dropped=("b",)), "drops checkpoint b"),
-        (Delta(collected=(replace(OLD, dropped_s=2.0),)), "no garbage"),
+        (Delta(collected=(replace(OLD, dropped_s=2.0),)), "not garbage"),
     ],
 )
 def test_a_delta_that_does_not_belong_there_is_refused(delta: Delta, problem: str) -> None:

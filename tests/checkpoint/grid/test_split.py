@@ -194,7 +194,7 @@ def test_a_chunk_that_does_not_hold_what_it_lost_is_damaged(ids: list[int], stra
     if stranger in ids:
         add_labels(known, np.array(ids, dtype=np.int64), lost, name="a bundle")
     else:
-        with pytest.raises(DamagedData, match="a bundle: does not hold the rows that it is said to hold"):
+        with pytest.raises(DamagedData, match="a bundle: does not hold the rows it is recorded to hold"):
             add_labels(known, np.array(ids, dtype=np.int64), lost, name="a bundle")
 
 

@@ -75,8 +75,8 @@ ALLOWED = [
     optim.SparseAdam(parameters()),
 ]
 REFUSED = {
-    "momentum=0 would give deltas": optim.SGD(parameters(), lr=0.1, momentum=0.9),
-    "weight_decay=0 would give deltas": optim.Adagrad(parameters(), weight_decay=0.1),
+    "momentum=0 to get deltas": optim.SGD(parameters(), lr=0.1, momentum=0.9),
+    "weight_decay=0 to get deltas": optim.Adagrad(parameters(), weight_decay=0.1),
     "Adam is not known .* SparseAdam, or Adagrad or SGD without momentum": optim.Adam(parameters()),
     "AdamW is not known": optim.AdamW(parameters()),
     "RMSprop is not known": optim.RMSprop(parameters()),

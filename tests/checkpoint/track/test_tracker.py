@@ -387,7 +387,7 @@ def test_an_optimizer_that_was_not_given_makes_its_tables_whole_and_is_named(fus
     stranger = torch.optim.Adam(setting.model.parameters(), fused=fused)
     setting.module(torch.tensor([1])).sum().backward()
     (text,) = warnings_of(stranger.step)
-    assert "Adam, whose state is not saved, moves it; give that optimizer to the Checkpointer" in text
+    assert "Adam, whose state is not saved, updates it; pass that optimizer to the Checkpointer" in text
     assert setting.save() == ALL
 
 

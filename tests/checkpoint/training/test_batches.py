@@ -541,7 +541,7 @@ def test_a_loader_without_state_is_refused_with_the_remedy(stateless: object) ->
             "has no state.*use_stateful_dataloader=True",
         ),
         (lambda: loader(StatefulStream()), {}, "DataLoaderDispatcher.*dispatch_batches=False"),
-        (lambda: loader(StatefulStream(), num_workers=2), {"dispatch_batches": False}, "keeps no exact state"),
+        (lambda: loader(StatefulStream(), num_workers=2), {"dispatch_batches": False}, "has no exact state"),
     ],
     ids=["without state", "dispatched", "stream with workers"],
 )
@@ -560,7 +560,7 @@ def test_batches_out_of_order_are_refused() -> None:
 def test_another_number_of_workers_is_refused() -> None:
     trainer = Trainer(IN_PROCESS["shuffled"])
     trainer.train(1, steps=1)
-    with pytest.raises(ReaderError, match=r"num_workers was 0 .* is 2 now.*Go back to 0"):
+    with pytest.raises(ReaderError, match=r"num_workers was 0 .* is 2 now.*Set it back to 0"):
         Reader(loader(num_workers=2)).load_state(trainer.reader.state())
 
 
@@ -585,7 +585,7 @@ def test_an_iterable_dataset_that_must_be_read_again_is_announced_and_then_count
         trainer = Trainer(lambda: loader(Stream()))
     trainer.train(1, steps=3)
     resumed = Reader(loader(Stream()))
-    with pytest.warns(HoldfastWarning, match="reading 3 batches again"):
+    with pytest.warns(HoldfastWarning, match="rereading 3 batches"):
         resumed.load_state(trainer.reader.state())
 
 
@@ -597,9 +597,9 @@ def test_a_stream_that_restarts_at_its_end_is_not_read_twice_by_workers(batch_si
     continued = Trainer(make, trainer.checkpoint())
     continued.train(1, steps=1)
     trainer.train(1, steps=1 if batch_size else 2)  # now one of the workers has ended
-    with pytest.warns(HoldfastWarning, match="UncountedRestartingStream sets its position back"):
+    with pytest.warns(HoldfastWarning, match="UncountedRestartingStream resets its position"):
         checkpoint = trainer.checkpoint()
-    with pytest.raises(ReaderError, match=r"sets its position back.*keep its position until its next __iter__"):
+    with pytest.raises(ReaderError, match=r"resets its position.*Keep the position until the next __iter__"):
         Trainer(make, checkpoint)
 
 
@@ -608,7 +608,7 @@ def test_a_stream_that_restarts_elsewhere_is_caught_when_it_would_be_read_twice(
     trainer = Trainer(make)
     trainer.train(1, steps=4)
     resumed = Trainer(make, trainer.checkpoint())
-    with pytest.raises(ReaderError, match="hand its samples out twice"):
+    with pytest.raises(ReaderError, match="yield its samples twice"):
         resumed.train(1)
 
 
@@ -629,7 +629,7 @@ def test_a_resume_tells_where_workers_draw_other_random_numbers(make: Callable[[
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", HoldfastWarning)
         Reader(make()).load_state(trainer.reader.state())
-    assert any("random numbers that the worker processes" in str(warning.message) for warning in caught) == told
+    assert any("random numbers drawn by the worker processes" in str(warning.message) for warning in caught) == told
 
 
 def test_the_users_worker_init_fn_still_runs() -> None:

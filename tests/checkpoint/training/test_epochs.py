@@ -138,7 +138,7 @@ def test_going_on_to_the_next_epoch_without_the_rest_of_this_one_is_an_error(rea
     epoch = next(epochs)
     for _ in zip(range(read), epoch, strict=False):
         pass
-    with pytest.raises(ReaderError, match=r"epoch 0 were not read to their end.*num_samples"):
+    with pytest.raises(ReaderError, match=r"epoch 0 were not read to the end.*num_samples"):
         next(epochs)
 
 
@@ -159,7 +159,7 @@ def test_what_a_loader_has_read_ahead_into_the_next_epoch_is_handed_out_there() 
     reader.grant(8)
     epochs = reader.epochs(2)
     assert [batch for (batch,) in next(epochs)] == [0, 1, 2, 3, 4]
-    assert reader.why_not_save is not None and "in flight" in reader.why_not_save
+    assert reader.why_not_save is not None and "prefetched" in reader.why_not_save
     rest = iter(next(epochs))
     assert [next(rest)[0] for _ in range(3)] == [5, 6, 7]
     assert reader.at_boundary

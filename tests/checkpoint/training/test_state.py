@@ -362,8 +362,8 @@ def other_name(model: nn.Module) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (other_width, r"hidden.weight is float32\[9, 4\], in the checkpoint float32\[3, 4\]"),
-        (other_dtype, r"hidden.weight is float64\[3, 4\], in the checkpoint float32\[3, 4\]"),
+        (other_width, r"hidden.weight is float32\[9, 4\], but float32\[3, 4\] in the checkpoint"),
+        (other_dtype, r"hidden.weight is float64\[3, 4\], but float32\[3, 4\] in the checkpoint"),
         (other_name, r"in the model but not in the checkpoint: renamed.weight; in the checkpoint .*: out.weight"),
     ],
 )
@@ -405,7 +405,7 @@ def mismatch(make: Callable[[nn.Module], list[Optimizer]]) -> str:
 
 def test_a_changed_optimizer_is_named() -> None:
     assert "SGD was a AdamW" in mismatch(lambda m: [torch.optim.SGD(m.parameters())])
-    assert "1 parameter groups, in the checkpoint 2" in mismatch(lambda m: [torch.optim.AdamW(m.parameters())])
+    assert "1 parameter groups, but 2 in the checkpoint" in mismatch(lambda m: [torch.optim.AdamW(m.parameters())])
     assert "group 1, differs in its parameters hidden.bias, norm.bias" in mismatch(
         lambda m: [torch.optim.AdamW([{"params": matrices(m)}, {"params": [m.norm.bias]}])]
     )
@@ -417,7 +417,7 @@ def test_slots_of_another_optimizer_are_left_alone_when_not_strict() -> None:
     loop = Loop(SPARSE["SparseAdam"], sparse=True)
     loop.train(range(1))
     report = loop.restore(saved, strict=False)
-    assert "optimizer state of emb.weight (it was of Adagrad, now SparseAdam)" in report.changed
+    assert "optimizer state of emb.weight (saved by Adagrad, now SparseAdam)" in report.changed
     assert set(loop.tables[0].slots()) == {"exp_avg", "exp_avg_sq"}
     loop.train(range(1, 2))
 
@@ -450,7 +450,7 @@ def test_slots_are_created_replaced_and_removed_to_be_the_checkpoints() -> None:
 def test_an_extra_that_refuses_its_state_is_named() -> None:
     saved = Loop(adam, extra=lambda m, o: {"metric": nn.Linear(2, 2)}).save()
     changed = Loop(adam, extra=lambda m, o: {"metric": nn.Linear(3, 2)})
-    with pytest.raises(ModelMismatch, match="extra 'metric' refused its state"):
+    with pytest.raises(ModelMismatch, match="extra 'metric' rejected its state"):
         changed.restore(saved)
     assert any("'metric'" in line for line in changed.restore(saved, strict=False).changed)
 

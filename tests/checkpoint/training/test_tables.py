@@ -148,7 +148,7 @@ def test_a_parameter_in_two_optimizers_is_refused_by_name() -> None:
 
 def test_two_tables_of_one_name_are_refused() -> None:
     inner = nn.ModuleDict({"b": nn.Embedding(3, 2)})
-    with pytest.raises(ConfigurationError, match=r"two tables are called 'a\.b'"):
+    with pytest.raises(ConfigurationError, match=r"two tables are named 'a\.b'"):
         find_tables({"a": inner, "": nn.ModuleDict({"a": nn.ModuleDict({"b": nn.Embedding(3, 2)})})})
 
 

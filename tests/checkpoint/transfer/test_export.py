@@ -100,7 +100,7 @@ def test_an_export_that_fails_leaves_no_file_behind(trained: Trained, tmp_path: 
 def test_an_unknown_suffix_a_missing_folder_and_a_missing_step_are_named(trained: Trained, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"model\.onnx"):
         trained.run.export(tmp_path / "model.onnx")
-    with pytest.raises(ConfigurationError, match="no folder"):
+    with pytest.raises(ConfigurationError, match="does not exist"):
         trained.run.export(tmp_path / "nowhere" / "model.pt")
     with pytest.raises(CheckpointNotFound, match="step 5"):
         trained.run.export(tmp_path / "model.pt", 5)

@@ -124,7 +124,7 @@ def test_when_a_part_is_missing_nobody_commits(store: MemoryStore) -> None:
         saves = [pool.submit(writer.save) for writer in writers]
         errors = [str(future.exception()) for future in saves]
     assert any("ranks [2] did not arrive" in error for error in errors)
-    assert all("ranks [2] did not arrive" in error or "called off" in error for error in errors)
+    assert all("ranks [2] did not arrive" in error or "cancelled" in error for error in errors)
     assert not held(store, intent)
 
 
@@ -132,7 +132,7 @@ def test_a_part_that_comes_after_a_writer_gave_up_commits_nothing(store: MemoryS
     intent = intent_of(world=2)
     with pytest.raises(SaveFailed, match="did not arrive"):
         Writer(store, intent, 0, part_timeout_s=0.0).save()
-    with pytest.raises(SaveFailed, match="called off"):
+    with pytest.raises(SaveFailed, match="cancelled"):
         Writer(store, intent, 1).save()
     assert not held(store, intent)
 
@@ -161,7 +161,7 @@ def test_a_takeover_ends_the_waiting_of_all_writers(store: MemoryStore) -> None:
 
 
 def test_a_save_whose_base_was_dropped_is_not_committed(store: MemoryStore) -> None:
-    with pytest.raises(SaveFailed, match="no longer holds"):
+    with pytest.raises(SaveFailed, match="no longer in the run"):
         Writer(store, intent_of(base="s000000000000-t00001-00000000", world=1), 0).save()
 
 
@@ -254,7 +254,7 @@ def test_a_save_that_never_had_a_part_can_be_settled(store: MemoryStore) -> None
     asked = Writer(store, intent, 0).committer
     assert asked.resolve(intent.checkpoint) is None
     assert asked.resolve(intent.checkpoint) is None
-    with pytest.raises(SaveFailed, match="called off"):
+    with pytest.raises(SaveFailed, match="cancelled"):
         Writer(store, intent, 1).save()
     assert part_name(intent.checkpoint, 0) not in {info.name for info in store.list()}
 

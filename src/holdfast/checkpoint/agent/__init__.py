@@ -1,1 +1,1 @@
-"""The agent: writes, commits and cleans up in a process of its own. No torch here."""
+"""The agent: writes, commits and cleans up in its own process. No torch here."""

@@ -1,4 +1,4 @@
-"""Deletes what is due after a commit, and looks for orphans now and then."""
+"""Deletes expired objects after a commit, and looks for orphans from time to time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agent's work on the grid: follows commits, rearranges when there is time, lets saves go first."""
+"""The agent's work on the grid: follows commits and rearranges when idle, yielding to saves."""
 
 from __future__ import annotations
 
@@ -93,4 +93,4 @@ class GridWorker:
         problem = str(error) if isinstance(error, HoldfastError) else repr(error)
         if problem != self._problem:
             self._problem = problem
-            self._tell(Notice(message=f"increments are not rearranged for now: {problem}"))
+            self._tell(Notice(message=f"rearranging increments is paused: {problem}"))

@@ -1,7 +1,7 @@
-"""Deletes what dead agents of this rank and term left behind: parts of saves, rounds and outlines, temporaries.
+"""Deletes what dead agents of this rank and term left behind: parts of saves, rounds and outlines, temporary files.
 
-Nobody else ever finishes them. They are told from what is at work by what this agent has under way, which is all that
-can be: its predecessors are dead, or it would not have been asked to do this. Other ranks' objects are theirs.
+Nobody else will ever finish them. Anything that this agent is not working on itself is left over: its predecessors are
+dead, or it would not have been asked to clean up. Objects of other ranks are left to them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The agent as a process of its own; ``start`` brings it here."""
+"""The agent as its own process; ``start`` launches it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The agent: writes, commits and cleans up beside the trainer.
+"""The agent: writes, commits and cleans up alongside the trainer.
 
 It never imports torch. It outlives its trainer: once a snapshot is sealed, it is committed even if the trainer is
-killed. Messages are handled on the main thread, work is done on others.
+killed. Messages are handled on the main thread; the work runs on others.
 """
 
 from __future__ import annotations

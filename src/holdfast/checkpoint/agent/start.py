@@ -1,11 +1,11 @@
-"""Starts the agent's interpreter, so that nothing is imported there that merely lies near the trainer.
+"""Starts the agent's interpreter with a module path that nothing near the trainer can shadow.
 
-The agent holds the credentials of the store. A ``queue.py`` in the trainer's working directory, beside its script, in
-PYTHONPATH or beside our own package must not be taken for the standard library's. So the interpreter begins with its
-own path alone; Holdfast is then loaded from the place where the trainer found it, without a look at its neighbours;
-and the directories in which the trainer found the packages that an agent uses come last.
+The agent holds the store's credentials. A ``queue.py`` in the trainer's working directory, next to its script, in
+PYTHONPATH or next to our own package must not be mistaken for the standard library's. So the interpreter starts with
+only its own path; Holdfast is then loaded from where the trainer found it, ignoring its neighbours; and the directories
+in which the trainer found the packages that an agent uses come last.
 
-Run as a file by the agent, before anything of Holdfast can be imported: standard library only.
+The agent runs this as a file, before anything of Holdfast can be imported: standard library only.
 """
 
 from __future__ import annotations

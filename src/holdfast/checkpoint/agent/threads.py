@@ -1,4 +1,4 @@
-"""The agent's threads: a few that write frames, and one that finishes saves and does what else changes the run."""
+"""The agent's threads: a few that write frames, and one that finishes saves and makes every other change to the run."""
 
 from __future__ import annotations
 

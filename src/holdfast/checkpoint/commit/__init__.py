@@ -1,1 +1,1 @@
-"""The chain of catalogs, and all that decides what a run holds. No torch here."""
+"""The chain of catalogs, and everything that decides what a run holds. No torch here."""

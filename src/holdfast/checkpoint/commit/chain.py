@@ -36,9 +36,9 @@ from holdfast.storage.reserve import put_small
 _EVENTS = 64  # that a catalog tells of; the latest
 _ATTEMPTS = 100  # lost races before a commit gives up
 _CATALOGS_LOST = (
-    "holds no catalog, but there is data in {url}/{folder}: the catalogs of this run were lost or deleted, and only "
-    "they say which checkpoints it holds. Nothing was changed. Bring catalog/ and history/ back (from a copy, or from "
-    "the bucket's earlier versions); to begin anew instead, use another URL or delete data/ yourself"
+    "holds no catalog, but {url}/{folder} contains data: the run's catalogs, the only record of its checkpoints, "
+    "were lost or deleted. Nothing was changed. Restore catalog/ and history/ (from a backup or from the bucket's "
+    "earlier versions); to start over instead, use another URL or delete data/"
 )
 
 
@@ -142,7 +142,7 @@ class Chain:
             raise DamagedData(catalog_name(tried), "no catalog of this run can be read; nothing was changed")
         if self._known is not None and self._known.damaged and not skip_damaged:
             name = self._known.ref.name
-            raise DamagedData(self._known.damaged[0], f"cannot be read; the newest catalog that can be is {name}")
+            raise DamagedData(self._known.damaged[0], f"cannot be read; the newest readable catalog is {name}")
         return self._known
 
     def look_anew(self) -> None:
@@ -174,7 +174,9 @@ class Chain:
                 if not self._is_ours(planned.head.catalog):
                     continue
             return self._confirm(planned.head, change)
-        raise RunError(f"{self._store.url}: lost {_ATTEMPTS} races for the next catalog; too many writers at work")
+        raise RunError(
+            f"{self._store.url}: lost {_ATTEMPTS} races to commit the next catalog; too many concurrent writers"
+        )
 
     def _data_folder(self) -> str | None:
         """The folder of some checkpoint's objects, if there is any."""
@@ -206,7 +208,7 @@ class Chain:
         name = catalog_name(number)
         catalog, ref = self._look(name, lambda: self._read_catalog(name))
         if catalog.number != number:
-            raise DamagedData(name, f"says it is catalog {catalog.number}")
+            raise DamagedData(name, f"claims to be catalog {catalog.number}")
         pages = self._pages.read(catalog.pages, self._known.pages if self._known else ())
         inventory = listed(pages, Delta.of(catalog), name=name)
         return Head(catalog=catalog, ref=ref, inventory=inventory, pages=pages, damaged=damaged, newest_number=newest)
@@ -267,7 +269,9 @@ class Chain:
         if newest is not None and change(newest) is None:  # it did, so long ago that no lineage tells
             return newest
         self._known = None
-        raise RunError(f"{ours.ref.name}: written, but the run had moved on without it; the commit does not count")
+        raise RunError(
+            f"{ours.ref.name}: written too late: the run had already moved on, so this commit does not count"
+        )
 
 
 def _told(head: Head | None) -> tuple[CommitEvent, ...]:

@@ -50,7 +50,7 @@ def add_checkpoint(entry: Entry, *, term: int, retention: Retention, clocks: Clo
             return None
         _refuse_dropped(entry, head)
         if entry.info.base is not None and entry.info.base not in head.by_id:
-            raise BaseDropped(f"checkpoint {entry.info.id} stands on {entry.info.base}, which the run no longer holds")
+            raise BaseDropped(f"checkpoint {entry.info.id} depends on {entry.info.base}, which is no longer in the run")
         draft = replace(_same(head, "save"), head=entry.info.id, entries=(*head.entries, entry))
         return retain(_without_priority(draft, clocks.store_s), retention, clocks)
 
@@ -66,7 +66,7 @@ def add_priority(entry: Entry, *, term: int) -> Change:
             return None
         _refuse_dropped(entry, head)
         if entry.info.base != head.catalog.head:
-            raise SaveFailed(f"the priority save {entry.info.id} came too late: there is a newer checkpoint")
+            raise SaveFailed(f"priority save {entry.info.id} came too late: a newer checkpoint exists")
         return replace(_same(head, "save rows"), priority=(*head.catalog.priority, entry))
 
     return change
@@ -85,7 +85,7 @@ def go_back(
         head = own(head, term)
         order = [entry.info.id for entry in head.entries]
         if checkpoint is not None and checkpoint not in order:
-            raise CheckpointNotFound(f"checkpoint {checkpoint} was dropped while it was restored: resume again")
+            raise CheckpointNotFound(f"checkpoint {checkpoint} was dropped while it was being restored: resume again")
         ahead = order.index(checkpoint) + 1 if checkpoint is not None else 0
         left = (_abandon(entry, suspect=entry.info.id in suspects) for entry in head.entries[ahead:])
         entries = (*head.entries[:ahead], *left)
@@ -180,7 +180,7 @@ def outline(written: OutlineRef, *, term: int, clocks: Clocks) -> Change:
     def change(head: Head | None) -> Draft:
         head = own(head, term)
         if written.baseline not in head.by_id:
-            raise CheckpointNotFound(f"checkpoint {written.baseline} was dropped while its grid was outlined")
+            raise CheckpointNotFound(f"checkpoint {written.baseline} was dropped while its outline was being written")
         key = written.baseline, written.rank
         old = [each for each in head.catalog.outlines if (each.baseline, each.rank) == key]
         draft = _without(_same(head, "outline"), old, clocks)
@@ -195,8 +195,8 @@ def own(head: Head | None, term: int | None) -> Head:
         raise CheckpointNotFound("the run is empty")
     if term is not None and head.catalog.term != term:
         raise TakenOver(
-            f"another trainer ({head.catalog.writer}) took this run over: its term is {head.catalog.term}, ours was "
-            f"{term}. Nothing was damaged and this one commits nothing more; stop it, or give it a URL of its own"
+            f"another trainer ({head.catalog.writer}) took over this run: its term is {head.catalog.term}, ours was "
+            f"{term}. Nothing was damaged, but this trainer can no longer commit: stop it, or give it its own URL"
         )
     return head
 
@@ -242,7 +242,7 @@ def _without_priority(draft: Draft, store_s: Callable[[], float]) -> Draft:
 
 def _refuse_dropped(entry: Entry, head: Head) -> None:
     if entry.info.id in head.inventory.condemned:
-        raise SaveFailed(f"checkpoint {entry.info.id} was committed and dropped again")
+        raise SaveFailed(f"checkpoint {entry.info.id} was committed and has since been dropped")
 
 
 def _same(head: Head, reason: str) -> Draft:

@@ -1,9 +1,9 @@
-"""Deletes what no commit refers to any more: dropped checkpoints after a grace time, old catalogs, old terms' orphans.
+"""Deletes what no commit refers to: dropped checkpoints after a grace period, old catalogs, old terms' orphans.
 
-Deletion follows the commit that dropped a checkpoint, never precedes it. Everything is timed by the store's clock. A
-checkpoint under a reader's lease stays, with what it stands on. Nothing is deleted while a newer catalog cannot be
-read: it might refer to what looks unused. Neither is data, as an orphan, while a catalog that a take-over had to pass
-over is among the head's recent ancestors: somebody may yet bring it back.
+Deletion always follows the commit that dropped a checkpoint. All times are by the store's clock. A checkpoint under a
+reader's lease stays, along with everything it depends on. Nothing is deleted while a newer catalog cannot be read: it
+might refer to what looks unused. Orphaned data is also kept while a catalog that a take-over had to skip is among the
+head's recent ancestors: someone may still recover it.
 """
 
 from __future__ import annotations

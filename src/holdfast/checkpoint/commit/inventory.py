@@ -1,7 +1,7 @@
-"""What a run lists: its checkpoints, oldest first, and the objects that wait for deletion.
+"""What a run lists: its checkpoints, oldest first, and the objects awaiting deletion.
 
-An inventory follows from the one before it and a delta. Nothing here loops over all checkpoints in Python for a commit
-that only adds some: what a commit costs must not grow with what was saved before.
+An inventory is the previous one plus a delta. A commit that only adds checkpoints never loops over all of them in
+Python: the cost of a commit must not grow with the length of the history.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Inventory:
         garbage, gone = self.garbage, frozenset(delta.collected)
         if gone:
             for strange in gone - frozenset(garbage):
-                raise ValueError(f"what was collected of {strange.folder} was no garbage")
+                raise ValueError(f"objects collected from {strange.folder} were not garbage")
             garbage = tuple(item for item in garbage if item not in gone)
         condemned = (self.condemned - _whole(delta.collected)) | _whole(delta.garbage)
         return Inventory(by_id=by_id, garbage=garbage + delta.garbage, condemned=condemned)

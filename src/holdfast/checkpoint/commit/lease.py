@@ -1,8 +1,8 @@
-"""Leases: how processes that share nothing but the store learn of each other.
+"""Leases: how processes that share nothing but the store learn about each other.
 
-A lease is a small object that its holder renews; it is alive while its age, by the store's clock, is below its
-time to live. A reader's lease protects the checkpoints it reads from deletion; a writer's lease says that an agent is
-still at work, so that a resuming trainer can wait for the checkpoint its predecessor had sealed.
+A lease is a small object that its holder renews; it is alive while its age, by the store's clock, is below its time to
+live. A reader's lease protects the checkpoints it reads from deletion; a writer's lease says that an agent is still
+working, so a resuming trainer can wait for the checkpoint that its predecessor had sealed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """History pages: where a run's list goes when it grows too long for a catalog.
 
-A catalog says little itself; when that is too much, it moves to a page, which takes in those before it that are not
-much larger. So a run of n commits has at most about log n pages, and writes what a commit said about log n times.
+A catalog holds only a few items; when there are too many, they move to a page, which absorbs earlier pages that are not
+much larger. So a run of n commits has at most about log n pages, and rewrites each item about log n times.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Pages:
             raise DamagedData(name, "does not match the digest in its catalog")
         delta = decode_page(data, name=name, verified=True)
         if delta.items != page.items:
-            raise DamagedData(name, f"says {delta.items} things, but its catalog {page.items}")
+            raise DamagedData(name, f"has {delta.items} items, but its catalog says {page.items}")
         return delta
 
     def _put(self, delta: Delta, number: int) -> PageRef:

@@ -1,6 +1,6 @@
-"""Damage is believed only of an object that is still damaged when it is read again, later and past caches.
+"""Treats an object as damaged only if it is still damaged when read again, later and past caches.
 
-A cable, a cache, a proxy or a failing memory module can spoil one read of an object that lies intact in the store.
+A cable, a cache, a proxy or a failing memory module can corrupt one read of an object that is intact in the store.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class SecondLook:
             except DamagedData as error:
                 problem = error
                 continue
-            logger.warning("%s; read again, it is intact: the storage or the way to it is unreliable", problem)
+            logger.warning("%s; a second read found it intact: the storage or the path to it is unreliable", problem)
             self._believed.discard(name)
             return found
         self._believed.add(name)

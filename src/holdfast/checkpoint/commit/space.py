@@ -1,4 +1,4 @@
-"""Makes room in a full store: what a later commit would delete goes now, before a save is given up."""
+"""Makes room in a full store: deletes now what a later commit would delete, before a save is given up."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class RoomMaker:
                 with released_reserve(self._store):  # reading the clock and committing need some room themselves
                     collected = self._collect()
             except HoldfastError as error:
-                logger.warning("%s is full, and what is due could not be deleted: %s", self._store.url, error)
+                logger.warning("%s is full, and expired objects could not be deleted: %s", self._store.url, error)
                 return False
         if collected.objects:
             megabytes = collected.size_bytes / 1e6
             logger.warning(
-                "%s is full: deleted %d objects that were due, %.1f MB", self._store.url, collected.objects, megabytes
+                "%s is full: deleted %d expired objects, %.1f MB", self._store.url, collected.objects, megabytes
             )
         return collected.objects > 0
 

@@ -1,4 +1,4 @@
-"""Takes a run over: waits for whoever writes to it, then raises its term."""
+"""Takes over a run: waits for its current writer, then raises the term."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def await_writers(store: Store, *, timeout_s: float, runtime: Runtime = SYSTEM) 
     while leases := live_leases(store, WRITER):
         if runtime.monotonic_s() > deadline_s:
             logger.warning(
-                "no longer waiting for %s: it is fenced off and commits nothing more", printable(leases[0].holder)
+                "no longer waiting for %s: it is fenced off and can no longer commit", printable(leases[0].holder)
             )
             return
         if not told:
@@ -43,6 +43,8 @@ def claim(chain: Chain) -> Head:
         head = chain.head(skip_damaged=True)
     if head is not None and head.damaged:
         logger.warning(
-            "%s cannot be read; going on from %s, what came after it is lost from view", head.damaged[0], head.ref.name
+            "%s cannot be read; continuing from %s, anything committed after it is no longer reachable",
+            head.damaged[0],
+            head.ref.name,
         )
     return chain.commit(take_over(), skip_damaged=True)

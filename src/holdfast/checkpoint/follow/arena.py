@@ -1,4 +1,4 @@
-"""Memory for what one update will write: main memory up to a bound, a file beyond it."""
+"""Memory for what one update will write: RAM up to a limit, a file beyond it."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ class Arena:
             os.posix_fallocate(handle, self._file_bytes, size_bytes)  # a full disk would end the process later
         except OSError as error:
             raise StorageFull(
-                f"no room for {size_bytes} bytes more of an update in {self._folder or tempfile.gettempdir()} "
-                f"({error.strerror}): raise staging_bytes, or name another folder"
+                f"no space for another {size_bytes} bytes of an update in {self._folder or tempfile.gettempdir()} "
+                f"({error.strerror}): raise staging_bytes=, or pass another folder as spill="
             ) from error
         segment = mmap.mmap(handle, size_bytes, offset=self._file_bytes)
         self._file_bytes += size_bytes

@@ -1,4 +1,4 @@
-"""The dense weights of a checkpoint: of its state no more is read than they need."""
+"""The dense weights of a checkpoint, reading no more of its state than they need."""
 
 from __future__ import annotations
 

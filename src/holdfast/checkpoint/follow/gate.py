@@ -1,4 +1,4 @@
-"""The gate between batches that are served and an update of the weights they read."""
+"""The gate between batches being served and an update of the weights they read."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Gate:
     def excluding(self) -> Iterator[None]:
         """While the block runs, nothing is served."""
         if self._depth:
-            raise RunError("an update cannot be applied inside of serving(): the batch would wait for itself")
+            raise RunError("an update cannot be applied inside serving(): it would wait for its own batch forever")
         with self._changed:
             self._waiting += 1
             try:

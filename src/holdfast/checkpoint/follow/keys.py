@@ -1,4 +1,4 @@
-"""The baselines of rows that are stored as differences, at hand from update to update."""
+"""The baselines that difference-coded rows refer to, kept from update to update."""
 
 from __future__ import annotations
 

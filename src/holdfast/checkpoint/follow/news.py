@@ -1,4 +1,4 @@
-"""What a run committed since it was last looked at."""
+"""What a run committed since the last look at it."""
 
 from __future__ import annotations
 

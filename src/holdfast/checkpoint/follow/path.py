@@ -1,4 +1,4 @@
-"""Which checkpoint comes next for weights that hold an earlier one, and what of it must be read for them."""
+"""Which checkpoint comes next for weights that hold an earlier one, and how much of it must be read."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Reload(Enum):
 
     FIRST = "nothing was applied yet"
     BASELINE = "a new baseline took over"
-    TIMELINE = "training went back and began a new timeline"
-    DROPPED = "the run no longer tells how it came here from what was applied"
+    TIMELINE = "training went back and started a new timeline"
+    DROPPED = "the run no longer holds the path from what was applied"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

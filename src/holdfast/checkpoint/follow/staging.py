@@ -1,4 +1,4 @@
-"""Reads the rows that an update will write, verified and decoded, each row once, before anything is written."""
+"""Reads, verifies and decodes the rows of an update, each row once, before anything is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an update is written into: a model that serves, or weights without a model."""
+"""What an update is written into: a model being served, or weights without a model."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ class ServedModel:
         missing, unexpected = (sorted(self._parameters.keys() - specs), sorted(specs.keys() - self._parameters.keys()))
         if missing or unexpected:
             raise ModelMismatch(
-                f"tables of the model that the checkpoint lacks: {missing or 'none'}; tables of the checkpoint that "
-                f"the model lacks: {unexpected or 'none'}. Rename them, or pass strict=False to apply what fits"
+                f"tables missing from the checkpoint: {missing or 'none'}; tables missing from the model: "
+                f"{unexpected or 'none'}. Rename them, or pass strict=False to apply what matches"
             )
         for spec in specs.values():
             if problem := self._shape(spec) or self._dtype(spec):
@@ -87,19 +87,19 @@ class ServedModel:
         live, stored = tuple(self._parameters[spec.name].shape), (spec.rows, *spec.columns[0].row_shape)
         if live == stored:
             return None
-        return f"table {spec.name} is stored with shape {stored} and the model has {live}; strict=False leaves it out"
+        return f"table {spec.name} has shape {stored} in the checkpoint and {live} in the model; strict=False skips it"
 
     def _dtype(self, spec: TableSpec) -> str | None:
         live, stored = code_of(self._parameters[spec.name].dtype), spec.columns[0].dtype
         if live == stored:
             return None
-        return f"table {spec.name} is stored as {stored} and the model holds {live}; strict=False converts it"
+        return f"table {spec.name} is {stored} in the checkpoint and {live} in the model; strict=False converts it"
 
     def _tell(self, what: str, names: list[str]) -> None:
         """Say once what is left as it is."""
         if new := [name for name in names if name not in self._told]:
             self._told.update(new)
-            logger.warning("left as it is, because model and checkpoint differ: %s %s", what, ", ".join(new))
+            logger.warning("not updated, model and checkpoint differ: %s %s", what, ", ".join(new))
 
 
 class LooseWeights:

@@ -1,4 +1,4 @@
-"""What an update did, and how far it is to the next."""
+"""What an update did, and how far behind the run the model is."""
 
 from __future__ import annotations
 

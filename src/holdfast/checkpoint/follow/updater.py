@@ -1,4 +1,4 @@
-"""Brings weights from the checkpoint they hold to a newer one: reads first, then writes all of it at once."""
+"""Moves weights from the checkpoint they hold to a newer one: reads everything first, then writes it in one go."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class Updater:
             self._chain = Chain(self._store, runtime=self._runtime)
             head = self._chain.head(skip_damaged=True)
         for name in head.damaged if head else ():
-            self._tell(f"{name} cannot be read; what it commits cannot be followed")
+            self._tell(f"{name} cannot be read; its commit cannot be followed")
         if head is None or not head.entries:
             self._tell(f"{self._store.url} holds no checkpoint yet: waiting for the first")
         self._head = head
@@ -164,7 +164,7 @@ class Updater:
     def _require_head(self) -> Head:
         head = self._chain.head(skip_damaged=True)
         if head is None:
-            raise CheckpointNotFound(f"{self._store.url} holds no run any more")
+            raise CheckpointNotFound(f"{self._store.url} no longer holds a run")
         return head
 
     def _bring_to(self, fetcher: Fetcher, head: Head, entry: Entry) -> Update:
@@ -240,11 +240,11 @@ class Updater:
         """The same error, with what became of the weights."""
         applied = self._applied
         if applied is not None:
-            then = f"the model still holds all of step {applied.info.step}; the next update tries again"
+            then = f"the model still holds step {applied.info.step} in full; the next update will retry"
         elif not self._target.is_served:
-            then = "the next update reads everything again"
+            then = "the next update will reload everything"
         else:
-            then = "the model holds no whole checkpoint: do not serve from it before an update succeeded"
+            then = "the model does not hold a complete checkpoint: do not serve from it until an update succeeds"
         if isinstance(error, DamagedData):
             return DamagedData(error.object_name, f"{error.what}; {then}")
         return type(error)(f"{error}; {then}")
@@ -258,7 +258,7 @@ class Updater:
 
 def _needed(head: Head, entry: Entry) -> tuple[Entry, ...]:
     if entry.info.id not in head.by_id:
-        raise CheckpointNotFound(f"the checkpoint of step {entry.info.step} was dropped just now")
+        raise CheckpointNotFound(f"the checkpoint of step {entry.info.step} has just been dropped")
     return lineage(head, entry.info.id)
 
 

@@ -1,6 +1,6 @@
-"""What one writer saved of a grid's checkpoints, as it is arranged now, and which chunk each row's newest record is in.
+"""What one writer saved of a grid's checkpoints, as currently arranged, and which chunk holds each row's newest record.
 
-Checkpoints are counted from the baseline, which is number 0.
+Checkpoints are numbered from the baseline, which is 0.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Takes the records out of a bundle, the living and the replaced ones apart."""
+"""Extracts records from a bundle, separating live from replaced ones."""
 
 from __future__ import annotations
 

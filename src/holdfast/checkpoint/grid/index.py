@@ -1,8 +1,8 @@
-"""Knows, for every row of a table shard, which chunk holds its newest record: so it sees at once what a save replaces.
+"""Knows which chunk holds the newest record of every row of a table shard, and so what a save replaces.
 
-An exact index where IncrCP has a Bloom filter for each chunk: it takes one byte per row up to 255 chunks since the
-baseline, two up to 65535, and answers for all older chunks in one look, without false positives. What was replaced and
-not rearranged yet costs eight bytes more per record.
+An exact index where IncrCP keeps a Bloom filter per chunk: it takes one byte per row up to 255 chunks since the
+baseline, two up to 65535, and answers for all older chunks in one lookup, without false positives. Each record that was
+replaced but not yet rearranged costs eight more bytes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Keeps a grid's outline near to what its manifests say, so that a restore need not read them one by one.
+"""Keeps a grid's outline close to its manifests, so a restore need not read them one by one.
 
-A new one is written when enough parts have changed since the last: a share of all, so that what is written of outlines
-grows with what changes and not with the square of the history.
+A new outline is written once a given share of the parts has changed since the last one, so the bytes written for
+outlines grow with the changes and not with the square of the history.
 """
 
 from __future__ import annotations

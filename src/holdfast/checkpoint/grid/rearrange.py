@@ -1,10 +1,10 @@
-"""Rearranges the grid of one writer, round by round, beside the saves: reads, splits, writes, commits.
+"""Rearranges one writer's grid, round by round, between saves: reads, splits, writes, commits.
 
-A round takes the bundles that the rule calls due. Of each it writes the living records into a bundle of their own and
-the replaced ones behind those of the others into one bundle of the round. So no bundle ever holds bytes that nothing
-refers to: what a round has read is free once it is committed, and what it splits off is never moved again. The round's
-commit lets the checkpoints stand on new records; what they hold stays the same. A writer that dies in a round leaves
-objects that nothing refers to.
+A round takes the bundles that the rule calls due. It writes the live records of each into a new bundle and appends the
+replaced ones to a single bundle for the round. So no bundle ever holds bytes that nothing refers to: what a round has
+read can be deleted once it is committed, and what it splits off is never moved again. The round's commit points the
+checkpoints to the new records; their contents stay the same. A writer that dies in a round leaves objects that nothing
+refers to.
 """
 
 from __future__ import annotations

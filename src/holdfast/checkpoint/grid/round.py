@@ -145,5 +145,5 @@ def is_shared(bundle: str) -> bool:
 def _entry(head: Head, checkpoint: str) -> Entry:
     entry = head.by_id.get(checkpoint)
     if entry is None:
-        raise CheckpointNotFound(f"checkpoint {checkpoint} was dropped while it was rearranged")
+        raise CheckpointNotFound(f"checkpoint {checkpoint} was dropped while it was being rearranged")
     return entry

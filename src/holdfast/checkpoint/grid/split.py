@@ -52,7 +52,7 @@ def add_labels(
         at = np.searchsorted(ids, lost, sorter=order)
         found = order[np.minimum(at, len(order) - 1)]
         if not np.array_equal(ids[found], lost):
-            raise DamagedData(name, "does not hold the rows that it is said to hold")
+            raise DamagedData(name, "does not hold the rows it is recorded to hold")
         labels[found] = label
     return labels
 

@@ -1,4 +1,4 @@
-"""Counts what rearranging does."""
+"""Counters of the rearranging."""
 
 from __future__ import annotations
 

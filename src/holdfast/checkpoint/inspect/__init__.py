@@ -1,1 +1,1 @@
-"""Looks at a run without changing it: summaries, history, verification, what a prune would do, the grid's picture."""
+"""Inspects a run without changing it: summaries, history, verification, prune previews, pictures of the grid."""

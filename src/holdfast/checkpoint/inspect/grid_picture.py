@@ -1,4 +1,4 @@
-"""What a grid looks like: how much each checkpoint wrote, and by which later one it was replaced."""
+"""What a grid looks like: how much each checkpoint wrote, and which later one replaced it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What happened to a run: when trainers began it, took it over, and went back.
+"""What happened to a run: when trainers started it, took it over, and went back.
 
-The catalog tells of the latest such events. Of older ones the terms in the checkpoints remain: a checkpoint of another
-term than the one before it was written by another trainer.
+The catalog records the latest such events. Older ones are inferred from the terms in the checkpoints: a checkpoint
+whose term differs from the previous one's was written by another trainer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a retention policy would do to a run, and why: to look at before it is done."""
+"""What a retention policy would do to a run, and why, before it is done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A state tree without its tensors' contents: what is small enough to look at."""
+"""A state tree without the contents of its tensors: small enough to print."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How precisely a checkpoint's rows are stored: by which codec, in how many bytes, with which loss."""
+"""How precisely a checkpoint's rows are stored: which codec, how many bytes, how much loss."""
 
 from __future__ import annotations
 

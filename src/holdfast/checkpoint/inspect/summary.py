@@ -1,4 +1,4 @@
-"""A run and one of its checkpoints at a glance: what a person looks for before touching either."""
+"""A run and one of its checkpoints at a glance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads every byte of a run, compares it with the checksum or digest that names it, and what is said with what is."""
+"""Reads every byte of a run, checks it against the checksum or digest that names it, and claims against contents."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _verify_intent(store: Store, look: SecondLook, entry: Entry) -> Iterator[Pro
         info = entry.info
         said = (intent.checkpoint, intent.step, intent.term, intent.kind, intent.parent, intent.base)
         if said != (info.id, info.step, info.term, info.kind, info.parent, info.base):
-            yield Problem(checkpoint=info.id, object_name=name, what="does not say what the catalog says of its save")
+            yield Problem(checkpoint=info.id, object_name=name, what="disagrees with the catalog about its save")
 
 
 def _verify_checkpoint(

@@ -1,4 +1,4 @@
-"""Whether an outline says what the manifests say that it is a copy of."""
+"""Whether an outline agrees with the manifests it copies."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def _compare(fetcher: Fetcher, outline: Outline, number: int, original: Manifest
         and _outlined(outline, number) == _original(original)
     )
     if not same:
-        raise DamagedData(name, f"does not say what checkpoint {original.checkpoint} consists of")
+        raise DamagedData(name, f"disagrees with the manifests of checkpoint {original.checkpoint}")
     for bundle in {bundle.name: bundle for _, bundle, _ in _original(original)}.values():
         if not np.array_equal(outline.directories[bundle.name], fetcher.directory(bundle)):
-            raise DamagedData(name, f"has other checksums than {bundle.name}")
+            raise DamagedData(name, f"has different checksums from {bundle.name}")
 
 
 def _original(manifest: Manifest) -> list[_Chunk]:

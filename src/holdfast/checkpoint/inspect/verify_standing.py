@@ -1,7 +1,7 @@
-"""Whether checkpoints agree with what they stand on: it is there, has their tables, and lost to them what it says.
+"""Whether checkpoints agree with those they depend on: these exist, have the same tables, and lost the rows they claim.
 
-A restore believes a grid's segments, because reading what they leave out is what it wants to save. Here all ids are
-read, and every record is compared with the checkpoints that came after it.
+A restore trusts a grid's segments, because not reading replaced records is the point. Verification reads all ids and
+compares every record with the checkpoints that came after it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ class Standing:
         tables = self._at(self._head.catalog.head)
         for entry in self._head.catalog.priority:
             if entry.info.base != self._head.catalog.head:
-                raise DamagedData(self._head.ref.name, f"has a priority save, {entry.info.id}, that is not on its head")
+                raise DamagedData(
+                    self._head.ref.name, f"has a priority save, {entry.info.id}, that does not build on its head"
+                )
             self._check(entry, tables)
             tables = self._after(tables, entry)
 
@@ -114,7 +116,7 @@ class Standing:
             whole = below.get(name)
             if whole is None or whole.spec != tables[0].spec:
                 raise DamagedData(
-                    entry.part_list.name, f"has rows of table {name}, which no checkpoint below holds in that shape"
+                    entry.part_list.name, f"has rows of table {name} in a shape that no checkpoint below it holds"
                 )
             for table in tables:
                 _check_differences(entry, name, table.chunks, whole)
@@ -171,7 +173,7 @@ class _Replacements:
             bundle = part.bundles[chunk.place.bundle]
             ids = self._ids(bundle, chunk)
             if (writer[ids] == number).any():
-                raise DamagedData(bundle.name, f"holds a row of table {self._table} that another chunk holds, too")
+                raise DamagedData(bundle.name, f"holds a row of table {self._table} that another chunk also holds")
             labels, replaced = known_labels(chunk, arranged), writer[ids] - number - 1
             living = labels == ALIVE
             is_wrong = (replaced[living] < min(chunk.through, arranged)).any()

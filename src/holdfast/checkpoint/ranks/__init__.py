@@ -1,1 +1,1 @@
-"""How the ranks of one job agree."""
+"""How the ranks of a job agree."""

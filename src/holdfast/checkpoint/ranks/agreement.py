@@ -1,6 +1,6 @@
-"""How the ranks of one job agree on a save. Only in the foreground, only a few bytes, only around saves.
+"""How the ranks of a job agree on a save. In the foreground, a few bytes at a time, and only around saves.
 
-Storage decides commits; these collectives merely make sure that all ranks snapshot the same step in the same way.
+Storage decides commits; these collectives only make sure that all ranks snapshot the same step in the same way.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Makes sure that all ranks hold the same rows under the same names: each saves its share of every table.
+"""Checks that all ranks hold the same rows under the same names, because each saves a share of every table.
 
-A few rows are compared, by their bits first. Ranks that were given the same gradients may differ in the last bits; such
-rows are the same. Tables that differ are not: a checkpoint would be a mixture of them.
+A few rows are compared, bit by bit first. Ranks that applied the same gradients may differ in the last bits; such rows
+count as equal. Tables that really differ are refused: a checkpoint would be a mixture of them.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def require_same_rows(tables: Sequence[Table], agreement: Agreement, chosen: Cal
     for name in suspects:
         if ranks := [rank for rank, differing in enumerate(by_rank) if name in differing]:
             raise ConfigurationError(
-                f"table {name!r} holds other rows on rank {', '.join(map(str, ranks))} than on rank 0: every rank "
-                "must hold the whole of every table, as under DistributedDataParallel, because each saves a share of "
-                "its rows. Tables that are spread over ranks are not supported by this release; if they are meant to "
-                "be the same, broadcast their weights from rank 0 before the Checkpointer is created"
+                f"table {name!r} on rank {', '.join(map(str, ranks))} differs from rank 0: every rank must hold every "
+                "table in full, as under DistributedDataParallel, because each saves a share of its rows. Sharded "
+                "tables are not supported in this release; if the tables should be identical, broadcast their "
+                "weights from rank 0 before creating the Checkpointer"
             )
 
 

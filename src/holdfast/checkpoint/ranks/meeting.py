@@ -1,4 +1,4 @@
-"""Waits for the other ranks of a job: not silently, and not for ever."""
+"""Waits for the other ranks of a job, with warnings and a timeout."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def wait_for(work: dist.Work, *, rank: int, world: int, timeout_s: float, runtim
             if work.is_completed() or waited_s >= timeout_s:
                 raise RanksMissing(
                     f"rank {rank} of {world} waited {waited_s:.0f} s for the other ranks to agree on a save: {error}. "
-                    "All ranks must create the Checkpointer and call its methods at the same steps; look at what the "
-                    "others were doing. Settings(ranks_s=...) is how long to wait"
+                    "All ranks must create the Checkpointer and call its methods at the same steps; check what the "
+                    "other ranks were doing. Settings(ranks_s=...) sets how long to wait"
                 ) from error
         logger.warning(
             "rank %d of %d has been waiting for the other ranks to agree on a save for %.0f s; it gives up after %.0f "
@@ -73,8 +73,8 @@ def _await(
         if waited_s >= timeout_s:
             raise RanksMissing(
                 f"rank {rank} of {world} created a Checkpointer and waited {waited_s:.0f} s for {_list(missing)}, "
-                "which created none: create the Checkpointer on every rank, not on rank 0 only (each saves its share "
-                "of the rows). Settings(ranks_s=...) is how long to wait"
+                "which created none: create the Checkpointer on every rank, not only on rank 0 (each saves its share "
+                "of the rows). Settings(ranks_s=...) sets how long to wait"
             )
         if waited_s - told_s >= _TELL_S:
             told_s = waited_s

@@ -1,1 +1,1 @@
-"""Reads what is stored, verified, and plans what to read. No torch here."""
+"""Reads and verifies what is stored, and plans what to read. No torch here."""

@@ -1,4 +1,4 @@
-"""The row ids of a chunk that was read, compared with what its manifest says of them."""
+"""Checks the row ids read from a chunk against its manifest."""
 
 from __future__ import annotations
 

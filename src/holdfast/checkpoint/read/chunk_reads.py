@@ -1,7 +1,7 @@
-"""What is to be read of chunks: the first so many records of each, one by one or, of a whole table, in columns.
+"""What to read of chunks: the first n records of each, one by one or, for a whole table, in columns.
 
-Many checkpoints of many small tables have very many chunks, so a plan is made and carried out in columns; a single read
-is looked at only where something is wrong with it, or where it has to be read in the plain way.
+Many checkpoints of many small tables have very many chunks, so plans are made and carried out in columns; a single read
+is looked at only if something is wrong with it, or if it has to take the plain path.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Threads that share a list of tasks. Lighter than futures: a restore has many small ones."""
+"""Threads that share a list of tasks. Lighter than futures, because a restore has many small tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verified reads: nothing leaves this module that does not match its checksum or digest."""
+"""Verified reads: nothing leaves this module without matching its checksum or digest."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Fetcher:
             data = memoryview(b"")
         return HeldBytes(self, bundle, start, data)
 
-    def doubt(self, name: str, what: str = "bytes of it could not be read, or do not match their checksums") -> None:
+    def doubt(self, name: str, what: str = "some of its bytes are unreadable or do not match their checksums") -> None:
         """Others have read an object without success: the next look at it is a second one, and says so."""
         self._look.doubt(name, what)
 
@@ -211,9 +211,9 @@ def lineage(head: Head, checkpoint: str) -> tuple[Entry, ...]:
     wanted: str | None = checkpoint
     while wanted is not None:
         if wanted not in entries:
-            raise CheckpointNotFound(f"checkpoint {checkpoint} stands on {wanted}, which the run no longer holds")
+            raise CheckpointNotFound(f"checkpoint {checkpoint} depends on {wanted}, which is no longer in the run")
         if len(chain) == len(entries):
-            raise DamagedData(head.ref.name, f"says that checkpoint {wanted} stands on itself")
+            raise DamagedData(head.ref.name, f"says that checkpoint {wanted} depends on itself")
         chain.append(entries[wanted])
         wanted = entries[wanted].info.base
     return tuple(reversed(chain))

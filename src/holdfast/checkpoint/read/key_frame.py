@@ -1,7 +1,7 @@
-"""The baseline that differences refer to: its weights, as they were stored, at hand for any rows.
+"""The baseline that differences refer to: its weights, as stored, for any set of rows.
 
-A difference names its baseline by checkpoint and digest. Writer and fetcher come to the same digest from the heads of
-the bundles that the table's rows lie in, which hold the checksums of all their blocks.
+A difference names its baseline by checkpoint and digest. Writer and fetcher compute the same digest from the heads of
+the bundles that hold the table's rows; these heads contain the checksums of all blocks.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class KeyTable:
         if baseline != self.baseline:
             raise DamagedData(
                 name,
-                f"its rows are differences from checkpoint {baseline.checkpoint} ({baseline.digest[:12]}), "
-                f"but stand on {self.baseline.checkpoint} ({self.baseline.digest[:12]})",
+                f"its rows are differences from checkpoint {baseline.checkpoint} ({baseline.digest[:12]}), but are "
+                f"based on {self.baseline.checkpoint} ({self.baseline.digest[:12]})",
             )
 
     @property
@@ -102,7 +102,7 @@ class KeyTable:
     def rows(self, ids: Ids) -> Rows:
         """The rows with these ids, in any order."""
         if not len(self._chunks):
-            raise DamagedData(self.baseline.checkpoint, "holds no row of a table that others differ from")
+            raise DamagedData(self.baseline.checkpoint, "holds no rows of a table that differences refer to")
         column = self._chunks[0].column
         out = np.empty((len(ids), dim_of(column)), dtype=numpy_type(column.dtype))
         order = np.argsort(ids, kind="stable")
@@ -111,7 +111,7 @@ class KeyTable:
             if len(at):
                 positions = ids[at] - chunk.chunk.first
                 if positions[0] < 0 or positions[-1] >= chunk.chunk.rows:
-                    raise DamagedData(chunk.bundle.name, "lacks rows that others differ from")
+                    raise DamagedData(chunk.bundle.name, "lacks rows that differences refer to")
                 out[at] = chunk.rows(positions)
         return out
 
@@ -133,7 +133,7 @@ def key_of(fetcher: Fetcher, plan: TablePlan) -> KeyTable | None:
 def require_key(key: KeyTable | None, read: Read, ids: Ids | None) -> tuple[KeyTable, Ids]:
     """What the records of a chunk are differences from, and of which rows; anything else is damage."""
     if key is None or ids is None or read.baseline is None:
-        raise DamagedData(read.bundle.name, "holds differences that stand on no baseline")
+        raise DamagedData(read.bundle.name, "holds differences without a baseline")
     key.require(read.baseline, read.bundle.name)
     return key, ids
 

@@ -1,7 +1,7 @@
-"""What a checkpoint consists of: from its grid's outlines where they are up to date, else from the manifests.
+"""What a checkpoint consists of: from its grid's outlines if they are current, else from the manifests.
 
-An outline is a copy. A part of it counts only under the digest by which the catalog, or a part list it leads to, names
-the original; so one that is stale, damaged, of another run or gone costs time and nothing else.
+An outline is a copy. A part of it counts only under the digest by which the catalog, or a part list that the catalog
+leads to, names the original; so a stale, damaged, foreign or missing outline costs time and nothing else.
 """
 
 from __future__ import annotations

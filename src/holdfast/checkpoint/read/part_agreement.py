@@ -1,4 +1,4 @@
-"""What the parts of a checkpoint must be beside each other, and beside the catalog's entry, before they are used."""
+"""Checks the parts of a checkpoint against each other and against the catalog's entry before they are used."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ def _check_table(entry: Entry, shares: Sequence[PartShare]) -> None:
         if share.spec is not spec and share.spec != spec:
             raise DamagedData(name, f"leads to parts in which table {spec.name} has different shapes")
         if share.start != done:
-            raise DamagedData(name, f"leads to parts that do not share the rows of table {spec.name} among them")
+            raise DamagedData(name, f"leads to parts whose ranges of table {spec.name} overlap or leave gaps")
         done = share.stop
         if entry.info.kind is Kind.FULL and not share.whole:
-            raise DamagedData(name, f"is of a full checkpoint, and lacks rows of table {spec.name}")
+            raise DamagedData(name, f"belongs to a full checkpoint, but lacks rows of table {spec.name}")
     if done != spec.rows:
         raise DamagedData(name, f"leads to parts that lack rows of table {spec.name}")

@@ -1,7 +1,7 @@
-"""Makes the plan of a restore from what each writer saved of a checkpoint and of those that it stands on.
+"""Builds the plan of a restore from what each writer saved of a checkpoint and of those it depends on.
 
-Many checkpoints of many tables have very many small chunks. So what is needed of them is decided for a whole outline at
-once, in columns; nothing here is done once for each checkpoint and table.
+Many checkpoints of many tables have very many small chunks. So decisions are made for a whole outline at once, in
+columns; nothing here runs once per checkpoint and table.
 """
 
 from __future__ import annotations
@@ -204,9 +204,9 @@ def _first_ages(views: Sequence[_View], history: _History, tables: _Tables) -> N
         changed = np.flatnonzero(shares[number] != same[number])
         if len(changed) and (not len(complete) or changed[-1] >= complete[-1]):
             checkpoint = history[int(changed[-1])][0].checkpoint
-            raise DamagedData(checkpoint, f"table {name} changes its shape below a delta that stands on it")
+            raise DamagedData(checkpoint, f"table {name} changes shape below a delta that depends on it")
         if not len(complete):
-            raise DamagedData(history[0][0].checkpoint, f"no checkpoint below holds every row of table {name}")
+            raise DamagedData(history[0][0].checkpoint, f"no checkpoint below it holds every row of table {name}")
         found[number] = complete[-1]
     return found
 

@@ -1,9 +1,9 @@
-"""A plan: what to read of each table to restore a checkpoint, before a byte of its rows is read.
+"""A plan: what to read of each table to restore a checkpoint, made before any row is read.
 
-A table's rows come as generations, oldest first: the last one that holds every row, then the deltas on top. In a grid
-a delta's chunks are arranged by the checkpoint that replaced their records, so that the ones another checkpoint needs
-are the first so many of each chunk (docs/spec/grid.md). A chunk is *contested* where it may hold records that a later
-generation of the same plan replaces, because nobody has arranged it since.
+A table's rows come as generations, oldest first: the last one that holds every row, then the deltas on top. In a grid a
+delta's chunks are arranged by the checkpoint that replaced their records, so the records that another checkpoint needs
+are the first ones of each chunk (docs/spec/grid.md). A chunk is *contested* if it may hold records that a later
+generation of the same plan replaces, because it has not been arranged since.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads of one table that belong together, and what becomes of their records."""
+"""Reads of one table that belong together, and where their records go."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files that bundles are, where a store has files, as addresses of what kernels need of them."""
+"""Bundles as local files, where a store has files, in the form of addresses that kernels can use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads columns of chunks and writes them into live tensors, without a copy in between where that is possible."""
+"""Reads columns of chunks into live tensors, without an intermediate copy if possible."""
 
 from __future__ import annotations
 

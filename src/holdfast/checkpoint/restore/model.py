@@ -86,8 +86,8 @@ class ModelRestorer:
         unknown = [*report.unexpected, *(name for name in plans if name not in self._tables)]
         differing = [f"{name} (shape differs)" for name in plans if name in self._tables and name not in fitting]
         left = {
-            "not restored, the checkpoint lacks": lacking,
-            "not restored, the model lacks": unknown,
+            "not restored, missing from the checkpoint": lacking,
+            "not restored, missing from the model": unknown,
             "not restored": [*report.changed, *differing],
         }
         for what, names in left.items():
@@ -105,8 +105,8 @@ class ModelRestorer:
         unexpected = sorted(set(plans) - set(self._tables))
         if strict and (missing or unexpected):
             raise ModelMismatch(
-                f"tables of the model that the checkpoint lacks: {missing or 'none'}; tables of the checkpoint that "
-                f"the model lacks: {unexpected or 'none'}. Rename them, or pass strict=False to restore what fits"
+                f"tables missing from the checkpoint: {missing or 'none'}; tables missing from the model: "
+                f"{unexpected or 'none'}. Rename them, or pass strict=False to restore what matches"
             )
         for name, plan in plans.items():
             if strict and (problem := self._mismatch(name, plan.spec)):
@@ -123,14 +123,14 @@ class ModelRestorer:
         stored, live = spec.columns[0].dtype, code_of(self._tables[name].parameter.dtype)
         if stored == live:
             return None
-        return f"table {name} is stored as {stored} and the model holds {live}; strict=False converts it"
+        return f"table {name} is {stored} in the checkpoint and {live} in the model; strict=False converts it"
 
     def _shape_problem(self, name: str, spec: TableSpec) -> str | None:
         live = tuple(self._tables[name].parameter.shape)
         stored = (spec.rows, *spec.columns[0].row_shape)
         if stored == live:
             return None
-        return f"table {name} is stored with shape {stored} and the model has {live}; strict=False leaves it as it is"
+        return f"table {name} has shape {stored} in the checkpoint and {live} in the model; strict=False skips it"
 
     def _targets(self, plan: TablePlan) -> Targets:
         table = self._tables[plan.spec.name]

@@ -1,11 +1,11 @@
 """Reads, verifies and applies row records of local files in one call, without the GIL.
 
-A restore of many small pieces spends its time in handing the GIL over, piece by piece. Here a thread takes reads from
-a common list until none is left: ``open`` and ``pread`` of the C library for all the pieces of a read, which lie beside
-each other in a file; ``crc32`` of zlib, ids and rows for each of them. A piece that is not as it should be is left
-undone and marked so; whoever gave it finds out why.
+A restore of many small pieces would spend its time passing the GIL around. Here each thread takes reads from a shared
+list until none is left: ``open`` and ``pread`` of the C library for all pieces of a read, which are adjacent in a file;
+zlib's ``crc32``, ids and rows for each piece. A piece that fails a check is skipped and marked; the caller finds out
+why.
 
-The functions' addresses are arguments, so that the compiled kernel can be kept for other processes.
+The functions' addresses are arguments, so the compiled kernel can be cached for other processes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What native restores are told of each piece: records that they and their callers lay out alike.
+"""The records that describe pieces to native restores, shared by kernels and their callers.
 
 All fields are eight bytes: numbers, or addresses of what they point to.
 """

@@ -1,7 +1,7 @@
-"""Hands planned reads over to threads that need no GIL, where the store has files and the tensors are plain memory.
+"""Hands planned reads to threads that run without the GIL, if the store has files and the tensors are plain memory.
 
-Reads are many and small, and tables are, too. So what the threads need of them is computed for all that are alike at
-once, in columns, whatever table they are of.
+Reads are many and small, and so are tables. So the threads' input is computed in columns, for all similar reads at
+once, whatever table they belong to.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Partial recovery: brings lost parts of the tables back from the newest rows saved, and leaves the rest alone (CPR).
+"""Partial recovery: restores lost parts of the tables from the newest saved rows and leaves the rest alone (CPR).
 
-In one process the parts are those of emulated servers: each holds a contiguous range of the rows of every table.
+In a single process the parts belong to emulated servers: each holds a contiguous range of every table's rows.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class Servers:
         known = set(self.numbers) <= set(range(self.of)) and len(set(self.numbers)) == len(self.numbers)
         if not known or not self.numbers:
             raise ConfigurationError(
-                f"servers {list(self.numbers)} of {self.of}: give at least one, each once, from 0 to {self.of - 1}"
+                f"servers {list(self.numbers)} of {self.of} are not valid; pass at least one, without repeats, from 0 "
+                f"to {self.of - 1}"
             )
 
     @property
@@ -76,7 +77,7 @@ class Recovered:
 def newest_entries(head: Head) -> tuple[Entry, ...]:
     """What the newest rows lie in, oldest first: the last checkpoint's lineage, then the priority saves on it."""
     if head.catalog.head is None:
-        raise CheckpointNotFound("there is no checkpoint to bring rows back from yet")
+        raise CheckpointNotFound("there is no checkpoint to recover rows from yet")
     return (*lineage(head, head.catalog.head), *head.catalog.priority)
 
 
@@ -128,10 +129,11 @@ class PartRecovery:
             return
         largest = max(self._tables, key=lambda table: table.rows, default=None)
         if largest is None:
-            raise ConfigurationError("nothing can be lost or recovered: the model has no embedding table; see tables=")
+            raise ConfigurationError("nothing to recover: the model has no embedding tables; see tables=")
         raise ConfigurationError(
             f"servers {list(lost.numbers)} of {lost.of} hold no row of any table (the largest, {largest.name}, has "
-            f"{largest.rows:,} rows): nothing is lost or recovered. Pass as of= how many servers share the tables"
+            f"{largest.rows:,} rows): there is nothing to recover. Pass the number of servers that share the tables "
+            "as of="
         )
 
     def _fresh_slots(self, head: Head) -> frozenset[str]:
@@ -143,7 +145,7 @@ class PartRecovery:
     def _head(self) -> Head:
         head = self._chain.head()
         if head is None:
-            raise CheckpointNotFound(f"{self._store.url} holds no checkpoint to bring rows back from")
+            raise CheckpointNotFound(f"{self._store.url} holds no checkpoint to recover rows from")
         return head
 
     @contextmanager
@@ -206,11 +208,13 @@ class PartialRestorer:
     def _check(self, plans: Mapping[str, TablePlan]) -> None:
         for name, table in self._tables.items():
             if name not in plans:
-                raise ModelMismatch(f"the last checkpoint holds no table {name!r}; save again before a part is lost")
+                raise ModelMismatch(
+                    f"the last checkpoint does not hold table {name!r}; save again before relying on partial recovery"
+                )
             stored = (plans[name].spec.rows, *plans[name].spec.columns[0].row_shape)
             if stored != tuple(table.parameter.shape):
                 raise ModelMismatch(
-                    f"table {name} is stored with shape {stored} and the model has {tuple(table.parameter.shape)}"
+                    f"table {name} has shape {stored} in the checkpoint and {tuple(table.parameter.shape)} in the model"
                 )
 
     def _restore_range(self, table: Table, plan: TablePlan, start: int, stop: int) -> None:

@@ -1,4 +1,4 @@
-"""Single rows out of a checkpoint: newest generation first, reading only the blocks they lie in."""
+"""Looks up single rows of a checkpoint: newest generation first, reading only the blocks that hold them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Puts saved rows and state back: reads, verifies and applies what was planned, in parallel, in bounded memory.
+"""Reads, verifies and applies planned rows, in parallel and in bounded memory.
 
-Within a generation each row stands once, so its chunks go in any order. Plain increments are replayed: between their
-generations there is a barrier, and so the newest row wins without anything being sorted. Of a grid no record is
-written that another one replaces: its place says so, or, for records not arranged yet, the ids of the later ones do.
-So its generations need no order, and no barrier.
+Within a generation each row occurs once, so its chunks may be applied in any order. Plain increments are replayed, with
+a barrier between generations, so the newest row wins without sorting. In a grid, no record is written that another one
+replaces: its position says so or, for records not arranged yet, the ids of later ones do. So its generations need
+neither order nor barriers.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ class _Table:
         if self._once is not None and not self._once.holds:
             newest = self.plan.generations[-1] or self.plan.generations[0]
             name = newest[0].checkpoint if newest else self.plan.spec.name
-            raise DamagedData(name, f"stands on increments in which rows of table {self.plan.spec.name} live twice")
+            raise DamagedData(name, f"is based on increments that hold rows of table {self.plan.spec.name} twice")
 
     def tell(self, read: Read, ids: Ids | None, number: int) -> None:
         """These rows are restored from above the baseline."""

@@ -1,4 +1,4 @@
-"""Reads the state that writers saved, checked; what is wrong with it is said of the object that it lies in."""
+"""Reads and checks the state that writers saved; errors name the object that holds it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def checked_state(tree: object, manifest: Manifest) -> SavedState:
 def shared_state(saved: SavedState, manifest: Manifest) -> SharedState:
     """What all ranks share, in the state of the first part; raises DamagedData if that holds nothing of the kind."""
     if saved.shared is None:
-        raise DamagedData(_object_of(manifest), "holds no state that all ranks share, as the first part must")
+        raise DamagedData(_object_of(manifest), "lacks the state that all ranks share, which the first part must hold")
     return saved.shared
 
 

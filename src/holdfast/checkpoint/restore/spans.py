@@ -1,6 +1,6 @@
-"""Chunks that lie beside each other in a bundle are read by one request: of many small ones, requests take the time.
+"""Reads adjacent chunks of a bundle with one request, because many small requests dominate the time.
 
-For stores without files; those that have some are read in a way of their own (``native_rows``).
+For stores without files; stores with files have their own path (``native_rows``).
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Takes a snapshot: what it holds, and how it gets into frames."""
+"""Takes snapshots: what they hold, and how it gets into frames."""

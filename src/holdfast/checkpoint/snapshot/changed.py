@@ -1,4 +1,4 @@
-"""How much of the tables changed, by what it would take to store it: what a strategy weighs against a baseline."""
+"""How much of the tables changed, in bytes needed to store it: what a strategy weighs against a baseline."""
 
 from __future__ import annotations
 

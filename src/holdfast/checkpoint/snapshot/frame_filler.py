@@ -209,7 +209,9 @@ class FrameFiller:
     def _go_on(self, table: TableCopy, added: int) -> None:
         """The next rows go into another frame: what is left of this one would be chunks of a few rows."""
         if not added and not self._used:
-            raise ValueError(f"a row of table {table.index} does not fit a frame of {self._buffer.frame_bytes} bytes")
+            raise ValueError(
+                f"a row of table {table.index} does not fit in a frame of {self._buffer.frame_bytes} bytes"
+            )
         self.end_frame()
 
     def _room(self) -> int:
@@ -253,7 +255,7 @@ def pin(buffer: FrameBuffer) -> None:
     address = torch.frombuffer(buffer.whole(), dtype=torch.uint8).data_ptr()
     code = torch.cuda.cudart().cudaHostRegister(address, buffer.frames * buffer.frame_bytes, 0)
     if int(code) != 0:
-        logger.warning("CUDA cannot lock the snapshot buffer (error %s): snapshots take longer", code)
+        logger.warning("CUDA could not pin the snapshot buffer (error %s): snapshots will take longer", code)
 
 
 def unpin(buffer: FrameBuffer) -> None:

@@ -1,4 +1,4 @@
-"""Rows that are encoded on their GPU before they are copied, so that a fraction of their bytes passes the link."""
+"""Encodes rows on their GPU before copying them, so only a fraction of their bytes crosses the bus."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Refuses tables whose memory somebody else changes without their noticing.
+"""Refuses tables whose memory can be changed through another tensor without being noticed.
 
-Torch counts changes per tensor, and tensors made from one another share the count. ``.data`` starts a new one: two
-parameters over one memory then each miss what the other does, and so would every delta.
+Torch counts changes per tensor, and tensors derived from one another share the count. ``.data`` starts a new one: two
+parameters over the same memory then each miss the other's changes, and so would every delta.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _count_together(first: Tensor, second: Tensor) -> bool:
 
 def _shared(first: _Span, second: _Span) -> ConfigurationError:
     return ConfigurationError(
-        f"{first.name} and {second.name} share memory, but PyTorch counts their changes apart (one was made from the "
-        "other's .data), so changes of one would be missed in the other. If they are meant to be tied, assign the "
+        f"{first.name} and {second.name} share memory, but PyTorch versions them separately (one was created from the "
+        "other's .data), so a change to one would be missed in the other. If they are meant to be tied, assign the "
         "parameter itself (b.weight = a.weight); if not, copy it (a.weight.detach().clone())"
     )

@@ -1,6 +1,6 @@
-"""Optimizer state in plain attributes, which no state dict holds: it is not saved, and so it is warned about.
+"""Warns about optimizer state in plain attributes, which is in no state dict and therefore not saved.
 
-Only optimizers that are not torch's own are looked at, and of their attributes only data: numbers, strings, tensors,
+Only optimizers that are not torch's own are checked, and of their attributes only data: numbers, strings, tensors,
 arrays, generators, and containers of these.
 """
 
@@ -46,9 +46,9 @@ class PlainAttributes:
 
 def _warn(attribute: str) -> None:
     warnings.warn(
-        f"{attribute} has changed since the Checkpointer was created and is in no state dict: it is not saved, and "
-        "after a resume() it is as the constructor leaves it. Keep it in param_groups or in state, or return it from "
-        "state_dict() and take it back in load_state_dict()",
+        f"{attribute} has changed since the Checkpointer was created but is in no state dict: it is not saved, and "
+        "after resume() it has the value that the constructor sets. Keep it in param_groups or in state, or return "
+        "it from state_dict() and restore it in load_state_dict()",
         HoldfastWarning,
         stacklevel=users_level() + 1,
     )

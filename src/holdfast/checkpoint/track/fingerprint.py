@@ -1,9 +1,9 @@
-"""Notices that a table or its slots were changed behind the optimizer's back.
+"""Detects changes to a table or its slots made outside the optimizer.
 
-Torch counts the in-place changes of every tensor (``_version``). What it does not count: writes through ``.data`` or a
-NumPy view (``mark`` is for those), a new tensor behind ``.data``, fused optimizers. Its address alone does not tell a
-new tensor: two exchanges in a row bring the old one back. A weak reference to the storage does: nothing else can be
-where it was as long as somebody refers to it, and it keeps none of the table's memory.
+Torch counts the in-place changes of every tensor (``_version``). It does not count writes through ``.data`` or a NumPy
+view (``mark`` is for those), a new tensor behind ``.data``, or fused optimizers. The address alone does not reveal a
+new tensor: two swaps in a row bring the old address back. A weak reference to the storage does: nothing else can take
+that address while the reference exists, and it keeps none of the table's memory alive.
 """
 
 from __future__ import annotations

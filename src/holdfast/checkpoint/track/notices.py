@@ -43,8 +43,8 @@ class Notices:
         self._hints = dict.fromkeys(self._hints, True)
         named = ", ".join(map(repr, new[:_NAMED])) + (f" and {len(new) - _NAMED} more" if len(new) > _NAMED else "")
         warnings.warn(
-            f"sparse gradients come for {named}, which no nn.Embedding holds, so every checkpoint saves all of it; "
-            f"tables={{{new[0]!r}: the parameter, ...}} would give deltas",
+            f"{named} receives sparse gradients but is in no nn.Embedding, so every checkpoint saves it in full; pass "
+            f"tables={{{new[0]!r}: the parameter, ...}} to get deltas",
             HoldfastWarning,
             stacklevel=users_level(),
         )

@@ -1,4 +1,4 @@
-"""What ``optimizer.step`` does to the tables: read off the gradients that it uses, checked when it is over."""
+"""What ``optimizer.step`` does to the tables: derived from the gradients it uses, and checked after the step."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from holdfast.errors import ConfigurationError, ModelMismatch
 
 _EDITED = (
     "it was changed outside of optimizer.step() (in place, by load_state_dict, or by max_norm in a functional call); "
-    "edits through .data whose rows are named with mark() would give deltas"
+    "to get deltas, edit through .data and name the rows with mark()"
 )
 _HOOKED = (
     "a hook changed it or its gradient during optimizer.step(); "
-    "changing gradients before the step, and nothing after it, would give deltas"
+    "to get deltas, change gradients before the step and nothing after it"
 )
-_NOT_ROW_LOCAL = "hf.RowLocal was declared, but a step moved rows without a gradient; leave the declaration out"
+_NOT_ROW_LOCAL = "hf.RowLocal was declared, but a step moved rows without a gradient; remove the declaration"
 _TRIAL_STEPS = 8  # at the beginning, in which a closer look may wait for the device
-_CAPTURED = "its step was captured in a CUDA graph, whose replay runs no hook; a step without graphs would give deltas"
+_CAPTURED = "its step was captured in a CUDA graph, whose replay runs no hooks; step without graphs to get deltas"
 
 
 class Steps:
@@ -80,9 +80,9 @@ class Steps:
             table = watch.table
             now = held.get(id(table.parameter), ())
             if len(now) > 1:
-                raise ConfigurationError(f"table {table.name!r} is in two optimizers; leave it in one")
+                raise ConfigurationError(f"table {table.name!r} is in two optimizers; keep it in only one")
             if table.optimizer is not None and not now:
-                raise ModelMismatch(f"table {table.name!r} is no longer in the optimizer that it started with")
+                raise ModelMismatch(f"table {table.name!r} is no longer in the optimizer it started in")
             table.optimizer = now[0] if now else None  # other slots show in the table's columns or fingerprint
         self._by_optimizer = self._group_by_optimizer()
         self._holders = _holders_of_inner(self._optimizers)
@@ -159,7 +159,7 @@ class Steps:
         watch.marks.live.add_all()
         if id(optimizer) not in self._by_optimizer:  # else the parameter moved: begin() looks where it is
             kind = type(optimizer).__name__
-            why = f"{kind}, whose state is not saved, moves it; give that optimizer to the Checkpointer as well"
+            why = f"{kind}, whose state is not saved, updates it; pass that optimizer to the Checkpointer too"
             self._notices.add(watch.table.name, why)
 
     def _after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -218,7 +218,7 @@ def _holders_of_inner(optimizers: Sequence[Optimizer]) -> dict[int, Optimizer]:
 
 def _why_dense(optimizer: Optimizer, group: Mapping[str, Any], gradient: Tensor, declared: bool) -> str | None:
     if gradient.layout is not torch.strided:
-        return f"rows cannot be told from a gradient of layout {gradient.layout}; sparse=True would give deltas"
+        return f"changed rows cannot be read from a gradient of layout {gradient.layout}; use sparse=True to get deltas"
     if declared:
         return None
     return why_not_row_local(optimizer, group, sparse_gradient=False, dtype=gradient.dtype)

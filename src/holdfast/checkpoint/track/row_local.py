@@ -1,7 +1,7 @@
 """Which optimizers move only the rows that their gradient names, and how.
 
-An allow-list: what is not known to leave every other row and slot as it was, bit for bit, is not row-local, unless the
-user says that it is.
+An allow-list: an optimizer that is not known to leave every other row and slot unchanged, bit for bit, is not
+row-local, unless the user declares it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.optim import SGD, Adagrad, Optimizer, SparseAdam
 
 _EXACT = (torch.float32, torch.float64)  # narrower types go through float32 and back, which gives NaN another pattern
-_DELTAS_COME_WITH = "SparseAdam, or Adagrad or SGD without momentum and weight decay, would give deltas"
-_DECLARE = "if it does, hf.RowLocal(optimizer) says so and gives deltas"
+_DELTAS_COME_WITH = "to get deltas, use SparseAdam, or Adagrad or SGD without momentum and weight decay"
+_DECLARE = "if it does, declare it with hf.RowLocal(optimizer) to get deltas"
 
 
 ANY_CHANGES = 2**62  # a step may change a tensor in place as often as it likes
@@ -49,14 +49,14 @@ def why_not_row_local(
     if kind is SparseAdam and sparse_gradient:
         return None
     if kind is SparseAdam:
-        return "SparseAdam takes sparse gradients only; embeddings with sparse=True would give deltas"
+        return "SparseAdam accepts only sparse gradients; use embeddings with sparse=True to get deltas"
     if kind is not SGD and kind is not Adagrad:
         remedy = _DELTAS_COME_WITH if kind.__module__.startswith("torch.") else _DECLARE
-        return f"{kind.__name__} is not known to leave rows without a gradient alone; {remedy}"
+        return f"{kind.__name__} is not known to leave rows without a gradient unchanged; {remedy}"
     if not _is_zero(group["weight_decay"]):
-        return f"{kind.__name__} with weight decay moves every row in every step; weight_decay=0 would give deltas"
+        return f"{kind.__name__} with weight decay moves every row at every step; set weight_decay=0 to get deltas"
     if kind is SGD and not _is_zero(group["momentum"]):
-        return "SGD with momentum goes on moving rows of earlier batches; momentum=0 would give deltas"
+        return "SGD with momentum keeps moving rows of earlier batches; set momentum=0 to get deltas"
     return None if sparse_gradient else _why_zeros_move(kind, group, dtype)
 
 
@@ -87,7 +87,7 @@ def skips(optimizer: Optimizer, gradient: Tensor) -> bool:
 
 def _why_zeros_move(kind: type[Optimizer], group: Mapping[str, Any], dtype: torch.dtype) -> str | None:
     """Why ``w - lr * 0`` or ``w - lr * 0 / (sqrt(sum) + eps)`` may differ from ``w``; None if it cannot."""
-    advice = "embeddings with sparse=True would give deltas"
+    advice = "use embeddings with sparse=True to get deltas"
     if dtype not in _EXACT:
         return f"dense arithmetic in {dtype} rewrites NaN; {advice}"
     if group["maximize"]:

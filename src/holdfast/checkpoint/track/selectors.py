@@ -1,16 +1,16 @@
-"""Which rows of one table to save first: what CPR's policies keep account of, in the memory of the trainer.
+"""Which rows of a table to save first: the bookkeeping of CPR's policies, in the trainer's memory.
 
 | policy | holds | on the table's device, per row |
 |---|---|---|
 | SCAR | the values that were last saved | the row's weights again |
 | MFU | how often the row was used since | 4 bytes |
-| SSU | a sorted list of at most r of the rows, and an eighth as many that wait to be sorted in | 4.5 · r bytes |
+| SSU | a sorted list of at most r of the rows, and an eighth as many waiting to be sorted in | 4.5 · r bytes |
 
-A use is a lookup that trains: it is read off the gradient that the optimizer uses, like the tracker's marks. A sparse
-gradient names a row once for each lookup; one that was summed up before (coalesced, dense) names it once a step.
+A use is a lookup that trains: it is read from the gradient that the optimizer uses, like the tracker's marks. A sparse
+gradient names a row once per lookup; one that was summed before (coalesced, dense) names it once per step.
 
-A snapshot is ``begin``, then ``committed`` or ``failed``. What happens in between is kept apart, so that nothing is
-forgotten that the snapshot does not hold, and nothing at all when it fails.
+A snapshot is ``begin``, then ``committed`` or ``failed``. What happens in between is kept separately, so that nothing
+the snapshot does not hold is forgotten, and nothing at all if it fails.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def selector(policy: Priority, table: Table, start: int, stop: int) -> Selector:
             return MfuSelector(table, start, stop, limit)
         case SSU(period=period, seed=seed):
             return SsuSelector(table, start, stop, limit, period=period, seed=seed)
-    raise ConfigurationError(f"nobody knows how to choose rows by {policy!r}: use SCAR, MFU or SSU")
+    raise ConfigurationError(f"unsupported priority policy {policy!r}; use SCAR, MFU or SSU")
 
 
 class MfuSelector(Selector):

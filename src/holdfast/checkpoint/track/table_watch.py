@@ -1,4 +1,4 @@
-"""One table under watch: its marks, and every way in which its rows can change."""
+"""A watched table: its marks, and every way in which its rows can change."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ class TableWatch:
         parameter = self.parameter
         for module in self.table.modules:
             if module._parameters.get(WEIGHT) is not parameter:
-                raise self._mismatch("its module has another Parameter now (assigned, or loaded with assign=True)")
+                raise self._mismatch(
+                    "its module now holds a different Parameter (assigned, or loaded with assign=True)"
+                )
         if parameter.shape != self._shape:
             raise self._mismatch(f"its shape changed from {tuple(self._shape)} to {tuple(parameter.shape)}")
 
@@ -173,6 +175,6 @@ class TableWatch:
 
     def _mismatch(self, what: str) -> ModelMismatch:
         return ModelMismatch(
-            f"table {self.table.name!r} is not the one that training started with: {what}. "
-            "Change the model before the Checkpointer is created, or create a new one"
+            f"table {self.table.name!r} was replaced after training started: {what}. Change the model before creating "
+            "the Checkpointer, or create a new Checkpointer"
         )

@@ -1,4 +1,4 @@
-"""Holds an optimizer to its word: a few rows without a gradient are compared before and after a step."""
+"""Checks that an optimizer is row-local as declared: compares a few rows without a gradient before and after a step."""
 
 from __future__ import annotations
 

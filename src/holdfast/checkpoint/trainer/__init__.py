@@ -1,1 +1,1 @@
-"""The trainer's side: what a Checkpointer is made of, the loop's saves, its agent, and the way back."""
+"""The trainer's side: the parts of a Checkpointer, the loop's saves, its agent, and resuming."""

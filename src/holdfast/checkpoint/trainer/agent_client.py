@@ -1,4 +1,4 @@
-"""The trainer's side of one agent: hands it frames, learns how saves ended, sees whether it is alive."""
+"""The trainer's side of one agent: sends it frames, receives the outcomes of saves, checks that it is alive."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class AgentClient:
         while the trainer still copies lengthens the wait (measured: by 3 ms of 37).
         """
         if self._lost:
-            raise AgentDied("there is no agent, and none could be started")
+            raise AgentDied("no agent is running, and none could be started")
         self.waited_s = 0.0
         specs = [(dtype, list(shape)) for dtype, shape in tensors]
         self._held_back = [Begin(intent=intent.to_json(), tables=list(tables), tensors=specs)]
@@ -106,7 +106,7 @@ class AgentClient:
         """A frame to fill; waits for the agent where none is free. Raises AgentDied rather than wait for a dead one."""
         if not self._free:
             self._release()
-            waiting = Wait("room in the snapshot buffer", runtime=self._runtime)
+            waiting = Wait("space in the snapshot buffer", runtime=self._runtime)
             while not self._free:
                 self._receive(_POLL_S)
                 self._attend()

@@ -1,4 +1,4 @@
-"""What a user hands to the Checkpointer, checked when it is handed over: a mistake must not wait for the first save."""
+"""Validates the Checkpointer's arguments up front: a mistake must not surface at the first save."""
 
 from __future__ import annotations
 
@@ -130,11 +130,11 @@ def as_metric(name: str, value: object) -> Any:
     if isinstance(value, Tensor):
         if value.numel() == 1:
             return value.detach()
-        raise ConfigurationError(f"metric {name!r} has the shape {tuple(value.shape)}: take one number")
+        raise ConfigurationError(f"metric {name!r} has shape {tuple(value.shape)}; pass a single number")
     try:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        raise ConfigurationError(f"metric {name!r} is {value!r}: take a number") from None
+        raise ConfigurationError(f"metric {name!r} is {value!r}; pass a number") from None
 
 
 def require_same_tables(tables: Sequence[Table], agreement: Agreement) -> None:
@@ -145,7 +145,7 @@ def require_same_tables(tables: Sequence[Table], agreement: Agreement) -> None:
         differing = next((a for a, b in zip(ours, theirs, strict=False) if a != b), "their number")
         raise ConfigurationError(
             f"the ranks hold different tables (on rank {agreement.rank}: {differing}): every rank must hold all of "
-            "them, as under DDP. Tables that are spread over ranks are not supported by this release"
+            "them, as under DDP. Sharded tables are not supported in this release"
         )
 
 
@@ -155,4 +155,6 @@ def require_known_tables(precision: Precision, tables: Sequence[Table]) -> None:
     for name in precision.names if isinstance(precision, PerTable) else ():
         if name not in names:
             known = ", ".join(names) or "none"
-            raise ConfigurationError(f"precision= names a table {name!r} that the model does not have; it has {known}")
+            raise ConfigurationError(
+                f"precision= names table {name!r}, which the model does not have; its tables are {known}"
+            )

@@ -1,4 +1,4 @@
-"""How much memory a snapshot buffer gets."""
+"""How large the snapshot buffer is."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def frames_for(
 ) -> tuple[int, int]:
     """Number and size of frames for the wanted buffer, or for one full snapshot of this rank's share."""
     if frame_bytes < 16 * PAGE:
-        raise ConfigurationError(f"frame_bytes={frame_bytes} is too small: at least {16 * PAGE}")
+        raise ConfigurationError(f"frame_bytes={frame_bytes} is too small; pass at least {16 * PAGE}")
     wanted = buffer_bytes if buffer_bytes is not None else _full_snapshot_bytes(tables, dense_bytes, world)
     widest = max((row_bytes(table.spec().columns) * (1 + _SLOTS_TO_COME) for table in tables), default=0)
     frame = max(min(frame_bytes, wanted // _MIN_FRAMES), 16 * PAGE, 2 * widest)

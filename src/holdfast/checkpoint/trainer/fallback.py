@@ -1,7 +1,7 @@
 """Finds the newest checkpoint that all ranks can restore, without mistaking an outage for damage.
 
-A checkpoint that cannot be read is suspect, no more. Once an older one was restored, so that the store is known to
-work, the suspect is tried again; only if it fails again does training go on from the older one.
+A checkpoint that cannot be read is only suspect. Once an older one has been restored, which shows that the store works,
+the suspect is tried again; only if it fails again does training continue from the older one.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Fallback(Generic[T]):
             logger.warning("checkpoint of step %d cannot be restored (%s)", entry.info.step, self._why)
         raise DamagedData(
             candidates[0].part_list.name,
-            f"no checkpoint of the run can be restored (last: {self._why}); the model's values are undefined now, and "
-            "nothing in the run was changed",
+            f"no checkpoint of the run can be restored (last error: {self._why}); the model's values are now "
+            "undefined, and the run was not changed",
         )
 
     def _reconsidered(self, found: Found[T]) -> Found[T]:
@@ -59,8 +59,9 @@ class Fallback(Generic[T]):
         restored = self._try(found.entry)  # the model holds parts of the others by now
         if restored is None:
             raise RunError(
-                f"the checkpoint of step {found.entry.info.step} was restored once and then not again ({self._why}): "
-                "the store is not reliable just now. Nothing in the run was changed; start again when it is"
+                f"the checkpoint of step {found.entry.info.step} was restored once but could not be restored again "
+                f"({self._why}): the store is currently unreliable. The run was not changed; try again when the store "
+                "has recovered"
             )
         return _told(replace(found, restored=restored))
 
@@ -87,8 +88,8 @@ class Fallback(Generic[T]):
 def _told(found: Found[T]) -> Found[T]:
     for entry in found.failed:
         logger.warning(
-            "training goes on from step %d; the checkpoint of step %d is suspect now: it stays in the run until "
-            "`holdfast verify` has judged it",
+            "training continues from step %d; the checkpoint of step %d is now suspect: it stays in the run until "
+            "`holdfast verify` has checked it",
             found.entry.info.step,
             entry.info.step,
         )

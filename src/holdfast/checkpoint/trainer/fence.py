@@ -1,9 +1,9 @@
 """Keeps agents that were given up from committing anything late.
 
-An agent that was killed and reaped commits nothing. One that cannot be killed, because it waits in the kernel, may go
-on at any time: it has our term, and it maps our frames. Three things keep it out. Its frames stay as they are, because
-the trainer takes a new buffer. The save that it was at work on is committed or called off by its successor before
-anything else. And the run's term is raised, where this trainer is the only rank: others would be fenced off with it.
+An agent that was killed and reaped commits nothing. One that cannot be killed, because it is blocked in the kernel, may
+continue at any time: it has our term, and it maps our frames. Three measures keep it out. Its frames stay untouched,
+because the trainer takes a new buffer. The save it was working on is committed or cancelled by its successor before
+anything else. And the run's term is raised, if this trainer is the only rank: others would be fenced off with it.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ class Fence:
         if len(self._left_behind) >= _MOST_LEFT_BEHIND:
             pids = ", ".join(str(each.pid) for each in (*self._left_behind, agent))
             raise OSError(
-                f"processes {pids} cannot be killed: they wait in the kernel for storage that does not answer"
+                f"processes {pids} cannot be killed: they are blocked in the kernel on storage that does not respond"
             )
         self._renew_buffer()
         self._left_behind.append(agent)
         self.is_open = self._raises_term
-        how = "the run's term is raised and" if self._raises_term else "its save is called off and"
-        logger.warning("the agent (process %s) cannot be killed: %s a new buffer taken", agent.pid, how)
+        how = "the run's term was raised and" if self._raises_term else "its save was cancelled and"
+        logger.warning("the agent (process %s) cannot be killed: %s a new buffer was allocated", agent.pid, how)
 
     def close(self, agent: AgentClient) -> None:
         """Let an agent put everything in order; first what may still have to be committed under the old term."""

@@ -1,4 +1,4 @@
-"""Starts agents: as a process of its own, or, for a store object that lives in this process, as a thread."""
+"""Starts agents: as a separate process or, for a store object that lives in this process, as a thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether an agent is alive, and what it waits for: asked now and then, told while it lasts, judged in the end."""
+"""Whether an agent is alive and what it is waiting for: pings it, warns while it hangs, and gives it up in the end."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class Liveness:
     def state(self) -> str:
         """What is known of it, for messages."""
         if self._silent_s >= min(TELL_EVERY_S, self._limits.silent_s / 2):
-            return f"the agent has given no sign of life for {self._silent_s:.0f} s"
+            return f"the agent has not responded for {self._silent_s:.0f} s"
         if self._last.awaits:
-            return f"the agent has waited {self._last.awaits_s:.0f} s for {self._last.awaits}"
-        return "the agent is at work"
+            return f"the agent has been waiting {self._last.awaits_s:.0f} s for {self._last.awaits}"
+        return "the agent is working"
 
     def ask(self) -> Ping | None:
         """The next question, if it is time for one and the last was answered."""
@@ -68,10 +68,10 @@ class Liveness:
         """Why it is to be given up, or None; ``deaf``: it does not read. What will happen is told before it does."""
         self._listen(deaf)
         if self._silent_s >= self._limits.silent_s:
-            return f"the agent has given no sign of life for {self._silent_s:.0f} s (Settings.agent_timeout_s)"
+            return f"the agent has not responded for {self._silent_s:.0f} s (Settings.agent_timeout_s)"
         if self._last.awaits_s >= self._limits.store_s:
             awaits = f"{self._last.awaits_s:.0f} s for {self._last.awaits}"
-            return f"the agent has waited {awaits} (Settings.retry_s and store_timeout_s are over)"
+            return f"the agent has waited {awaits} (longer than Settings.retry_s and store_timeout_s allow)"
         self._tell()
         return None
 
@@ -89,4 +89,4 @@ class Liveness:
         if troubled_s < TELL_EVERY_S or now_s - self._told_s < TELL_EVERY_S:
             return
         self._told_s = now_s
-        logger.warning("%s; after %.0f s it is killed and replaced", self.state, limit_s)
+        logger.warning("%s; it will be killed and replaced after %.0f s", self.state, limit_s)

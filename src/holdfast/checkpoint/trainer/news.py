@@ -1,6 +1,6 @@
-"""Whether the state that all ranks share differs from what the last checkpoint holds, whatever changed it.
+"""Whether the state shared by all ranks differs from the last checkpoint, whatever changed it.
 
-Nothing is looked at between saves: the agent digests what it stores, and what is live is digested when somebody asks.
+Nothing is checked between saves: the agent digests what it stores, and live state is digested on demand.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ class PlsAccount:
     def __init__(self, budget: PLS, loader: object, world: int) -> None:
         if budget.total_samples and not budget.samples_per_step and not _batch_size(loader):
             raise ConfigurationError(
-                f"hf.PLS(total_samples={budget.total_samples}) needs samples_per_step=..., too: "
-                "the loader does not tell its batch size"
+                f"hf.PLS(total_samples={budget.total_samples}) also needs samples_per_step=...: the loader does not "
+                "report its batch size"
             )
         self._samples_per_step = budget.samples_per_step or (_batch_size(loader) or 1) * world
         self._budget = budget
@@ -72,7 +72,7 @@ def _batches(loader: object) -> int:
         batches = 0
     if batches <= 0:
         raise ConfigurationError(
-            "a PLS budget needs the length of the training, and the loader does not tell it: "
-            "hf.PLS(0.1, total_samples=..., samples_per_step=...)"
+            "a PLS budget needs the length of the training, which the loader does not report: pass hf.PLS(0.1, "
+            "total_samples=..., samples_per_step=...)"
         )
     return batches

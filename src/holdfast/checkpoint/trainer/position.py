@@ -1,4 +1,4 @@
-"""Where a trainer stands in its run, and what its saves have cost so far."""
+"""Where a trainer is in its run, and what its saves have cost so far."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Position:
     coarsest: Mapping[str, int] = field(default_factory=dict)  # fidelity since the baseline, of tables not exact
 
     def after(self, info: CheckpointInfo, fidelity: Mapping[str, int]) -> Position:
-        """The position once this checkpoint is committed, its tables stored so precisely."""
+        """The position once this checkpoint is committed, with its tables stored at this fidelity."""
         if info.kind is Kind.FULL:
             return Position(
                 term=self.term,
@@ -62,7 +62,7 @@ class Position:
 
     @classmethod
     def restored(cls, info: CheckpointInfo, job: JobState, *, baseline: CheckpointInfo, term: int) -> Position:
-        """Where saving goes on after a restore of this checkpoint, which stands on ``baseline``."""
+        """Where saving continues after a restore of this checkpoint, which depends on ``baseline``."""
         own = info.size_bytes / max(1, baseline.size_bytes)
         return cls(
             term=term,
@@ -84,7 +84,7 @@ class Position:
         return any(name not in fidelity or fidelity[name] > fine for name, fine in self.coarsest.items())
 
     def without_baseline(self) -> Position:
-        """The position once the run has dropped what it stood on: the next checkpoint is a baseline."""
+        """The position once the run has dropped its baseline: the next checkpoint is a new one."""
         return Position(term=self.term, checkpoint=self.checkpoint, step=self.step, restores=self.restores)
 
 
@@ -110,19 +110,19 @@ class SaveStats:
     grid: GridStats = field(default_factory=GridStats)
 
     def count_snapshot(self, stall_s: float, *, checkpoint: bool = True) -> None:
-        """A snapshot was sealed after the loop waited for so long."""
+        """Count a sealed snapshot, and the time the loop waited for it."""
         self.snapshots += checkpoint
         self.last_stall_s = stall_s
         self.total_stall_s += stall_s
 
     def count_commit(self, step: int, now_s: float) -> None:
-        """A checkpoint was committed."""
+        """Count a committed checkpoint."""
         self.committed += 1
         self.last_commit_step = step
         self.last_commit_s = now_s
 
     def count_priority(self, size_bytes: int) -> None:
-        """Rows were committed between two checkpoints."""
+        """Count a committed priority save."""
         self.priority_saves += 1
         self.priority_bytes += size_bytes
 
@@ -144,7 +144,7 @@ class Pause:
         self._until_s = float("-inf")
 
     def begin(self, now_s: float) -> float:
-        """Start to wait after a failure; for how long."""
+        """Start to wait after a failure; returns for how long."""
         wait_s = self._next_s
         self._until_s = now_s + wait_s
         self._next_s = min(2 * wait_s, self._LONGEST_S)
@@ -155,6 +155,6 @@ class Pause:
         return now_s >= self._until_s
 
     def end(self) -> None:
-        """All is well again."""
+        """Forget earlier failures."""
         self._next_s = self._FIRST_S
         self._until_s = float("-inf")

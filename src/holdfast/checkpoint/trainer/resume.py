@@ -1,4 +1,4 @@
-"""Brings a live training back to a checkpoint: takes the run over, reads, and puts reader and random state in place."""
+"""Brings a live training back to a checkpoint: takes over the run, restores, and sets reader and random state."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Resumption:
         if newest is not None:
             raise NotResumed(
                 f"{self._store.url} already holds checkpoints (up to step {newest}): call resume() before the first "
-                "step, or give this training a URL of its own"
+                "step, or give this training its own URL"
             )
         return self.take_over(patience_s=0.0)
 
@@ -110,7 +110,9 @@ class Resumption:
         """Read the newest good checkpoint, or that of ``step``, into everything; None where there is none."""
         head = self._chain.head(skip_damaged=True)
         if self._agreement.any(head is None or bool(head.damaged)):  # which the ranks must see alike
-            raise RunError(f"{self._store.url}: the newest catalog vanished or became unreadable just now; start again")
+            raise RunError(
+                f"{self._store.url}: the newest catalog has just disappeared or become unreadable; try again"
+            )
         assert head is not None
         restorer = ModelRestorer(self._store, self._tables, self._state, self._tracker, runtime=self._runtime)
         rank = self._agreement.rank
@@ -128,7 +130,7 @@ class Resumption:
         if self._reader is not None and rank.reader is not None:
             self._reader.load_state(rank.reader, rank.rng)
         elif self._reader is not None and rank.step:
-            logger.warning("the checkpoint holds no reader state for this rank: the loader starts from its beginning")
+            logger.warning("the checkpoint holds no reader state for this rank: the loader starts from the beginning")
         self._pending_rng = rank.rng
         self.restore_rng()
 
@@ -174,7 +176,7 @@ def _candidates(head: Head, step: int | None) -> list[Entry]:
     wanted = find_checkpoint(head, step, where="the run")
     if wanted.info.abandoned:
         raise CheckpointNotFound(
-            f"the checkpoint of step {step} is on an abandoned timeline; open_run(...).restore() reads it"
+            f"the checkpoint of step {step} is on an abandoned timeline; use open_run(...).restore() to read it"
         )
     return candidates[candidates.index(wanted) :]
 

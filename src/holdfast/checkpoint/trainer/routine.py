@@ -1,4 +1,4 @@
-"""The saves of a training loop: those that are due after a step, those a user asks for, the last before it ends."""
+"""The saves of a training loop: those due after a step, those a user requests, and the last one before it ends."""
 
 from __future__ import annotations
 
@@ -131,8 +131,8 @@ class Routine:
         if rounds > 1 and not self._told_rounds:
             self._told_rounds = True
             logger.warning(
-                "an optimizer stepped %d times between two calls of step(), which counts as one step; "
-                "call step() once a batch, after the optimizer",
+                "an optimizer stepped %d times between two calls to step(), which count as one step; call step() "
+                "once per batch, after the optimizer",
                 rounds,
             )
         return self._optimizer_steps > before
@@ -152,8 +152,8 @@ class Routine:
             schedule.step += missed
         self._places.catch_up()
         logger.warning(
-            "optimizers made %d steps that no step() followed; they are counted now, at step %d. Call step() once a "
-            "batch, after the optimizer: saves are due only there",
+            "optimizers took %d steps without a call to step(); they are counted now, at step %d. Call step() once "
+            "per batch, after the optimizer: saves happen only there",
             missed,
             self.steps,
         )
@@ -173,7 +173,7 @@ class Routine:
         self._end()
 
     def _end(self) -> None:
-        logger.warning("SIGTERM: saved and committed at step %d; the trainer ends now", self.steps)
+        logger.warning("SIGTERM: saved and committed at step %d; the trainer exits now", self.steps)
         raise Terminated(f"SIGTERM: saved and committed at step {self.steps}")
 
     def _save_if_due(self) -> None:
@@ -228,7 +228,7 @@ class Routine:
         if not self._agreement.any(failure is not None):
             return
         if self._agreement.any(self._outcomes.taken_over is not None):
-            raise failure or RunError("another rank was told that the run was taken over")
+            raise failure or RunError("another rank found that the run was taken over")
         self._save(force=True)
         self._agents.drain()
 

@@ -1,4 +1,4 @@
-"""When to save: asks the policy, and makes sure that all ranks come to the same answer at the same step."""
+"""When to save: asks the policy, and makes sure that all ranks reach the same answer at the same step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings: what rarely needs changing."""
+"""Settings that rarely need changing."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ _TIMES = ("grace_s", "retry_s", "takeover_s", "part_timeout_s")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What rarely needs changing. Times in seconds, sizes in bytes.
+    """Settings that rarely need changing. Times are in seconds, sizes in bytes.
 
     Args:
-        buffer_bytes: Memory for snapshots. None: room for one full snapshot, at most a quarter of what is available.
+        buffer_bytes: Memory for snapshots. None: enough for one full snapshot, at most a quarter of available memory.
         frame_bytes: The unit of the buffer, and about the size of a stored object.
-        grace_s: How long the objects of a dropped checkpoint stay, so that whoever reads them can finish.
-        reserve_bytes: Room kept back in a local run and released when the disk is full. 0: none.
-        retry_s: How long an unreachable store is tried before a save fails.
+        grace_s: How long the objects of a dropped checkpoint stay, so that readers can finish.
+        reserve_bytes: Space held back in a local run and released when the disk is full. 0: none.
+        retry_s: How long to retry an unreachable store before a save fails.
         takeover_s: How long ``resume()`` waits for the last trainer's agent.
-        lease_s: How long after its last sign of life an agent still counts as working.
-        part_timeout_s: How long one rank's part of a save waits for the others'.
-        agent_timeout_s: How long an agent may give no sign of life before it is killed and replaced.
-        store_timeout_s: How much longer than ``retry_s`` an agent may wait for one operation of its store.
-        ranks_s: How long a rank waits for the others, where all must come, before it raises ``RanksMissing``.
-        uploads: How many frames are written at the same time.
-        niceness: Of the agent, so that training comes first. The higher, the longer a save takes on a busy machine.
+        lease_s: How long after its last lease renewal an agent still counts as working.
+        part_timeout_s: How long one rank's part of a save waits for the other ranks' parts.
+        agent_timeout_s: How long an agent may be unresponsive before it is killed and replaced.
+        store_timeout_s: How much longer than ``retry_s`` an agent may wait for a single store operation.
+        ranks_s: How long a rank waits for the others, where all must participate, before it raises ``RanksMissing``.
+        uploads: How many frames are written concurrently.
+        niceness: The agent's niceness, so that training comes first. The higher, the longer a save takes on a busy
+            machine.
         handle_sigterm: Catch SIGTERM: save at the next step, then raise ``Terminated``.
-        baseline_in_memory: Where rows are stored as differences, the agent keeps the baseline in memory. False reads
-            it back for every save.
+        baseline_in_memory: If rows are stored as differences, the agent keeps the baseline in memory. False rereads it
+            for every save.
     """
 
     buffer_bytes: int | None = None

@@ -1,4 +1,4 @@
-"""SIGTERM as a flag: the training loop looks at it when a step is over and the state is whole."""
+"""SIGTERM as a flag: the training loop checks it after each step, when the state is consistent."""
 
 from __future__ import annotations
 

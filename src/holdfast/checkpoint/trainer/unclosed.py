@@ -1,4 +1,4 @@
-"""Says so when a trainer ends, or forgets its Checkpointer, without having closed it: its last steps are not saved."""
+"""Warns when a trainer exits, or drops its Checkpointer, without closing it: its last steps are not saved."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def _warn(routine: weakref.ref[Routine], url: str, pid: int) -> None:
     if os.getpid() != pid:  # a forked process has no part in it
         return
     found = routine()
-    at = f" It stood at step {found.steps}." if found is not None else ""
+    at = f" It was at step {found.steps}." if found is not None else ""
     logger.warning(
         "the Checkpointer of %s was never closed: steps since its last save are not saved.%s Use it in a with block, "
-        "or call close() when the training is over",
+        "or call close() when training ends",
         url,
         at,
     )

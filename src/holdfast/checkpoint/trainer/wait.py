@@ -1,4 +1,4 @@
-"""Tells whoever waits long what for, since when, and what is known of it."""
+"""Logs long waits: for what, since when, and what is known about it."""
 
 from __future__ import annotations
 
@@ -29,4 +29,4 @@ class Wait:
         now_s = self._runtime.monotonic_s()
         if now_s - self._told_s >= TELL_EVERY_S:
             self._told_s = now_s
-            logger.warning("waiting for %s for %.0f s: %s", self._what, self.seconds, state)
+            logger.warning("still waiting for %s after %.0f s: %s", self._what, self.seconds, state)

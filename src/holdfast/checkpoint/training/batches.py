@@ -1,4 +1,4 @@
-"""The reader: hands out batches over epochs and knows, at each, how to continue after it (Check-N-Run, section 3.1)."""
+"""The reader: yields batches over epochs and knows, at each, how to continue after it (Check-N-Run, section 3.1)."""
 
 from __future__ import annotations
 
@@ -95,11 +95,11 @@ class Reader:
     def why_not_save(self) -> str | None:
         """Why no checkpoint may be taken here; None if one may."""
         if not self.at_boundary:
-            return "the reader has batches in flight that no step has used; save() works before it reads on"
+            return "the loader has prefetched batches that no step has used; call save() before the next batch is read"
         if self._is_at_work:
             return (
-                f"a resume could not tell how much of the work after the batches of epoch {self._epoch} was done; "
-                "call finish() on the epoch once all of it is done, and save() after that"
+                f"a resume could not tell how much of the per-epoch work of epoch {self._epoch} was done; call "
+                "finish() on the epoch when it is done, then save()"
             )
         return None
 
@@ -149,7 +149,7 @@ class Reader:
         """Tell what a resume from ``saved`` would skip or refuse: it would be too late then."""
         if self.places.handed_out == 0 and not self._told:
             self._told = True
-            logger.warning("loader= was given, but no batch was taken from batches(): its position is not saved")
+            logger.warning("loader= was passed, but no batch was taken from batches(): its position is not saved")
         if saved is not None:
             self._workers.warn(saved["workers"])
         self.places.tell_skipped()
@@ -186,7 +186,7 @@ class Reader:
         ``rng`` are the random numbers that were saved with it.
         """
         if self._live:
-            raise ReaderError("the batches are being iterated; leave that loop before going back")
+            raise ReaderError("batches() is being iterated; leave that loop before going back")
         self._require_same("num_workers", state["num_workers"], self._num_workers)
         self._require_same("type", state["loader"], type(self._loader).__qualname__)
         self._workers.load(state["workers"])
@@ -222,7 +222,7 @@ class Reader:
         if before != now:
             raise ReaderError(
                 f"the loader's {what} was {before} when the checkpoint was taken and is {now} now: it cannot continue "
-                f"exactly. Go back to {before}, or resume without the reader (every sample may then be read again)."
+                f"exactly. Set it back to {before}, or resume without the reader (every sample may then be read again)."
             )
 
     def _is_over(self, epochs: int | None) -> bool:
@@ -254,8 +254,8 @@ class Reader:
         """All of an epoch is done."""
         if next(rest, _OVER) is not _OVER:
             raise ReaderError(
-                f"the batches of epoch {self._epoch} were not read to their end: read all of them, or leave the loop "
-                "over epochs() too. Shorter epochs are a matter of the sampler, such as RandomSampler(num_samples=...)"
+                f"the batches of epoch {self._epoch} were not read to the end: read all of them, or leave the loop "
+                "over epochs() too. For shorter epochs use a sampler, such as RandomSampler(num_samples=...)"
             )
         self.has_news |= self._work_due
         self._work_due = False
@@ -343,8 +343,8 @@ class Reader:
         elif not behind:
             if endless or self.places.handed_out > 0:
                 raise ReaderError(
-                    f"the {type(self._loader).__qualname__} gave no batch in epoch {self._epoch}; "
-                    "it must give a whole pass at every iter(), and no empty one"
+                    f"the {type(self._loader).__qualname__} yielded no batch in epoch {self._epoch}; every iter() "
+                    "must start a full, non-empty pass"
                 )
             self._epoch_ended = True
 

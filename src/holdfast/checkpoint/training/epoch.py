@@ -1,4 +1,4 @@
-"""Epoch: one pass over the data, and the work that is due once after it."""
+"""Epoch: one pass over the data, and the work that follows it once."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 class Epoch:
-    """Iterate over it for the batches that are still to come, then do what is due once an epoch.
+    """One epoch: iterate over it for its remaining batches, then do the work that is due once per epoch.
 
-    The work after the batches is over when the loop over ``epochs()`` turns to the next epoch, or is left.
+    That work counts as done when the loop over ``epochs()`` moves to the next epoch, or is left.
 
     Attributes:
         number: Counted from 0, from the very start of the training.
@@ -27,9 +27,9 @@ class Epoch:
         return f"Epoch({self.number})"
 
     def finish(self) -> None:
-        """Say that the work of this epoch is over already, so that a save may follow within the loop's body.
+        """Declare the work of this epoch done, so that a save may follow within the loop's body.
 
         Raises:
-            ReaderError: Its batches were not read to their end.
+            ReaderError: Its batches were not read to the end.
         """
         self._end()

@@ -1,4 +1,4 @@
-"""Which of the batches that were handed out are in the weights: counts, and nothing else."""
+"""Counts which of the batches handed out have reached the weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Holdfast knows about data loaders: which can continue, where their randomness lives, how one is reopened.
+"""What Holdfast knows about data loaders: which can be resumed, where their randomness lives, how to reopen one.
 
 torchdata is not imported: its ``StatefulDataLoader`` is recognised as a torch ``DataLoader`` with a state.
 """
@@ -56,7 +56,7 @@ def require_resumable(loader: object) -> StatefulLoader:
     """``loader``, if it can continue where it stopped, or can be made to; otherwise ReaderError with the remedy."""
     kind = type(loader).__qualname__
     if isinstance(loader, DataLoader) and loader.num_workers > 0 and not loader.in_order:
-        raise ReaderError(f"a {kind} with in_order=False keeps no exact state; set in_order=True.")
+        raise ReaderError(f"a {kind} with in_order=False has no exact state; set in_order=True.")
     if is_plain(loader):
         return PlainDataLoader(cast(DataLoader[Any], loader))
     if not isinstance(loader, StatefulLoader):
@@ -65,8 +65,8 @@ def require_resumable(loader: object) -> StatefulLoader:
     dataset = getattr(loader, "dataset", None)
     if isinstance(loader, DataLoader) and _surely_has_no_state(dataset):
         warnings.warn(
-            f"the {type(dataset).__qualname__} has no state: a resume will read every batch of the epoch again "
-            f"up to where it stopped, and drop it. To avoid this, {_KEEP_STATE}.",
+            f"the {type(dataset).__qualname__} has no state: a resume will reread and discard every batch of the "
+            f"epoch up to where it stopped. To avoid this, {_KEEP_STATE}.",
             HoldfastWarning,
             stacklevel=4,
         )
@@ -100,7 +100,7 @@ def warn_replay(loader: StatefulLoader, batches: int) -> None:
     """Say what a resume without a dataset's state costs."""
     dataset = type(getattr(loader, "dataset", loader)).__qualname__
     warnings.warn(
-        f"the {dataset} has no state: reading {batches} batches again to come back to where the run stopped. "
+        f"the {dataset} has no state: rereading {batches} batches to get back to where the run stopped. "
         f"To avoid this, {_KEEP_STATE}.",
         HoldfastWarning,
         stacklevel=4,
@@ -169,8 +169,8 @@ def set_generator_states(loader: StatefulLoader, states: Sequence[torch.Tensor])
     generators = _generators(loader)
     if len(generators) != len(states):
         raise ReaderError(
-            f"the loader draws from {len(generators)} torch.Generators, the checkpoint's drew from {len(states)}; give "
-            "the loader and its sampler the same generator= as before, or resume without the reader."
+            f"the loader draws from {len(generators)} torch.Generators, but the checkpoint's drew from {len(states)}; "
+            "give the loader and its sampler the same generator= as before, or resume without the reader."
         )
     for generator, state in zip(generators, states, strict=True):
         generator.set_state(state)

@@ -1,7 +1,7 @@
-"""One optimizer's state by its parameters' stable names, without the slots that travel with table rows.
+"""One optimizer's state by its parameters' stable names, without the slots that are saved with table rows.
 
 torch's own ``load_state_dict`` is not used: it casts fp32 state to a bf16 parameter's type and replaces tensors that a
-captured graph may hold. An optimizer with one of its own gets that as well.
+captured graph may hold. An optimizer that overrides it gets its own called as well.
 """
 
 from __future__ import annotations
@@ -91,12 +91,12 @@ class NamedOptimizer:
             return [f"{self.kind} was a {stored['kind']} in the checkpoint"]
         before, now = len(stored["groups"]), len(self.optimizer.param_groups)
         if before != now:
-            return [f"{self.kind} has {now} parameter groups, in the checkpoint {before}"]
+            return [f"{self.kind} has {now} parameter groups, but {before} in the checkpoint"]
         found = []
         if stored["inner"].keys() != self.inner().keys():
-            found.append(f"{self.kind} holds other optimizers than in the checkpoint")
+            found.append(f"{self.kind} wraps different optimizers than in the checkpoint")
         if stored["own"] is not None and not keeps_own_state(self.optimizer):
-            found.append(f"{self.kind} has no state_dict() of its own any more, in the checkpoint it had")
+            found.append(f"{self.kind} no longer has its own state_dict(), as it had in the checkpoint")
         for index, (group, live) in enumerate(zip(stored["groups"], self.optimizer.param_groups, strict=True)):
             differing = set(group["parameters"]) ^ {self._name(held) for held in live["params"]}
             if differing:
@@ -188,7 +188,7 @@ class NamedOptimizer:
             return self.names[id(parameter)]
         except KeyError:
             raise ConfigurationError(
-                f"{self.kind} holds a parameter of shape {tuple(parameter.shape)} that belongs to no model given: "
+                f"{self.kind} holds a parameter of shape {tuple(parameter.shape)} that belongs to no model passed: "
                 "pass its module too, as model={'name': module, ...}"
             ) from None
 

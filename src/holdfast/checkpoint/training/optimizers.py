@@ -1,7 +1,7 @@
-"""All optimizers of a training loop: what a checkpoint keeps of them, and which of it fits those that run now.
+"""All optimizers of a training loop: what a checkpoint stores of them, and how it maps to those that run now.
 
-A parameter's state belongs to its name and to the kind of optimizer that made it. So it finds its way where an
-optimizer was split, joined or moved in the list; where the kind changed, the state starts fresh, and that is said.
+A parameter's state belongs to its name and to the kind of optimizer that made it. So it is found again if an optimizer
+was split, merged or moved in the list; if the kind changed, the state starts fresh, with a warning.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class OwnState:
         try:
             self.optimizer.load_own(self.stored)
         except Exception as error:  # whatever a user's load_state_dict raises
-            return f"{self.optimizer.kind} refused its state: {error!r}"
+            return f"{self.optimizer.kind} rejected its state: {error!r}"
         return None
 
 
@@ -110,7 +110,7 @@ class Optimizers:
                 reasons.setdefault(_why_fresh(kinds.get(name), match.kind), []).append(name)
         live = {name for optimizer in self._optimizers for name in optimizer.parameters()}
         if gone := [name for name in kinds if name not in live]:
-            reasons["no optimizer holds them now"] = gone
+            reasons["no longer in any optimizer"] = gone
         for reason, names in reasons.items():
             yield f"optimizer state of {list_names(names)} ({reason})"
         for match in matches:
@@ -154,7 +154,7 @@ class _Match:
         if alone and len(self.sources) == 1:
             self._restore_common(*(self._stored[source] for source in self.sources))
         elif any(_has_common_state(self._stored[source]) for source in self.sources):
-            self.left.append(f"what {self.kind} keeps for all its parameters (it was split or joined)")
+            self.left.append(f"what {self.kind} keeps for all its parameters (it was split or merged)")
 
     def _restore_common(self, saved: Mapping[str, Any]) -> None:
         """What belongs to the optimizer as a whole."""
@@ -172,7 +172,9 @@ class _Match:
         if options and all(_encoded(other) == _encoded(options[0]) for other in options[1:]):
             self._live.restore_options(number, options[0])
         elif options:
-            self.left.append(f"options of {self.kind}, group {number} (its parameters were in groups that differ)")
+            self.left.append(
+                f"options of {self.kind}, group {number} (its parameters came from groups with different options)"
+            )
 
 
 def _has_common_state(saved: Mapping[str, Any]) -> bool:
@@ -182,7 +184,7 @@ def _has_common_state(saved: Mapping[str, Any]) -> bool:
 def _why_fresh(before: str | None, now: str) -> str:
     if before is None:
         return f"the checkpoint has none for {now}"
-    return f"it was of {before}, now {now}" if before != now else "their shapes or roles differ"
+    return f"saved by {before}, now {now}" if before != now else "their shapes or roles differ"
 
 
 def _encoded(options: Mapping[str, Any]) -> object:

@@ -1,7 +1,7 @@
-"""State that an optimizer keeps in a state dict of its own making: methods it overrides, hooks that add to it.
+"""State that an optimizer keeps in its own kind of state dict: methods it overrides, hooks that add to it.
 
-The dictionary is stored as it is, without the tensors that are stored under their parameters' names already, table rows
-among them: in their place stands where they are found. So it is loaded last, when these are back.
+The dictionary is stored unchanged, except that tensors already stored under their parameters' names, table rows among
+them, are replaced by references. So it is loaded last, after these have been restored.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _without(value: Any, places: Places) -> Any:
     if isinstance(value, Tensor):
         return {_ELSEWHERE: places[id(value)]} if id(value) in places else value
     if isinstance(value, Mapping) and _ELSEWHERE in value:
-        raise UnsupportedState(f"a state dict uses the key {_ELSEWHERE!r}, which is taken; rename it")
+        raise UnsupportedState(f"a state dict uses the key {_ELSEWHERE!r}, which is reserved; rename it")
     return _mapped(value, lambda item: _without(item, places))
 
 

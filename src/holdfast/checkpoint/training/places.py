@@ -1,4 +1,4 @@
-"""Where a training stands in its data, as of the last optimizer step: what the weights hold, and no batch more."""
+"""Where a training is in its data, as of the last optimizer step: exactly the batches that the weights hold."""
 
 from __future__ import annotations
 
@@ -136,9 +136,9 @@ class Places:
         skipped, self._told_skipped = self._ledger.skipped - self._told_skipped, self._ledger.skipped
         if skipped:
             logger.warning(
-                "%d batches were taken from batches() and no step() was called for them: they count as used, and after "
-                "a resume they do not come again. Call step() once for every batch, also for one that is not trained "
-                "on or whose gradients are only accumulated",
+                "%d batches were taken from batches() without a call to step(): they count as used, and a resume "
+                "does not repeat them. Call step() once for every batch, including one that is skipped or only "
+                "accumulates gradients",
                 skipped,
             )
 
@@ -161,11 +161,9 @@ class Places:
 
     def _tell_lost(self, batches: int) -> None:
         self._keeps = True
-        consequence = (
-            "the random numbers of now are saved" if self._state is None else "after a resume they do not come again"
-        )
+        consequence = "the current random state is saved" if self._state is None else "a resume does not repeat them"
         logger.warning(
-            "%d batches since the last optimizer step are in no weight, and where the training stood before them was "
+            "%d batches since the last optimizer step have not reached the weights, and the position before them was "
             "not kept, because until now an optimizer stepped after every batch: %s",
             batches,
             consequence,

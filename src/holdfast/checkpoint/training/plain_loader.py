@@ -1,7 +1,7 @@
-"""torch's own DataLoader, which has no state: its position is a number, and a resumed pass skips so many indices.
+"""torch's own DataLoader, which has no state: its position is a number, and a resumed pass skips that many indices.
 
-The sampler gives its order again, because the reader puts the random generators back before the pass is opened. Of what
-was trained already only the indices are drawn, no sample is loaded.
+The sampler repeats its order, because the reader restores the random generators before the pass is opened. For batches
+already trained on only the indices are drawn; no sample is loaded.
 """
 
 from __future__ import annotations

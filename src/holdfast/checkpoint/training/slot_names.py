@@ -1,7 +1,7 @@
-"""What an optimizer's slots are called as columns: their keys where these can be names, else the keys written down.
+"""The column names of an optimizer's slots: their keys if these are valid names, else the keys in encoded form.
 
-A key may be anything that can be hashed: ``weight`` and ``ids`` are taken by the row record itself, ``sum.escapes`` by
-what a codec puts behind ``sum``, and a tuple is no name. The way back gives the very same key.
+A key may be anything hashable: ``weight`` and ``ids`` are taken by the row record itself, ``sum.escapes`` by what a
+codec appends to ``sum``, and a tuple is not a name. Decoding returns exactly the same key.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def slot_key(column: str) -> Any:
         key = decode_key(json.loads(column.removeprefix(_WRITTEN)))
         hash(key)
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise DamagedData(f"column {column}", f"is the name of no slot: {error!r}") from error
+        raise DamagedData(f"column {column}", f"is not a slot name: {error!r}") from error
     return key
 
 

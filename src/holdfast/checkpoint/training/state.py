@@ -1,4 +1,4 @@
-"""A training loop's state besides table rows: dense weights, optimizers, extras. Captured live, restored in place."""
+"""A training loop's state except table rows: dense weights, optimizers, extras. Captured live, restored in place."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class TrainingState:
     def _say_weights_only(self, tree: Mapping[str, Any]) -> None:
         if is_weights_only(tree) and (self._optimizers or self._extra):
             logger.warning(
-                "the checkpoint holds weights only (it was imported): optimizers and extras start as they are"
+                "the checkpoint holds weights only (it was imported): optimizers and extras keep their current state"
             )
 
     def _parameters(self) -> dict[str, nn.Parameter]:
@@ -193,7 +193,7 @@ class TrainingState:
         dense = self._dense()
         became = self._became_tables(tree) if casts else {}
         changed = [
-            f"{name} is {_form(dense[name])}, in the checkpoint {_form(value)}"
+            f"{name} is {_form(dense[name])}, but {_form(value)} in the checkpoint"
             for name, value in tree["model"].items()
             if name in dense and not _fits(value, dense[name], casts=casts)
         ]
@@ -239,7 +239,7 @@ class TrainingState:
             try:
                 _load_state(value, stored[name])
             except (LookupError, RuntimeError, TypeError, ValueError) as error:
-                refused.append(f"extra {name!r} refused its state: {error}")
+                refused.append(f"extra {name!r} rejected its state: {error}")
         return refused
 
 
@@ -255,7 +255,7 @@ def _require_stateful(name: str, value: object) -> None:
     if not isinstance(value, torch.Generator) and not all(callable(method) for method in methods):
         raise ConfigurationError(
             f"extra {name!r} is a {type(value).__qualname__} without state_dict() and load_state_dict(): it could not "
-            "be brought back. Wrap it in an object that has them, or leave it out"
+            "be restored. Wrap it in an object that has them, or leave it out"
         )
 
 
@@ -288,10 +288,10 @@ def _describe(report: RestoreReport) -> str:
     found = {
         "in the model but not in the checkpoint": report.missing,
         "in the checkpoint but not in the model": report.unexpected,
-        "not the same": report.changed,
+        "different": report.changed,
     }
     parts = [f"{what}: {list_names(names)}" for what, names in found.items() if names]
-    return f"{'; '.join(parts)}. Build the model as it was, or pass strict=False to restore what fits"
+    return f"{'; '.join(parts)}. Build the model as before, or pass strict=False to restore what matches"
 
 
 def _join(key: str, name: str) -> str:

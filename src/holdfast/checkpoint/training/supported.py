@@ -1,6 +1,7 @@
-"""Says of models that are spread over ranks what is and is not supported, before anything else fails on them.
+"""Refuses models that are sharded over ranks with a clear message, before anything else fails on them.
 
-They are told by the names of their types: what is not imported is not used, and TorchRec may not be installed.
+They are recognised by the names of their types: a library that is not imported is not in use, and TorchRec may not be
+installed.
 """
 
 from __future__ import annotations
@@ -13,10 +14,9 @@ from torch.optim import Optimizer
 from holdfast.errors import ConfigurationError
 
 _REMEDY = (
-    "This release saves models of which every rank holds all parameters: one process, DistributedDataParallel, or "
-    "gradients that you exchange yourself. Train this part that way, or keep saving it with "
-    "torch.distributed.checkpoint and give Holdfast the models that are whole on every rank; sharded models will be "
-    "supported by a later release"
+    "This release supports only models that every rank holds in full: a single process, DistributedDataParallel, or "
+    "your own gradient exchange. Train this part that way, or keep saving it with torch.distributed.checkpoint and "
+    "pass Holdfast only models that every rank holds in full; sharded models will be supported in a later release"
 )
 _MODULES = {
     "torch.distributed.fsdp": "FSDP",
@@ -34,7 +34,7 @@ _TENSORS = {
 def require_whole(models: Mapping[str, nn.Module], optimizers: Sequence[Optimizer]) -> None:
     """Raise ConfigurationError if a model, or what an optimizer holds, is spread over ranks."""
     for name, what in (*_sharded_modules(models), *_sharded_tensors(models), *_sharded_state(optimizers)):
-        raise ConfigurationError(f"{name} is {what}: its parameters are spread over ranks. {_REMEDY}")
+        raise ConfigurationError(f"{name} is {what}: its parameters are sharded across ranks. {_REMEDY}")
 
 
 def _sharded_modules(models: Mapping[str, nn.Module]) -> Iterator[tuple[str, str]]:

@@ -182,7 +182,7 @@ def _attach(found: dict[int, Table], optimizers: Sequence[Optimizer], models: Ma
         if len(held_by) > 1:
             kinds = " and ".join(type(optimizer).__name__ for optimizer in held_by)
             raise ConfigurationError(
-                f"parameter {_name_of(identity, models)} is in two optimizers ({kinds}); leave it in one"
+                f"parameter {_name_of(identity, models)} is in two optimizers ({kinds}); keep it in only one"
             )
         if identity in found:
             found[identity].optimizer = held_by[0]
@@ -193,20 +193,20 @@ def _name_of(identity: int, models: Mapping[str, nn.Module]) -> str:
         for path, parameter in stable_parameters(model).items():
             if id(parameter) == identity:
                 return repr(_join(key, path))
-    return "(not part of any model given)"
+    return "(not part of any model passed)"
 
 
 def _refuse_repeated(names: Iterator[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise ConfigurationError(f"two tables are called {name!r}; give their models other keys")
+            raise ConfigurationError(f"two tables are named {name!r}; give their models different keys")
         seen.add(name)
 
 
 def _put(named: dict[str, Any], name: str, value: Tensor) -> None:
     if name in named:
-        raise ConfigurationError(f"{name!r} names two tensors once the wrappers' prefixes are gone; rename one of them")
+        raise ConfigurationError(f"{name!r} names two tensors once wrapper prefixes are removed; rename one of them")
     named[name] = value
 
 

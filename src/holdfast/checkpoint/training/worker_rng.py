@@ -1,8 +1,8 @@
-"""Random numbers inside worker processes: they travel with the state that torchdata asks of each worker's dataset.
+"""Random numbers inside worker processes: stored with the state that torchdata requests from each worker's dataset.
 
-A worker is seeded when it starts, so after a restart in mid-epoch it would draw what it drew at the epoch's start. A
-dataset with a state is put back in each worker to where it was at the worker's last batch handed out; the worker's copy
-of the dataset is given such a state here, with the worker's generators in it.
+A worker is seeded when it starts, so after a restart in mid-epoch it would repeat the draws of the epoch's start. A
+dataset with a state is restored in each worker to the worker's last batch handed out; here the worker's copy of the
+dataset gets such a state, which includes the worker's generators.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from holdfast.checkpoint.training.wrapped_loaders import base_of
 from holdfast.errors import HoldfastWarning
 
 _RNG, _OWN = "holdfast_rng", "own"
-_OF_YOUR_OWN = "Use a dataset of a class of your own, with state_dict() and load_state_dict() if it is a stream"
+_OF_YOUR_OWN = "Use your own dataset class, with state_dict() and load_state_dict() if it is a stream"
 _STATEFUL = "Where that matters, use torchdata.stateful_dataloader.StatefulDataLoader (the same arguments)"
 
 
@@ -57,8 +57,8 @@ def warn_random_workers(loader: object, state: Mapping[str, Any]) -> None:
     if state["num_workers"] and not _goes_on_exactly(loader, state):
         is_plain = isinstance(loader, PlainDataLoader)
         warnings.warn(
-            f"random numbers that the worker processes of the {type(loader).__qualname__} draw will differ from those "
-            f"of the uninterrupted run: its state does not hold them. {_STATEFUL if is_plain else _OF_YOUR_OWN}",
+            f"random numbers drawn by the worker processes of the {type(loader).__qualname__} will differ from those "
+            f"of an uninterrupted run: its state does not hold them. {_STATEFUL if is_plain else _OF_YOUR_OWN}",
             HoldfastWarning,
             stacklevel=4,
         )

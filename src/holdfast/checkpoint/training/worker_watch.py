@@ -1,7 +1,7 @@
 """Watches worker processes that read an iterable dataset with a state.
 
-torchdata asks every worker of a loaded state for another batch, also one that had given all of its own. A dataset that
-sets its position back at its end would then be handed out twice, so it is found out, before or at the latest then.
+After loading a state, torchdata asks every worker for another batch, even one that was exhausted. A dataset that resets
+its position at its end would then be read twice; this detects it, before that or at the latest when it happens.
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ class WorkerWatch:
 
     def _begins_anew(self) -> str:
         return (
-            f"the {type(self._loader.dataset).__qualname__} sets its position back when it has been read to its end: "
-            "after a checkpoint taken while other workers still had samples, its worker would begin anew and hand "
-            "its samples out twice. Let it keep its position until its next __iter__()"
+            f"the {type(self._loader.dataset).__qualname__} resets its position when it is exhausted: after a "
+            "checkpoint taken while other workers still had samples, its worker would start over and yield its "
+            "samples twice. Keep the position until the next __iter__()"
         )
 
 

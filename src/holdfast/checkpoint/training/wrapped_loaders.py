@@ -1,8 +1,8 @@
-"""Loaders that wrap another one: Accelerate's, which are data loaders by their looks and iterate over one inside.
+"""Loaders that wrap another one: Accelerate's, which look like data loaders and iterate over one inside.
 
-Accelerate is not imported. Its ``DataLoaderShard`` fetches one batch more than it hands out, to know which is the last,
-and its state is that of the batch handed out. What it wraps is opened and put back here; the fetch that is ahead is
-given the random numbers of its first time.
+Accelerate is not imported. Its ``DataLoaderShard`` fetches one batch ahead, to know which is the last, and its state is
+that of the batch handed out. The wrapped loader is opened and restored here; the batch fetched ahead gets the random
+numbers of its first fetch.
 """
 
 from __future__ import annotations
@@ -35,11 +35,13 @@ def require_known_wrapper(loader: Any) -> None:
     if not hasattr(base, "state_dict"):
         raise ReaderError(f"a {kind} around a {type(base).__qualname__} has no state. {_STATEFUL}.")
     if kind != "DataLoaderShard":
-        raise ReaderError(f"the state of a {kind} is not that of the batch handed out; set dispatch_batches=False.")
+        raise ReaderError(f"the state of a {kind} does not match the batch it yields; set dispatch_batches=False.")
     if getattr(loader, "skip_batches", 0):
-        raise ReaderError(f"a {kind} that skips batches cannot continue; skip none: batches() continues by itself.")
+        raise ReaderError(
+            f"a {kind} that skips batches cannot be resumed; skip none, batches() continues automatically."
+        )
     if isinstance(base, DataLoader) and base.num_workers > 0 and isinstance(base.dataset, IterableDataset):
-        raise ReaderError(f"a {kind} over a stream with worker processes keeps no exact state. {_STATEFUL}.")
+        raise ReaderError(f"a {kind} over a stream with worker processes has no exact state. {_STATEFUL}.")
 
 
 class InnerFetches:

@@ -1,4 +1,4 @@
-"""Optimizers around optimizers: those that only pass everything on, and those that keep state of their own."""
+"""Optimizers around optimizers: those that only delegate, and those that keep their own state."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""To and from other formats: exports, imports, and what others' checkpoints look like."""
+"""Exports to, and imports from, other formats."""

@@ -1,6 +1,6 @@
-"""A checkpoint as one plain file, and the difference of two: for tools that know nothing of Holdfast.
+"""Exports a checkpoint as one plain file, and computes the difference of two, for tools that know nothing of Holdfast.
 
-Tables are assembled in a file on disk, mapped into memory, so that a model larger than memory can be exported.
+Tables are assembled in a memory-mapped file on disk, so a model larger than memory can be exported.
 """
 
 from __future__ import annotations
@@ -53,9 +53,11 @@ def export_file(
 ) -> None:
     """Write weights (and slots) under their state_dict names; ``.safetensors`` or a ``torch.save`` file by suffix."""
     if path.suffix not in (".safetensors", ".pt", ".pth", ".bin"):
-        raise ConfigurationError(f"cannot tell a format by {path.name!r}: name it .safetensors, or .pt for torch.save")
+        raise ConfigurationError(
+            f"cannot infer a format from {path.name!r}: name it .safetensors, or .pt for torch.save"
+        )
     if not path.parent.is_dir():
-        raise ConfigurationError(f"cannot write {path}: there is no folder {path.parent}")
+        raise ConfigurationError(f"cannot write {path}: folder {path.parent} does not exist")
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:  # the file appears when it is complete
         assembled, saved = Path(scratch) / "tables.safetensors", Path(scratch) / "saved.pt"
         with _mapped(assembled, _layout(plans, dense, slots)) as tensors:
@@ -70,7 +72,7 @@ def require_safetensors(path: Path) -> None:
     if path.suffix != ".safetensors":
         raise ConfigurationError(f"cannot write {path.name!r}: name it .safetensors")
     if not path.parent.is_dir():
-        raise ConfigurationError(f"cannot write {path}: there is no folder {path.parent}")
+        raise ConfigurationError(f"cannot write {path}: folder {path.parent} does not exist")
 
 
 def write_file(path: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""Makes a checkpoint that others wrote the first baseline of a run: weights only, in bounded memory."""
+"""Imports a foreign checkpoint as the first baseline of a run: weights only, in bounded memory."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def import_checkpoint(
     stored as dense weights. Only names that begin with ``prefix`` are taken, without it (``module.`` for instance).
     """
     if step < 0:
-        raise ConfigurationError(f"step={step}: training counts its steps from 0")
+        raise ConfigurationError(f"step={step} is not valid; steps count from 0")
     selection = select(open_foreign(source), tables, prefix, where=str(source))
     writer = f"import by {socket.gethostname()}:{os.getpid()}"
     chain = Chain(store, writer=writer, runtime=runtime)
@@ -83,8 +83,8 @@ def _require_empty(head: Head | None, store: Store) -> int:
     if head is not None and head.entries:
         newest = head.entries[-1].info.step
         raise RunError(
-            f"{store.url} already holds checkpoints (up to step {newest}), and an import is the beginning of a run: "
-            "give it a URL of its own"
+            f"{store.url} already holds checkpoints (up to step {newest}), but an import starts a new run: give it "
+            "its own URL"
         )
     return head.catalog.term if head is not None else 0
 

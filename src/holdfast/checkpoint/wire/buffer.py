@@ -1,7 +1,7 @@
-"""The snapshot buffer: memory shared with the agent, reserved once, cut into frames.
+"""The snapshot buffer: memory shared with the agent, reserved once, divided into frames.
 
-An anonymous memory file that both processes map: it needs no name, no /dev/shm and no resource tracker, and its pages
-are touched at the start, because page faults, not bytes, are what makes a fresh copy slow.
+An anonymous memory file that both processes map: it needs no name, no /dev/shm and no resource tracker. Its pages are
+touched at the start, because page faults, not bytes, are what makes a fresh copy slow.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class FrameBuffer:
         available = available_bytes()
         if available is not None and size > available * _RESERVE:
             raise ConfigurationError(
-                f"the snapshot buffer needs {size / 2**20:.0f} MiB and only {available / 2**20:.0f} MiB of memory are "
-                "available; set buffer_bytes= to less (larger snapshots then wait for the agent)"
+                f"the snapshot buffer needs {size / 2**20:.0f} MiB, but only {available / 2**20:.0f} MiB of memory "
+                "are available; pass a smaller buffer_bytes= (larger snapshots then wait for the agent)"
             )
         fd = os.memfd_create("holdfast-snapshot", os.MFD_CLOEXEC)
         try:
@@ -49,7 +49,7 @@ class FrameBuffer:
             os.close(fd)
             raise ConfigurationError(
                 f"cannot reserve {size / 2**20:.0f} MiB for the snapshot buffer ({error.strerror}): "
-                "set buffer_bytes= to less"
+                "pass a smaller buffer_bytes="
             ) from error
 
     def renew(self) -> None:

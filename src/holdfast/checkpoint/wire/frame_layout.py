@@ -1,8 +1,8 @@
-"""How a chunk of rows lies in a frame: as in its table's tensors, except for columns that are encoded already.
+"""How a chunk of rows is laid out in a frame: as in its table's tensors, except for columns already encoded.
 
-``[ids] column column ... [escapes] [sample] ...``. A column of values is as it is in memory. A *recorded* column holds
-a record for each row, as its codec makes them; the values that no record can hold stand behind all columns, and so do
-some rows as they were, evenly spread, by which the agent measures what the records lost.
+``[ids] column column ... [escapes] [sample] ...``. A column of values is laid out as in memory. A *recorded* column
+holds one record per row, as its codec makes them; values that no record can hold follow after all columns, and so does
+an evenly spread sample of the original rows, from which the agent measures what the records lost.
 """
 
 from __future__ import annotations

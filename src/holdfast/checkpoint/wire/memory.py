@@ -1,4 +1,4 @@
-"""How much memory can still be had: on the machine, and in the container that we may be in."""
+"""How much memory is available: on the machine, and in the container, if any."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages between a trainer and its agent: typed values as JSON, each after its length, over a socket pair."""
+"""Messages between a trainer and its agent: typed values as length-prefixed JSON over a socket pair."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Digests of the state in a checkpoint: what a trainer compares with to learn whether anything changed since.
+"""Digests of a checkpoint's state, which a trainer compares with its own to see whether anything changed.
 
-The agent takes them from a frame while it has it at hand, or reads the state back where another agent wrote it.
+The agent computes them from a frame while it has it, or reads the state back if another agent wrote it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Turns the rows in frames into records: on the agent's side, so that training does not wait for it."""
+"""Encodes the rows in frames as records: on the agent's side, so training does not wait for it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,9 @@ class KeyFrames:
         """Learn what a checkpoint stands on; weights are read only where they are not held yet."""
         head = Chain(self._store).head(skip_damaged=True)
         if head is None:
-            raise CheckpointNotFound(f"{self._store.url} holds no checkpoint {checkpoint} to differ from")
+            raise CheckpointNotFound(
+                f"{self._store.url} does not hold checkpoint {checkpoint}, which differences refer to"
+            )
         baseline, *deltas = lineage(head, checkpoint)
         fetcher = Fetcher(self._store)
         held = self._held[1] if self._held[0] == baseline.info.id else {}

@@ -1,8 +1,8 @@
 """Turns complete parts into a committed checkpoint.
 
-Every writer publishes nothing but its own part; whoever finds all parts of the intent there commits. The catalogs
-decide the race, and losing it to the same save's commit is success. A writer that died leaves its part missing, and so
-no commit. One that gives up calls the save off for all: a save ends in the same way for everybody.
+Every writer publishes only its own part; the first to find all parts of the intent commits. The catalogs decide the
+race, and losing it to a commit of the same save is success. A writer that died leaves its part missing, and so no
+commit. One that gives up cancels the save for all: a save ends the same way for everyone.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Committer:
             if now_s > look_s:
                 look_s = now_s + TTL_S
                 if not self._may_arrive(intent.checkpoint, len(missing)):
-                    return f"was given up: of the ranks {missing}, whose parts are missing, an agent has died"
+                    return f"was given up: parts of ranks {missing} are missing, and one of their agents has died"
             own(self._chain.head(), intent.term)
             self._runtime.sleep(pause_s)
             pause_s = min(pause_s * 1.5, _MAX_POLL_S)
@@ -203,4 +203,4 @@ class Committer:
 
     def _called_off(self, intent: Intent) -> SaveFailed:
         own(self._chain.head(), intent.term)  # if that is why, say so
-        return SaveFailed(f"checkpoint {intent.checkpoint} was called off by another of its {intent.world} writers")
+        return SaveFailed(f"checkpoint {intent.checkpoint} was cancelled by another of its {intent.world} writers")

@@ -56,7 +56,9 @@ def encode(table: Tensor, scheme: Scheme, ids: Tensor | None = None, out: Tensor
     Only queued: nothing here waits for the device. Ids (int64 or int32) are not checked.
     """
     if scheme.method not in _NUMBERS:
-        raise ConfigurationError(f"{scheme.method.value} grids are not made on a GPU: copy the rows to the host first")
+        raise ConfigurationError(
+            f"{scheme.method.value} grids are not supported on a GPU; copy the rows to the host first"
+        )
     count, dim = len(table) if ids is None else len(ids), table.shape[1]
     if out is None:
         out = torch.empty(count, record_bytes(scheme, dim), dtype=torch.uint8, device=table.device)

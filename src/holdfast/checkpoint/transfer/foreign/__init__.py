@@ -1,4 +1,4 @@
-"""Checkpoints that others wrote: ``torch.save``, safetensors and DCP. Nothing in them is ever executed."""
+"""Checkpoints written by others: ``torch.save``, safetensors and DCP. Nothing in them is ever executed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def open_foreign(path: Path) -> ForeignCheckpoint:
     if path.is_dir():
         return _open_folder(path)
     if not path.is_file():
-        raise ConfigurationError(f"{path}: there is no such file or folder")
+        raise ConfigurationError(f"{path}: no such file or folder")
     with path.open("rb") as file:
         start = file.read(9)
     if start[8:] == b"{":  # the header, after its length
@@ -27,7 +27,9 @@ def open_foreign(path: Path) -> ForeignCheckpoint:
         return open_torch(path, archive=True)
     if start.startswith(b"\x80"):  # a pickle, as torch wrote them before 1.6
         return open_torch(path, archive=False)
-    raise ConfigurationError(f"{path} is neither a torch.save file nor a safetensors file, and others cannot be read")
+    raise ConfigurationError(
+        f"{path} is neither a torch.save file nor a safetensors file; other formats are not supported"
+    )
 
 
 def _open_folder(path: Path) -> ForeignCheckpoint:

@@ -47,7 +47,7 @@ def open_torch(path: Path, *, archive: bool) -> ForeignCheckpoint:
 
 def _load_weights(path: Path, archive: bool) -> Any:
     if archive and not zipfile.is_zipfile(path):
-        raise DamagedData(str(path), "is an archive without its end: it was cut short")
+        raise DamagedData(str(path), "is an archive without its end: it is truncated")
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=archive)
     except pickle.UnpicklingError as error:
@@ -79,7 +79,7 @@ def open_safetensors(path: Path) -> ForeignCheckpoint:
             raise DamagedData(str(file), f"lacks {lacking[0]}, which the folder's index says it holds")
         for name in found if wanted is None else wanted:
             if name in tensors:
-                raise ConfigurationError(f"{path}: two files hold a tensor {name}, and no index says which counts")
+                raise ConfigurationError(f"{path}: two files hold a tensor {name}, and no index says which one to use")
             tensors[name] = found[name]
     return ForeignCheckpoint(kind="safetensors", tensors=tensors, skipped={})
 
@@ -120,7 +120,7 @@ def _safetensors(path: Path) -> dict[str, ForeignTensor]:
         data = memoryview(mapped)[_LENGTH.size + length :]
         return {name: _entry(mapped, len(mapped) - len(data), entry) for name, entry in header.items()}
     except (AttributeError, LookupError, TypeError, ValueError, struct.error) as error:
-        raise DamagedData(str(path), f"is no complete safetensors file: {error}") from error
+        raise DamagedData(str(path), f"is not a complete safetensors file: {error}") from error
 
 
 def _entry(mapped: Any, origin: int, entry: Mapping[str, Any]) -> ForeignTensor:

@@ -1,4 +1,4 @@
-"""What is inside a checkpoint that others wrote: tensors, mapped or read a few rows at a time."""
+"""The contents of a foreign checkpoint: tensors, mapped or read a few rows at a time."""
 
 from __future__ import annotations
 
