@@ -8,14 +8,16 @@ What only the bytes can show (the ids themselves, checksums) is checked where th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.format.bundle import BLOCK_BYTES
-from holdfast.format.fields import Numbers
 from holdfast.format.layout import ALIGNMENT
+
+if TYPE_CHECKING:
+    from holdfast.format.fields import Numbers
 
 _BLOCK_BITS = BLOCK_BYTES.bit_length() - 1  # it is a power of two, as is the alignment
 _ALIVE = -1  # in a segment: replaced by none of the checkpoints that the manifest names

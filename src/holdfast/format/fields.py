@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.format.document import Json
 
+if TYPE_CHECKING:  # catalogs are read without NumPy, which takes longer to import than `holdfast ls` may run
+    from typing import TypeAlias
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Numbers: TypeAlias = NDArray[np.int64]
+
 T = TypeVar("T")
-Numbers: TypeAlias = NDArray[np.int64]
 LARGEST = 2**63 - 1  # what counts bytes or rows fits into 64 bits everywhere
 _SHOWN = 60  # characters of a value in a message
 
@@ -78,6 +82,8 @@ def texts(value: Json, what: str) -> tuple[str, ...]:
 
 def integers(values: Iterable[Json], what: str, *, least: int = 0) -> Numbers:
     """Many whole numbers at once, as an array."""
+    import numpy as np
+
     listed = list(values)
     if not set(map(type, listed)) <= {int}:
         raise _wrong(next(each for each in listed if type(each) is not int), what, "a whole number")

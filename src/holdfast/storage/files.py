@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-
 from holdfast.storage.base import Buffer
 
 if TYPE_CHECKING:
@@ -20,6 +18,7 @@ if TYPE_CHECKING:
 
 _BLOCK_BYTES = 4096
 _DIRECT_BYTES = 1 << 20  # below this, going around the page cache saves nothing
+_CLEARED_BYTES = 1 << 16  # up to this, clearing memory before reading into it costs nothing
 _READ_BYTES = 1 << 30  # one read(2) returns less than 2 GiB
 _VECTORS = 1024  # IOV_MAX: buffers in one writev(2)
 _O_DIRECT: int = getattr(os, "O_DIRECT", 0)
@@ -189,11 +188,20 @@ def _opened(path: str, flags: int = 0) -> Iterator[int]:
 
 def _read(handle: int, start: int, stop: int, into: memoryview | None) -> memoryview:
     length = max(0, stop - start)
-    data = into[:length] if into is not None else np.empty(length, dtype=np.uint8).data
+    data = into[:length] if into is not None else _fresh(length)
     done = 0
     while done < len(data) and (count := os.preadv(handle, [data[done : done + _READ_BYTES]], start + done)):
         done += count
     return data[:done]
+
+
+def _fresh(length: int) -> memoryview:
+    """Memory to read into: cleared only where that takes no time, so that small reads need no NumPy."""
+    if length <= _CLEARED_BYTES:
+        return memoryview(bytearray(length))
+    import numpy as np
+
+    return np.empty(length, dtype=np.uint8).data
 
 
 def _write_all(handle: int, views: Sequence[memoryview]) -> None:
@@ -218,6 +226,8 @@ def _direct_bytes(view: memoryview, position: int) -> int:
     """How much of the view, from its beginning, can go around the page cache when written at ``position``."""
     if view.nbytes < _DIRECT_BYTES or position % _BLOCK_BYTES or not _O_DIRECT:
         return 0
+    import numpy as np
+
     address = np.frombuffer(view, np.uint8).ctypes.data
     return 0 if address % _BLOCK_BYTES else view.nbytes // _BLOCK_BYTES * _BLOCK_BYTES
 
