@@ -107,14 +107,14 @@ def test_tables_of_plans_and_emulations_fit_80_columns(arguments: str, monkeypat
     assert widest(text) <= 80 and "…" not in text
 
 
-def test_what_is_kept_only_as_a_base_is_marked_and_garbage_is_counted(run: Path) -> None:
+def test_what_is_likely_kept_only_as_a_base_is_marked_and_garbage_is_counted(run: Path) -> None:
     whole = holdfast("ls", run)
     assert "(base of 5)" in whole and "only base" not in whole and "garbage" not in whole
     holdfast("prune", run, "--keep-last", 2, "--yes")
     text = holdfast("ls", run)
-    (marked,) = [line for line in text.splitlines() if "(only base of 2)" in line]
+    (marked,) = [line for line in text.splitlines() if "(likely only base of 2)" in line]
     assert marked.split()[0] == "2"
-    assert "; garbage in 3 folders" in text and "only base: newer checkpoints were dropped" in text
+    assert "; garbage in 3 folders" in text and "likely only base: it has no tag" in text
     (garbage,) = [line for line in holdfast("show", run).splitlines() if "garbage" in line]
     objects = sum(len(list(each.iterdir())) for each in (run / "data").iterdir())
     kept = {info.id for info in hf.open_run(run).checkpoints()}

@@ -30,7 +30,7 @@ def test_the_table_has_every_alternative_and_a_call_to_paste() -> None:
     text = holdfast_plan(*JOB, "--parity", "4+1")
     for name in ("full", "deltas", "grid", "grid, quantized", "partial", "parity", "parity, partial"):
         assert sum(line.strip().startswith(name + " ") for line in text.splitlines()) >= 2, name  # in both tables
-    assert "2 to expect, each taking 1 of 8 servers" in text
+    assert "2 expected, each taking 1 of 8 servers" in text
     assert "recommended: " in text and "hf.Checkpointer(" in text and "hf.EveryMinutes(" in text
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.figures import number
 from holdfast.report import words
 
 MAGNITUDES = st.builds(
@@ -24,8 +25,8 @@ CALCULATOR = re.compile(r"\d[eE][+-]?\d")
 def written(value: float) -> list[str]:
     size = abs(value)
     return [
-        words.number(value),
-        words.number(value, 6),
+        number(value),
+        number(value, 6),
         words.percent(value, 7.0),
         words.times(size, 3.0),
         words.spread(value, size / 10),
@@ -43,7 +44,7 @@ def test_no_value_is_written_as_a_calculator_would(value: float) -> None:
 
 @given(MAGNITUDES)
 def test_a_number_read_back_is_the_value_to_its_digits(value: float) -> None:
-    text = words.number(value, 6).replace(",", "")
+    text = number(value, 6).replace(",", "")
     mantissa, _, power = text.partition(" × 10")
     exponent = int(power.translate(str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789"))) if power else 0
     assert float(f"{mantissa}e{exponent}") == pytest.approx(value, rel=1e-5)
@@ -92,7 +93,7 @@ def test_a_time_span_is_told_in_the_unit_it_is_spoken_of(seconds: float | None, 
     ],
 )
 def test_a_number_is_written_out_unless_it_is_very_large_or_small(value: float | None, text: str) -> None:
-    assert words.number(value) == text
+    assert number(value) == text
 
 
 def test_an_axis_takes_the_unit_of_its_largest_value() -> None:

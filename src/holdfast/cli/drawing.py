@@ -16,6 +16,7 @@ import typer
 from rich.filesize import decimal
 
 from holdfast.cli.common import errors
+from holdfast.figures import number
 from holdfast.printable import printable
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def when(seconds: float) -> str:
 
 def measured(metrics: Mapping[str, float]) -> str:
     """Metrics in one cell."""
-    return " ".join(f"{printable(name)}={value:.4g}" for name, value in metrics.items())
+    return " ".join(f"{printable(name)}={number(value, 4)}" for name, value in metrics.items())
 
 
 def checkpoints(number: int) -> str:

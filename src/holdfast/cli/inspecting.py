@@ -14,6 +14,7 @@ from holdfast.cli.common import JsonFlag, StepOption, StoreOptions, UrlArgument,
 from holdfast.cli.drawing import checkpoints, count, label, measured, plain, print_json, share, size, when
 from holdfast.cli.grid import drawn_grid
 from holdfast.cli.tables import FittedTable
+from holdfast.figures import number
 from holdfast.printable import printable
 
 if TYPE_CHECKING:
@@ -33,8 +34,11 @@ def ls(url: UrlArgument, json: JsonFlag = False, option: StoreOptions = None) ->
         return
     output().print(_checkpoints(listed, uses))
     output().print(_totals(listed, head))
-    if any(use.is_sole_reason for use in uses.values()):
-        output().print("only base: newer checkpoints were dropped; it stays because others stand on its rows")
+    if any(use.is_likely_sole_reason for use in uses.values()):
+        output().print(
+            "likely only base: it has no tag and the next checkpoint was dropped, so it is probably kept only "
+            "because others depend on it (a run does not record its retention policy)"
+        )
 
 
 def show(
@@ -77,8 +81,8 @@ def diff(
 
 
 def _listed(info: CheckpointInfo, use: BaseUse | None) -> dict[str, object]:
-    """A checkpoint as JSON: what the library says of it, and how many stand on it."""
-    only = use is not None and use.is_sole_reason
+    """A checkpoint as JSON, with how many depend on it."""
+    only = use is not None and use.is_likely_sole_reason
     return {**plain(info), "base_of": use.needed_by if use else 0, "only_base": only}
 
 
@@ -103,7 +107,7 @@ def _checkpoints(listed: list[CheckpointInfo], uses: Mapping[str, BaseUse]) -> F
 
 
 def _remarks(info: CheckpointInfo, use: BaseUse | None) -> str:
-    base = f"({'only base' if use.is_sole_reason else 'base'} of {use.needed_by})" if use else ""
+    base = f"({'likely only base' if use.is_likely_sole_reason else 'base'} of {use.needed_by})" if use else ""
     return " ".join(filter(None, [info.standing, base, printable(info.tag or ""), measured(info.metrics)]))
 
 
@@ -147,8 +151,8 @@ def _run(summary: RunSummary) -> RenderableType:
 
 def _checkpoint(summary: RunSummary) -> RenderableType:
     info = summary.checkpoint
-    budget = f" of a budget of {summary.pls_budget:g}" if summary.pls_budget else ""
-    lost = {} if summary.pls is None else {"lost_samples": f"{summary.pls:.3g}{budget}"}
+    budget = f" of a budget of {number(summary.pls_budget)}" if summary.pls_budget else ""
+    lost = {} if summary.pls is None else {"lost_samples": f"{number(summary.pls)}{budget}"}
     return _facts(
         f"Checkpoint of step {info.step} {info.standing}".rstrip(),
         id=info.id,
@@ -179,7 +183,7 @@ def _tables(summary: RunSummary) -> RenderableType:
             size(each.size_bytes),
             count(each.rows_written),
             each.stored if each.rows_written else "",
-            f"{each.loss:.2g}" if each.loss else "",
+            number(each.loss, 2) if each.loss else "",
         )
     return drawn
 
@@ -201,7 +205,7 @@ def _differences(differences: list[TableDifference], first: int, second: int) ->
             count(each.rows),
             count(each.changed_rows),
             share(each.changed_rows, each.rows),
-            "-" if math.isnan(each.largest_change) else f"{each.largest_change:.3g}",
+            "-" if math.isnan(each.largest_change) else number(each.largest_change),
             lacking,
         )
     return drawn

@@ -9,6 +9,7 @@ import typer
 from holdfast.cli.common import JsonFlag, output
 from holdfast.cli.drawing import print_json, size
 from holdfast.cli.tables import FittedTable
+from holdfast.figures import number
 
 if TYPE_CHECKING:
     from holdfast.planner import Assessed, Parity, Plan, Rates, Rung
@@ -115,7 +116,7 @@ def _parity(text: str | None, network_gb_per_s: float) -> Parity | None:
 
 def _above_zero(value: float) -> float:
     if not value > 0:
-        raise typer.BadParameter(f"times must be above 0, got {value:g}")
+        raise typer.BadParameter(f"times must be above 0, got {number(value)}")
     return value
 
 
@@ -154,8 +155,8 @@ def _rung_values(rung: Rung) -> dict[str, Any]:
 def _print(made: Plan, call: str) -> None:
     work = made.workload
     output().print(
-        f"{work.total_s / _HOUR_S:g} h of training, a failure every {work.mtbf_s / _HOUR_S:.3g} h: "
-        f"{work.total_s / work.mtbf_s:.3g} to expect, each taking {work.lost_servers} of {work.servers} servers"
+        f"{number(work.total_s / _HOUR_S, 6)} h of training, a failure every {number(work.mtbf_s / _HOUR_S)} h: "
+        f"{number(work.total_s / work.mtbf_s)} expected, each taking {work.lost_servers} of {work.servers} servers"
     )
     output().print(_settings(made))
     needs = dict.fromkeys(each.needs for each in made.alternatives if each.needs is not None)
@@ -187,7 +188,7 @@ def _settings(made: Plan) -> FittedTable:
             _interval(rung.interval_s),
             size(int(rung.written_bytes)),
             f"{rung.overhead_share:.2%}",
-            f"{rung.expected_pls:.2g}" if rung.expected_pls else "-",
+            number(rung.expected_pls, 2) if rung.expected_pls else "-",
             "; ".join(each.objections),
             style=_style(made, each),
         )
@@ -214,4 +215,4 @@ def _style(made: Plan, each: Assessed) -> str | None:
 def _interval(interval_s: float | None) -> str:
     if interval_s is None:
         return "never"
-    return f"{interval_s / 60:.3g} min" if interval_s < 2 * _HOUR_S else f"{interval_s / _HOUR_S:.3g} h"
+    return f"{number(interval_s / 60)} min" if interval_s < 2 * _HOUR_S else f"{number(interval_s / _HOUR_S)} h"

@@ -11,6 +11,7 @@ import typer
 from holdfast.cli.common import JsonFlag, StoreOptions, UrlArgument, opened, output
 from holdfast.cli.drawing import count, print_json, size
 from holdfast.cli.tables import FittedTable
+from holdfast.figures import number
 from holdfast.types import Doubt
 
 if TYPE_CHECKING:
@@ -57,8 +58,8 @@ def prune(
         typer.confirm("Drop them?", abort=True)
     dropped, collected = run.prune(retention, grace_s=60 * grace_minutes)
     output().print(
-        f"dropped {len(dropped)}; deleted {count(collected.objects)} objects, {size(collected.size_bytes)}. "
-        f"Objects of dropped checkpoints are deleted after {grace_minutes:g} minutes, by the next save or prune",
+        f"dropped {len(dropped)}; deleted {count(collected.objects)} objects, {size(collected.size_bytes)}. Objects "
+        f"of dropped checkpoints are deleted after {number(grace_minutes, 6)} minutes, by the next save or prune",
         soft_wrap=True,
     )
 

@@ -12,6 +12,7 @@ import typer
 from holdfast.cli.common import JsonFlag, errors, output
 from holdfast.cli.drawing import as_json, print_json
 from holdfast.cli.tables import FittedTable
+from holdfast.figures import number
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,7 +77,9 @@ def simulate(
         ways=ways(job, pls, strategy or NAMES, r=r),
         schedules={seed: _schedule(job, failures, shape, fail_at, seed) for seed in numbers},
     )
-    title = f"{hours:g} hours of training, {lost_servers} of {servers} servers lost at a failure, PLS {pls:g}"
+    title = (
+        f"{number(hours, 6)} hours of training, {lost_servers} of {servers} servers lost per failure, PLS {number(pls)}"
+    )
     with _one_thread(), _step_bar(contest.trained_steps) as on_step:
         found = contest.hold(title, pls_budget=pls, on_step=on_step)
     if to is not None:
@@ -167,7 +170,7 @@ def _print(found: EmulatedJob) -> None:
 def _results(each: EmulatedStrategy, total_s: float) -> Iterator[str]:
     falls_back = each.recovery.value == "full" != each.name
     yield f"{each.name} (recovers fully)" if falls_back else each.name
-    yield "never" if each.interval_s is None else f"{each.interval_s / _HOUR_S:.3g} h"
+    yield "never" if each.interval_s is None else f"{number(each.interval_s / _HOUR_S)} h"
     yield f"{each.overheads.total_s / total_s:.2%}"
     for name, digits in (("pls", 3), ("auc", 4), ("auc_drop", 5)):
         yield f"{each.mean(name):.{digits}f}"

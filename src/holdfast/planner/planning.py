@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 from holdfast.errors import ConfigurationError
+from holdfast.figures import number
 from holdfast.planner.deltas import stored_for
 from holdfast.planner.parity import Parity
 from holdfast.planner.recovery import Recovery
@@ -46,7 +47,7 @@ class Budget:
         if math.isinf(rung.overhead_share):
             found.append("the store cannot keep up")
         if rung.expected_pls > 0 and (self.pls is None or rung.expected_pls > self.pls * (1 + 1e-6)):
-            found.append(f"loses PLS {rung.expected_pls:.2g}")
+            found.append(f"loses PLS {number(rung.expected_pls, 2)}")
         if rung.stored.bits is not None and not self.quantized:
             found.append(f"keeps {rung.stored}")
         if rung.memory_share > self.memory_share:

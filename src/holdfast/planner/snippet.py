@@ -30,7 +30,7 @@ def _precision(rung: Rung) -> str:
 
 
 def _save(rung: Rung) -> str:
-    return "hf.Never()" if rung.interval_s is None else f"hf.EveryMinutes({float(f'{rung.interval_s / 60:.3g}'):g})"
+    return "hf.Never()" if rung.interval_s is None else f"hf.EveryMinutes({float(f'{rung.interval_s / 60:.3g}'):.12g})"
 
 
 def _strategy(rung: Rung, pls: float | None) -> str:

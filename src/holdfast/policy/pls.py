@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Self
 
 from holdfast.errors import ConfigurationError
+from holdfast.figures import number
 from holdfast.policy.arguments import is_finite_number, require, require_count
 
 
@@ -84,8 +85,8 @@ class PlsMeter:
             return None
         state = "is used up" if self.is_over else f"is {self.used:.0%} used"
         return (
-            f"the PLS budget of {self.budget:g} {state}: {self.failures} failures lost {self.pls:.3g} of the samples' "
-            "effect; save more often, or recover fully from the next failure"
+            f"the PLS budget of {number(self.budget)} {state}: {self.failures} failures lost {number(self.pls)} of "
+            "the samples' effect; save more often, or recover fully from the next failure"
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
+from holdfast.figures import NOTHING, number
 from holdfast.planner.emulated import EmulatedJob, EmulatedStrategy
 from holdfast.planner.job import Overheads
 from holdfast.planner.recovery import Recovery
 from holdfast.planner.schedule import Failure
 from holdfast.report import charts
 from holdfast.report.page import Card, Chart, PageTable, ReportPage, Section
-from holdfast.report.words import NOTHING, count, duration, finite, number, percent, spread
+from holdfast.report.words import count, duration, finite, percent, spread
 
 _HOUR_S = 3600.0
 _CAUSES = [field.name for field in fields(Overheads)]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from holdfast.events import Happening, HistoryEvent
+from holdfast.figures import NOTHING
 from holdfast.report import charts
 from holdfast.report.facts import RunFacts
 from holdfast.report.losses import Losses
 from holdfast.report.page import Chart, PageTable, Section
-from holdfast.report.words import NOTHING, count, duration, how_many, percent, when
+from holdfast.report.words import count, duration, how_many, percent, when
 
 _COLUMNS = ("from step", "what", "when", "by", "trainer", "work lost, at most", "idle, at least", "abandoned")
 _BOUNDS = (

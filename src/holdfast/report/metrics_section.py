@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from holdfast.figures import NOTHING, number
 from holdfast.report import charts
 from holdfast.report.page import Chart, PageTable, Section
 from holdfast.report.thinning import thinned, told_of_thinning
-from holdfast.report.words import NOTHING, count, in_units, number, plain_unit
+from holdfast.report.words import count, in_units, plain_unit
 from holdfast.types import CheckpointInfo
 
 _DIGITS = 6

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from holdfast.figures import number
 from holdfast.policy.pls import PlsMeter
 from holdfast.report import charts
 from holdfast.report.checkpoints_section import kept_section, over_time_section
@@ -13,7 +14,7 @@ from holdfast.report.history_section import history_section, overhead_section
 from holdfast.report.metrics_section import metrics_section
 from holdfast.report.page import Card, Chart, ReportPage, Section
 from holdfast.report.stored_section import stored_section
-from holdfast.report.words import count, duration, how_many, number, percent, size, times, when
+from holdfast.report.words import count, duration, how_many, percent, size, times, when
 
 
 def run_page(facts: RunFacts) -> ReportPage:

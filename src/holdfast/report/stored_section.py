@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.checkpoint.inspect.stored_precision import StoredRows
+from holdfast.figures import number
 from holdfast.report import charts
 from holdfast.report.page import Chart, PageTable, Section
 from holdfast.report.thinning import thinned
-from holdfast.report.words import count, in_units, number, plain_unit, size
+from holdfast.report.words import count, in_units, plain_unit, size
 
 _COLUMNS = ("table", "weights", "rows", "size", "mean loss")
 
