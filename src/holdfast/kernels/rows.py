@@ -31,7 +31,7 @@ def gather_rows(gathers: Sequence[Gather]) -> None:
         target, source, ids = gather
         if not source.is_cpu:
             target.copy_(source.index_select(0, ids), non_blocking=True)
-        elif kernels is not None and (width := _packed_width(gather)) and width % kernels.LINE == 0:
+        elif kernels is not None and (width := _packed_width(gather)) and width % kernels.LINE_BYTES == 0:
             lines.append((target.data_ptr(), source.data_ptr(), ids.data_ptr(), width, len(ids)))
         else:
             torch.index_select(source, 0, ids, out=target)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from holdfast.checkpoint.restore.native_layout import PIECE
+from holdfast.checkpoint.restore.native_layout import COLUMN, PIECE
 
 native = pytest.importorskip("holdfast.checkpoint.restore.native")
 KIB = 1024
@@ -48,3 +52,31 @@ def test_groups_are_not_read_together() -> None:
 def test_no_pieces_are_no_reads() -> None:
     shared = native.Pieces(np.zeros(0, dtype=PIECE), np.zeros(0, dtype=np.int64), native.functions())
     assert shared.choose(0) == 0 and shared.memory_bytes == 0
+
+
+def test_what_was_kept_is_applied_again_without_a_read(tmp_path: Path) -> None:
+    ids, rows = np.array([0, 2, 5], dtype=np.uint32), np.arange(6, dtype=np.int64).reshape(3, 2)
+    content = ids.tobytes().ljust(64, b"\0") + rows.tobytes()
+    path = tmp_path / "bundle"
+    path.write_bytes(content)
+    name, checksums = np.frombuffer(bytes(path) + b"\0", np.uint8), np.array([zlib.crc32(content)], np.uint32)
+    target, starts = np.zeros((8, 2), dtype=np.int64), np.zeros(1, dtype=np.int64)
+    column = np.array([(64, 16, target.ctypes.data)], dtype=COLUMN)
+    pieces = np.zeros(1, dtype=PIECE)
+    fields = {"path": name.ctypes.data, "length": len(content), "checksums": checksums.ctypes.data, "first": 1}
+    fields |= {"block_bytes": 2**17, "ids_width": 4, "rows": 3, "ids_count": 3, "span": 5, "segment_count": 1}
+    fields |= {"columns": column.ctypes.data, "column_count": 1, "segments": starts.ctypes.data}
+    for field, value in fields.items():
+        pieces[field] = value
+    kept = worked(pieces, hold=2**20).held()
+    target[:] = 0
+    path.unlink()
+    assert worked(pieces, held=kept).written().tolist() == [3]
+    assert target[[1, 3, 6]].tolist() == rows.tolist() and not target[[0, 2, 4, 5, 7]].any()
+
+
+def worked(pieces: NDArray[Any], **settings: Any) -> Any:
+    shared = native.Pieces(pieces.copy(), np.zeros(len(pieces), dtype=np.int64), native.functions(), **settings)
+    assert shared.choose(0) == 1
+    shared.work(np.empty(shared.memory_bytes, dtype=np.uint8))
+    return shared

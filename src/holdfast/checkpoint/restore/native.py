@@ -4,26 +4,30 @@ A restore of many small pieces would spend its time passing the GIL around. Here
 list until none is left: ``open`` and ``pread`` of the C library for all pieces of a read, which are adjacent in a file;
 zlib's ``crc32``, ids and rows for each piece. A piece that fails a check is skipped and marked; the caller finds out
 why.
-
-The functions' addresses are arguments, so the compiled kernel can be cached for other processes.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
-from collections.abc import Callable
-from functools import cache
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
+import numba  # type: ignore[import-untyped, unused-ignore]
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped, unused-ignore]
 from numba.core import types  # type: ignore[import-untyped, unused-ignore]
-from numba.extending import intrinsic  # type: ignore[import-untyped, unused-ignore]
+from numba.np.numpy_support import carray  # type: ignore[import-untyped, unused-ignore]
 from numpy.typing import NDArray
 
+from holdfast.checkpoint.restore.native_calls import (
+    Functions,
+    call_close,
+    call_crc32,
+    call_open,
+    call_pread,
+)
+from holdfast.checkpoint.restore.native_calls import functions as functions
 from holdfast.checkpoint.restore.native_layout import COLUMN, PIECE
 from holdfast.kernels.compiled import compiled
+from holdfast.kernels.memory import add_atomically, pointer
 
 DONE, SPOILT = 1, 2  # outcomes of a piece; SPOILT: bytes could not be had, or are not those that were written
 _READ = np.dtype(
@@ -38,199 +42,52 @@ _READ = np.dtype(
 )
 
 
-def _places(record: np.dtype[Any], *names: str) -> tuple[int, ...]:
-    """Where fields lie in a record. The kernels know them by these numbers, as constants."""
-    return tuple(int(record.fields[name][1]) for name in names) if record.fields else ()
-
-
-_PATH, _OFFSET, _LENGTH = _places(PIECE, "path", "offset", "length")
-_CHECKSUMS, _BLOCK_BYTES = _places(PIECE, "checksums", "block_bytes")
-_IDS, _IDS_WIDTH, _FIRST_ROW, _ROWS = _places(PIECE, "ids", "ids_width", "first", "rows")
-_COLUMNS, _COLUMN_COUNT = _places(PIECE, "columns", "column_count")
-_SPAN, _IDS_COUNT, _SEGMENTS, _SEGMENT_COUNT = _places(PIECE, "span", "ids_count", "segments", "segment_count")
-_NEWEST, _NEWEST_WIDTH, _NUMBER = _places(PIECE, "newest", "newest_width", "number")
-_IDS_OUT, _MARKS = _places(PIECE, "ids_out", "marks")
-_OUTCOME, _WRITTEN = _places(PIECE, "outcome", "written")
-_AT, _WIDTH, _TARGET = _places(COLUMN, "offset", "width", "target")
-_FIRST, _COUNT, _BUFFER = _places(_READ, "first", "count", "buffer")  # path, offset and length lie as in a piece
-_PIECE_BYTES, _COLUMN_BYTES, _READ_BYTES = PIECE.itemsize, COLUMN.itemsize, _READ.itemsize
 _GAP_BYTES = 16 * 2**10  # between two pieces: reading on takes less time than another read
 _MOST_BYTES = 2**20  # of a read of several pieces: threads share the reads
-_WORD = ir.IntType(64)
-
-
-class _Functions(NamedTuple):
-    open: int
-    close: int
-    pread: int
-    crc32: int
-
-
-def _instruction(build: Callable[..., Any], result: Any, count: int) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        value = build(builder, *arguments)
-        return context.get_dummy_value() if value is None else value
-
-    return result(*[types.int64] * count), generate
-
-
-def _load(bits: int) -> Any:
-    def build(builder: Any, address: Any) -> Any:
-        kind = ir.IntType(bits)
-        value = builder.load(builder.inttoptr(address, kind.as_pointer()), align=1)
-        return value if bits == 64 else builder.zext(value, _WORD)
-
-    return _instruction(build, types.int64, 1)
-
-
-@intrinsic
-def _load8_(typing: Any, address: Any) -> Any:
-    return _load(8)
-
-
-@intrinsic
-def _load16_(typing: Any, address: Any) -> Any:
-    return _load(16)
-
-
-@intrinsic
-def _load32_(typing: Any, address: Any) -> Any:
-    return _load(32)
-
-
-@intrinsic
-def _load64_(typing: Any, address: Any) -> Any:
-    return _load(64)
-
-
-@intrinsic
-def _store64_(typing: Any, address: Any, value: Any) -> Any:
-    def build(builder: Any, address: Any, value: Any) -> None:
-        builder.store(value, builder.inttoptr(address, _WORD.as_pointer()), align=1)
-
-    return _instruction(build, types.void, 2)
-
-
-@intrinsic
-def _mark_(typing: Any, address: Any) -> Any:
-    """Set a byte to 1."""
-
-    def build(builder: Any, address: Any) -> None:
-        kind = ir.IntType(8)
-        builder.store(ir.Constant(kind, 1), builder.inttoptr(address, kind.as_pointer()), align=1)
-
-    return _instruction(build, types.void, 1)
-
-
-@intrinsic
-def _move_line_(typing: Any, target: Any, source: Any) -> Any:
-    """Copy 64 bytes, in the widest registers there are."""
-
-    def build(builder: Any, target: Any, source: Any) -> None:
-        line = ir.VectorType(_WORD, 8).as_pointer()
-        value = builder.load(builder.inttoptr(source, line), align=1)
-        builder.store(value, builder.inttoptr(target, line), align=1)
-
-    return _instruction(build, types.void, 2)
-
-
-@intrinsic
-def _next_(typing: Any, address: Any) -> Any:
-    """The next number of a counter that threads share."""
-
-    def build(builder: Any, address: Any) -> Any:
-        pointer = builder.inttoptr(address, _WORD.as_pointer())
-        return builder.atomic_rmw("add", pointer, ir.Constant(_WORD, 1), "monotonic")
-
-    return _instruction(build, types.int64, 1)
-
-
-@intrinsic
-def _open_(typing: Any, function: Any, path: Any, flags: Any) -> Any:
-    def build(builder: Any, function: Any, path: Any, flags: Any) -> Any:
-        kind = ir.FunctionType(ir.IntType(32), [_WORD, ir.IntType(32)], var_arg=True)
-        target = builder.inttoptr(function, kind.as_pointer())
-        return builder.sext(builder.call(target, [path, builder.trunc(flags, ir.IntType(32))]), _WORD)
-
-    return _instruction(build, types.int64, 3)
-
-
-@intrinsic
-def _close_(typing: Any, function: Any, handle: Any) -> Any:
-    def build(builder: Any, function: Any, handle: Any) -> Any:
-        kind = ir.FunctionType(ir.IntType(32), [ir.IntType(32)])
-        target = builder.inttoptr(function, kind.as_pointer())
-        return builder.sext(builder.call(target, [builder.trunc(handle, ir.IntType(32))]), _WORD)
-
-    return _instruction(build, types.int64, 2)
-
-
-@intrinsic
-def _pread_(typing: Any, function: Any, handle: Any, into: Any, length: Any, offset: Any) -> Any:
-    def build(builder: Any, function: Any, handle: Any, into: Any, length: Any, offset: Any) -> Any:
-        kind = ir.FunctionType(_WORD, [ir.IntType(32), _WORD, _WORD, _WORD])
-        target = builder.inttoptr(function, kind.as_pointer())
-        return builder.call(target, [builder.trunc(handle, ir.IntType(32)), into, length, offset])
-
-    return _instruction(build, types.int64, 5)
-
-
-@intrinsic
-def _crc32_(typing: Any, function: Any, data: Any, length: Any) -> Any:
-    def build(builder: Any, function: Any, data: Any, length: Any) -> Any:
-        kind = ir.FunctionType(_WORD, [_WORD, _WORD, ir.IntType(32)])
-        target = builder.inttoptr(function, kind.as_pointer())
-        return builder.call(target, [ir.Constant(_WORD, 0), data, builder.trunc(length, ir.IntType(32))])
-
-    return _instruction(build, types.int64, 3)
-
-
-# What numba calls is not what a type checker sees.
-_load8, _load16, _load32, _load64 = (cast(Any, each) for each in (_load8_, _load16_, _load32_, _load64_))
-_store64, _mark, _move_line = cast(Any, _store64_), cast(Any, _mark_), cast(Any, _move_line_)
-_next, _pread, _crc32 = (cast(Any, each) for each in (_next_, _pread_, _crc32_))
-_open, _close = cast(Any, _open_), cast(Any, _close_)
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC
 
+_WORD = types.int64
+_PIECE, _READ_KIND = numba.from_dtype(PIECE), numba.from_dtype(_READ)
+_PIECES, _READS = types.Array(_PIECE, 1, "C"), types.Array(_READ_KIND, 1, "C")
+_WORDS = types.Array(_WORD, 1, "C")
 
-@compiled(["boolean(int64, int64, int64, int64, int64)"])
-def _is_read(read: int, memory: int, open_: int, close: int, pread: int) -> bool:
+
+@compiled([types.boolean(_READ_KIND, _WORD, _WORD, _WORD, _WORD)])
+def _is_read(read: Any, memory: int, open_: int, close: int, pread: int) -> bool:
     """Whether all bytes of a read could be had."""
-    handle = _open(open_, _load64(read + _PATH), _OPEN_FLAGS)
+    handle = call_open(open_, read.path, _OPEN_FLAGS)
     if handle < 0:
         return False
-    length, done, got = _load64(read + _LENGTH), 0, 1
-    while done < length and got > 0:
-        got = _pread(pread, handle, memory + done, length - done, _load64(read + _OFFSET) + done)
+    done, got = 0, 1
+    while done < read.length and got > 0:
+        got = call_pread(pread, handle, memory + done, read.length - done, read.offset + done)
         done += got
-    _close(close, handle)
+    call_close(close, handle)
     return got > 0
 
 
-@compiled(["boolean(int64, int64, int64)"])
-def _is_right(piece: int, memory: int, crc32: int) -> bool:
+@compiled([types.boolean(_PIECE, _WORD, _WORD)])
+def _is_right(piece: Any, memory: int, crc32: int) -> bool:
     """Compare the blocks of a piece with their checksums."""
-    length = _load64(piece + _LENGTH)
-    checksum, block_bytes = _load64(piece + _CHECKSUMS), _load64(piece + _BLOCK_BYTES)
-    for start in range(0, length, block_bytes):
-        if _crc32(crc32, memory + start, min(block_bytes, length - start)) != _load32(checksum):
+    checksums = carray(pointer(piece.checksums), -(-piece.length // piece.block_bytes), np.uint32)
+    for block in range(len(checksums)):
+        start = block * piece.block_bytes
+        if call_crc32(crc32, 0, memory + start, min(piece.block_bytes, piece.length - start)) != checksums[block]:
             return False
-        checksum += 4
     return True
 
 
-@compiled(["boolean(int64, int64)"])
-def _has_rows(piece: int, memory: int) -> bool:
+@compiled([types.boolean(_PIECE, _WORD)])
+def _has_rows(piece: Any, memory: int) -> bool:
     """Whether the ids of a piece ascend, in each segment, and go from the first row of its chunk to the last."""
-    ids, width = memory + _load64(piece + _IDS), _load64(piece + _IDS_WIDTH)
-    span, count = _load64(piece + _SPAN), _load64(piece + _IDS_COUNT)
-    starts, left = _load64(piece + _SEGMENTS), _load64(piece + _SEGMENT_COUNT)
-    before, low, high, start = -1, span, 0, _load64(starts)
+    ids, count, span = memory + piece.ids, piece.ids_count, piece.span
+    narrow, wide = carray(pointer(ids), count, np.uint32), carray(pointer(ids), count, np.int64)
+    starts, is_narrow = carray(pointer(piece.segments), piece.segment_count, np.int64), piece.ids_width == 4
+    before, low, high, segment = -1, span, 0, 0
     for row in range(count):
-        offset = _load32(ids + 4 * row) if width == 4 else _load64(ids + 8 * row)
-        if row == start:
-            before, left, starts = -1, left - 1, starts + 8
-            start = _load64(starts) if left > 0 else count
+        offset: int = np.int64(narrow[row]) if is_narrow else wide[row]  # type: ignore[assignment]
+        if segment < len(starts) and row == starts[segment]:
+            before, segment = -1, segment + 1
         if offset <= before or offset > span:
             return False
         before = offset
@@ -239,58 +96,60 @@ def _has_rows(piece: int, memory: int) -> bool:
     return bool(low == 0 and high == span)
 
 
-@compiled(["int64(int64, int64)"])
-def _apply(piece: int, memory: int) -> int:
+@compiled([types.boolean(_PIECE, _WORD)])
+def _is_replaced(piece: Any, row: int) -> bool:
+    """Whether a later generation has the row."""
+    if piece.newest_width == 1:
+        newest = np.int64(carray(pointer(piece.newest), row + 1, np.uint8)[row])
+    elif piece.newest_width == 2:
+        newest = np.int64(carray(pointer(piece.newest), row + 1, np.uint16)[row])
+    else:
+        newest = np.int64(carray(pointer(piece.newest), row + 1, np.uint32)[row])
+    return bool(newest > piece.number)
+
+
+@compiled([_WORD(_PIECE, _WORD)])
+def _apply(piece: Any, memory: int) -> int:
     """Write the rows of a piece to their places; how many of them, without those that are left out."""
-    ids, width, first = memory + _load64(piece + _IDS), _load64(piece + _IDS_WIDTH), _load64(piece + _FIRST_ROW)
-    rows, columns, count = _load64(piece + _ROWS), _load64(piece + _COLUMNS), _load64(piece + _COLUMN_COUNT)
-    newest, newest_width = _load64(piece + _NEWEST), _load64(piece + _NEWEST_WIDTH)
-    number, ids_out, marks, written = _load64(piece + _NUMBER), _load64(piece + _IDS_OUT), _load64(piece + _MARKS), 0
+    ids, rows, first, written = memory + piece.ids, piece.rows, piece.first, 0
+    narrow, wide = carray(pointer(ids), rows, np.uint32), carray(pointer(ids), rows, np.int64)
+    columns, is_narrow = carray(pointer(piece.columns), piece.column_count, COLUMN), piece.ids_width == 4
+    ids_out, newest, marks = piece.ids_out, piece.newest, piece.marks
     for row in range(rows):
-        wanted = first + (_load32(ids + 4 * row) if width == 4 else _load64(ids + 8 * row))
+        wanted = first + (np.int64(narrow[row]) if is_narrow else wide[row])
         if ids_out != 0:
-            _store64(ids_out + 8 * row, wanted)
-        if newest != 0:
-            at = newest + wanted * newest_width
-            found = _load8(at) if newest_width == 1 else _load16(at) if newest_width == 2 else _load32(at)
-            if found > number:
-                continue
+            carray(pointer(ids_out), rows, np.int64)[row] = wanted
+        if newest != 0 and _is_replaced(piece, wanted):
+            continue
         written += 1
         if marks != 0:
-            _mark(marks + wanted)
-        for column in range(count):
-            entry = columns + _COLUMN_BYTES * column
-            size = _load64(entry + _WIDTH)
-            source = memory + _load64(entry + _AT) + row * size
-            target = _load64(entry + _TARGET) + wanted * size
-            lines = size // 64 * 64
-            for offset in range(0, lines, 64):
-                _move_line(target + offset, source + offset)
-            for offset in range(lines, size, 8):
-                _store64(target + offset, _load64(source + offset))
+            carray(pointer(marks), wanted + 1, np.uint8)[wanted] = 1
+        for number in range(len(columns)):
+            size = columns[number].width
+            source = carray(pointer(memory + columns[number].offset + row * size), size // 8, np.int64)
+            target = carray(pointer(columns[number].target + wanted * size), size // 8, np.int64)
+            for word in range(size // 8):
+                target[word] = source[word]
     return written
 
 
-@compiled(["void(int64, int64, int64, int64, int64, int64, int64, int64)"])
-def _work(turn: int, reads: int, pieces: int, memory: int, open_: int, close: int, pread: int, crc32: int) -> None:
+@compiled([types.void(_WORDS, _READS, _PIECES, _WORD, _WORD, _WORD, _WORD, _WORD)])
+def _work(turn: Any, reads: Any, pieces: Any, memory: int, open_: int, close: int, pread: int, crc32: int) -> None:
     while True:
-        number = _next(turn)
-        if number >= _load64(turn + 8):
+        number = add_atomically(turn.ctypes.data, 1)
+        if number >= turn[1]:
             return
-        read = reads + _READ_BYTES * number
-        first, count, buffer = _load64(read + _FIRST), _load64(read + _COUNT), _load64(read + _BUFFER)
-        known = _load64(read + _LENGTH) == 0  # its bytes were read and found right before
-        if buffer == 0:
-            buffer = memory
+        read = reads[number]
+        known = read.length == 0  # its bytes were read and found right before
+        buffer = read.buffer if read.buffer != 0 else memory
         is_read = known or _is_read(read, buffer, open_, close, pread)
-        for each in range(first, first + count):
-            piece = pieces + _PIECE_BYTES * each
-            data = buffer + _load64(piece + _OFFSET) - _load64(read + _OFFSET)
-            if not known and not (is_read and _is_right(piece, data, crc32)):
-                _store64(piece + _OUTCOME, SPOILT)
-            elif known or _has_rows(piece, data):
-                _store64(piece + _WRITTEN, _apply(piece, data))
-                _store64(piece + _OUTCOME, DONE)
+        for each in range(read.first, read.first + read.count):
+            data = buffer + pieces[each].offset - read.offset
+            if not known and not (is_read and _is_right(pieces[each], data, crc32)):
+                pieces[each].outcome = SPOILT
+            elif known or _has_rows(pieces[each], data):
+                pieces[each].written = _apply(pieces[each], data)
+                pieces[each].outcome = DONE
 
 
 class Held(NamedTuple):
@@ -312,7 +171,7 @@ class Pieces:
         self,
         pieces: NDArray[Any],
         groups: NDArray[np.int64],
-        functions: _Functions,
+        functions: Functions,
         *,
         held: Held | None = None,
         hold: int = 0,
@@ -335,12 +194,12 @@ class Pieces:
         return Held(buffers, dict(zip(_keys(self._pieces[done]), addresses.tolist(), strict=True)))
 
     def _buffers(self, hold: int) -> NDArray[np.uint8] | None:
-        """Memory of its own for every read, if that is not too much."""
-        stops = np.cumsum(self._reads["length"])
-        if not len(stops) or int(stops[-1]) > hold:
+        """Memory of its own for every read whose bytes are not held already, if that is not too much."""
+        own, stops = self._reads["buffer"] == 0, np.cumsum(self._reads["length"])
+        if not own.any() or int(stops[-1]) > hold:
             return None
         memory = np.empty(int(stops[-1]), dtype=np.uint8)
-        self._reads["buffer"] = memory.ctypes.data + stops - self._reads["length"]
+        self._reads["buffer"][own] = (memory.ctypes.data + stops - self._reads["length"])[own]
         return memory
 
     def choose(self, group: int) -> int:
@@ -351,8 +210,7 @@ class Pieces:
 
     def work(self, memory: NDArray[np.uint8]) -> None:
         """Take chosen reads until none is left, into ``memory`` (at least ``memory_bytes`` of it)."""
-        arrays = (self._turn, self._reads, self._pieces, memory)
-        cast(Any, _work)(*(array.ctypes.data for array in arrays), *self._functions)
+        _work(self._turn, self._reads, self._pieces, memory.ctypes.data, *self._functions)
 
     def done(self) -> NDArray[np.bool_]:
         """Which pieces were as they should be, of those worked on so far."""
@@ -382,42 +240,24 @@ def _reads(pieces: NDArray[Any], groups: NDArray[np.int64], held: dict[tuple[int
     if held:
         known[:] = [held.get(key, 0) for key in _keys(pieces)]
     reads = np.zeros(len(pieces), dtype=_READ)
-    arrays = (pieces, np.ascontiguousarray(groups), known, reads)
-    return reads[: _join(len(pieces), *(array.ctypes.data for array in arrays))]
+    return reads[: _join(pieces, np.ascontiguousarray(groups), known, reads)]
 
 
-@compiled(["int64(int64, int64, int64, int64, int64)"])
-def _join(number_of_pieces: int, pieces: int, groups: int, known: int, reads: int) -> int:
+@compiled([_WORD(_PIECES, _WORDS, _WORDS, _READS)])
+def _join(pieces: Any, groups: Any, known: Any, reads: Any) -> int:
     """Fill in the reads; how many these are. ``known`` are addresses of bytes that need not be read, or 0."""
     count, stop, before, group, joinable = 0, 0, 0, 0, False
-    for number in range(number_of_pieces):
-        piece, read = pieces + _PIECE_BYTES * number, reads + _READ_BYTES * (count - 1)
-        path, offset, length = _load64(piece + _PATH), _load64(piece + _OFFSET), _load64(piece + _LENGTH)
-        held, own = _load64(known + 8 * number), _load64(groups + 8 * number)
+    for number in range(len(pieces)):
+        path, offset, length = pieces[number].path, pieces[number].offset, pieces[number].length
+        held, own, read = known[number], groups[number], reads[max(count - 1, 0)]
         near = joinable and held == 0 and own == group and path == before and 0 <= offset - stop <= _GAP_BYTES
-        if near and offset + length - _load64(read + _OFFSET) <= _MOST_BYTES:
-            _store64(read + _LENGTH, offset + length - _load64(read + _OFFSET))
-            _store64(read + _COUNT, _load64(read + _COUNT) + 1)
+        if near and offset + length - read.offset <= _MOST_BYTES:
+            read.length = offset + length - read.offset
+            read.count += 1
         else:
-            read += _READ_BYTES
-            _store64(read + _PATH, path)
-            _store64(read + _OFFSET, offset)
-            _store64(read + _LENGTH, 0 if held != 0 else length)
-            _store64(read + _FIRST, number)
-            _store64(read + _COUNT, 1)
-            _store64(read + _BUFFER, held)
+            read = reads[count]
+            read.path, read.offset, read.length = path, offset, 0 if held != 0 else length
+            read.first, read.count, read.buffer = number, 1, held
             count += 1
         stop, before, group, joinable = offset + length, path, own, held == 0
     return count
-
-
-@cache
-def functions() -> _Functions | None:
-    """Where they are; None where they cannot be found."""
-    try:
-        library = ctypes.CDLL(None)
-        found = (library.open64, library.close, library.pread64, ctypes.CDLL("libz.so.1").crc32)
-    except (OSError, AttributeError):
-        return None
-    addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in found]
-    return _Functions(*addresses) if all(addresses) else None  # type: ignore[arg-type]
