@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import DamagedData
-from holdfast.format.document import canonical_json, digest, parse, seal, unseal
+from holdfast.format.document import canonical_json, digest, parse, seal, seal_lists, unseal
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -30,6 +30,12 @@ def test_every_json_value_comes_back(value: object) -> None:
 def test_equal_values_have_equal_bytes_whatever_their_order(value: dict[str, int]) -> None:
     again = dict(reversed(value.items()))
     assert seal("catalog", 1, value) == seal("catalog", 1, again)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.dictionaries(st.text(), st.lists(json_values, max_size=3)))
+def test_lists_that_are_sealed_item_by_item_make_the_same_bytes(value: dict[str, list[object]]) -> None:
+    assert seal_lists("history", 1, {key: iter(items) for key, items in value.items()}) == seal("history", 1, value)
 
 
 def test_a_document_is_one_line_and_plain_json_in_ascii() -> None:

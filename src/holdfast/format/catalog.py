@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -159,7 +160,7 @@ class Intent:
         _require_only(body, {*named, "checkpoint", "world", "overlap", "restores", "stored"})
         stored = fields.fields(body["stored"], "stored")
         return cls(
-            checkpoint=fields.text(body["checkpoint"], "checkpoint"),
+            checkpoint=_identifier(body["checkpoint"], "checkpoint"),
             world=fields.integer(body["world"], "world", least=1),
             overlap=fields.text(body["overlap"], "overlap"),
             restores=fields.integer(body["restores"], "restores"),
@@ -233,7 +234,7 @@ class Entry:
         if "doubt" in body and not abandoned:
             raise ValueError("a checkpoint of the live timeline is doubted")
         info = CheckpointInfo(
-            id=fields.text(body["id"], "id"),
+            id=_identifier(body["id"], "id"),
             size_bytes=fields.integer(body["size_bytes"], "size_bytes"),
             rows_written=fields.integer(body["rows_written"], "rows_written"),
             full_bytes=fields.integer(body["full_bytes"], "full_bytes"),
@@ -440,7 +441,7 @@ class Catalog:
 
 def _named(body: Json, identifier: str) -> dict[str, Any]:
     """The fields that intents and entries have in common."""
-    kind, base = Kind(body["kind"]), fields.maybe(fields.text, body["base"], "base")
+    kind, base = Kind(body["kind"]), fields.maybe(_identifier, body["base"], "base")
     if (base is None) != (kind is Kind.FULL):
         raise ValueError(f"base is {base!r} in a checkpoint of kind {kind.value}")
     step, term = fields.integer(body["step"], "step"), fields.integer(body["term"], "term")
@@ -451,12 +452,17 @@ def _named(body: Json, identifier: str) -> dict[str, Any]:
         "step": step,
         "term": term,
         "kind": kind,
-        "parent": fields.maybe(fields.text, body["parent"], "parent"),
+        "parent": fields.maybe(_identifier, body["parent"], "parent"),
         "base": base,
         "created_s": fields.real(body["created_s"], "created_s"),
         "tag": fields.maybe(fields.text, body["tag"], "tag"),
         "metrics": _metrics_from_json(body["metrics"]),
     }
+
+
+def _identifier(value: Json, what: str) -> str:
+    """A checkpoint's id. A run that lists thousands names most of them three times: kept in memory once."""
+    return sys.intern(fields.text(value, what))
 
 
 def _time(body: Json, key: str) -> float | None:

@@ -7,12 +7,13 @@ trace.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast.format import fields
 from holdfast.format.catalog import Catalog, Entry, Garbage
-from holdfast.format.document import parse, seal, unseal
+from holdfast.format.document import parse, seal_lists, unseal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,20 +53,17 @@ class Delta:
             collected=self.collected + tuple(item for item in later.collected if item not in fresh),
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """As JSON; what is empty is left out, but for the first list."""
-        body: dict[str, Any] = {
-            "changed": [entry.to_json() for entry in self.changed],
-            "dropped": list(self.dropped),
-            "garbage": [item.to_json() for item in self.garbage],
-            "collected": [item.to_json() for item in self.collected],
-        }
-        present = {key: value for key, value in body.items() if value}
-        return {"entries": [entry.to_json() for entry in self.entries], **present}
+    def lists(self) -> dict[str, Iterable[Any]]:
+        """Its lists, whose items become JSON as they are asked for; what is empty is left out, but for the first."""
+        found: dict[str, Iterable[Any]] = {"entries": (entry.to_json() for entry in self.entries)}
+        for key in ("changed", "garbage", "collected"):
+            if several := getattr(self, key):
+                found[key] = (item.to_json() for item in several)
+        return found | ({"dropped": self.dropped} if self.dropped else {})
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Delta:
-        """The inverse of to_json."""
+        """The inverse of lists."""
         if unknown := body.keys() - set(cls.__slots__):
             raise ValueError(f"unknown field {min(unknown)!r}")
         return cls(
@@ -77,9 +75,9 @@ class Delta:
         )
 
 
-def encode_page(delta: Delta) -> bytes:
+def encode_page(delta: Delta) -> bytearray:
     """A history page's object."""
-    return seal("history", 1, delta.to_json())
+    return seal_lists("history", 1, delta.lists())
 
 
 def decode_page(data: bytes | bytearray | memoryview, *, name: str, verified: bool = False) -> Delta:

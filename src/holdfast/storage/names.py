@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 
 from holdfast.errors import ConfigurationError
 
 _CHARACTERS = re.compile(r"[A-Za-z0-9._-]*")
+_SEGMENT = r"(?!\.\.?(?:/|$))[A-Za-z0-9._-]+"
+_NAME = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT})*")
+_FOLDERS = re.compile(rf"(?:{_SEGMENT}/)*")
 
 
 def check_name(name: str) -> str:
@@ -21,17 +23,12 @@ def check_name(name: str) -> str:
 
 def check_prefix(prefix: str) -> str:
     """Return ``prefix`` (of a name, so its last segment may be unfinished or empty), or raise ConfigurationError."""
-    *whole, unfinished = prefix.split("/")
-    if not (all(_is_segment(segment) for segment in whole) and _CHARACTERS.fullmatch(unfinished)):
+    folders, slash, unfinished = prefix.rpartition("/")
+    if not (_FOLDERS.fullmatch(folders + slash) and _CHARACTERS.fullmatch(unfinished)):
         raise ConfigurationError(f"{prefix!r} cannot be a prefix of an object name")
     return prefix
 
 
-@lru_cache(maxsize=8192)
 def is_name(name: str) -> bool:
     """Whether an object may be called ``name``."""
-    return all(_is_segment(segment) for segment in name.split("/"))
-
-
-def _is_segment(segment: str) -> bool:
-    return segment not in ("", ".", "..") and _CHARACTERS.fullmatch(segment) is not None
+    return _NAME.fullmatch(name) is not None

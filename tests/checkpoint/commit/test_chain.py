@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -513,3 +514,17 @@ def test_head_is_read_from_its_pages_and_catalog_alike(store: MemoryStore) -> No
     assert known is not None
     assert known == newest(store)
     assert list(known.by_id) == list(newest(store).by_id)
+
+
+def test_a_listed_checkpoint_takes_less_than_a_kilobyte_of_memory(store: MemoryStore) -> None:
+    chain, count = started(store), 600
+    for step in range(count):
+        chain.commit(saving(step))
+    tracemalloc.start()
+    try:
+        found = newest(store)  # as an agent that takes the run over reads it
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(found.entries) == count and len(found.pages) > 1
+    assert taken / count < 1024

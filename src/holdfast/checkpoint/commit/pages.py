@@ -7,7 +7,7 @@ much larger. So a run of n commits has at most about log n pages, and rewrites e
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
 
@@ -27,11 +27,14 @@ _MERGE_RATIO = 2  # a new page takes in those before it that are at most so many
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryPage:
-    """A page with what it says, and what the run lists after it."""
+    """A page with what it says, and what the run lists after it, which of all pages only the last one knows.
+
+    Every inventory takes memory for all checkpoints up to it.
+    """
 
     page: PageRef
     delta: Delta
-    inventory: Inventory
+    inventory: Inventory | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +56,11 @@ class Pages:
     def read(self, named: Sequence[PageRef], known: Sequence[HistoryPage]) -> tuple[HistoryPage, ...]:
         """The pages that a catalog names; ``known`` are those of another catalog, the same up to where they part."""
         shared = takewhile(lambda pair: pair[0] == pair[1].page, zip(named, known, strict=False))
-        pages = [each for _, each in shared]
+        pages = tuple(each for _, each in shared)
         for page in named[len(pages) :]:
             delta = self._look(page.ref.name, partial(self._get, page))
-            pages.append(HistoryPage(page=page, delta=delta, inventory=listed(pages, delta, name=page.ref.name)))
-        return tuple(pages)
+            pages = _with_last(pages, page, delta, listed(pages, delta, name=page.ref.name))
+        return pages
 
     def place(self, pages: tuple[HistoryPage, ...], inline: Delta, inventory: Inventory, number: int) -> Paginated:
         """Move what catalog ``number`` would say itself to a page, if it is too much for it."""
@@ -67,7 +70,7 @@ class Pages:
             inline = pages[-1].delta.then(inline)
             pages = pages[:-1]
         if inline.items:
-            pages += (HistoryPage(page=self._put(inline, number), delta=inline, inventory=inventory),)
+            pages = _with_last(pages, self._put(inline, number), inline, inventory)
         return Paginated(pages=pages, inline=Delta())
 
     def _get(self, page: PageRef) -> Delta:
@@ -90,5 +93,21 @@ class Pages:
 
 def listed(pages: Sequence[HistoryPage], delta: Delta, *, name: str) -> Inventory:
     """What a run lists by these pages and then by a delta, that of the object ``name``."""
-    before = pages[-1].inventory if pages else Inventory()
-    return parse(name, lambda: before.after(delta))
+    return parse(name, lambda: _after(pages).after(delta))
+
+
+def _after(pages: Sequence[HistoryPage]) -> Inventory:
+    """What a run lists by these pages: as the last one knows or, where it was not the last before, by each of them."""
+    if pages and pages[-1].inventory is not None:
+        return pages[-1].inventory
+    inventory = Inventory()
+    for page in pages:
+        inventory = inventory.after(page.delta)
+    return inventory
+
+
+def _with_last(
+    pages: tuple[HistoryPage, ...], page: PageRef, delta: Delta, inventory: Inventory
+) -> tuple[HistoryPage, ...]:
+    earlier = tuple(replace(each, inventory=None) for each in pages)
+    return (*earlier, HistoryPage(page=page, delta=delta, inventory=inventory))
