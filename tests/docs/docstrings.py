@@ -6,7 +6,9 @@ import enum
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, get_args, get_type_hints
+
+import holdfast as hf
 
 _ENTRY = re.compile(r"^    (\w+): \S", re.MULTILINE)
 
@@ -33,6 +35,29 @@ def members(kind: type) -> Iterator[tuple[str, Any]]:
             yield name, value
         elif callable(getattr(kind, name)) and not isinstance(getattr(kind, name), enum.Enum):
             yield name, getattr(kind, name)
+
+
+def handed_out() -> list[type]:
+    """Every class that a public function, or a public member of what users hold, returns."""
+    holders = (hf.Checkpointer, hf.Run, hf.Follower)
+    callables = [hf.open_run, hf.import_checkpoint, *(value for kind in holders for _, value in members(kind))]
+    found = {each for item in callables for each in returned(item)}
+    return sorted(found, key=lambda each: f"{each.__module__}.{each.__qualname__}")
+
+
+def returned(item: Callable[..., Any] | property) -> Iterator[type]:
+    """The classes of Holdfast in what a function, method or property returns, those inside of containers included."""
+    function = item.fget if isinstance(item, property) else item
+    yield from _classes(get_type_hints(function).get("return"))
+
+
+def _classes(hint: Any) -> Iterator[type]:
+    if isinstance(hint, type) and not get_args(hint):
+        if hint.__module__.startswith("holdfast"):
+            yield hint
+        return
+    for argument in get_args(hint):
+        yield from _classes(argument)
 
 
 def _is_built_by_us(kind: type) -> bool:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import enum
 import inspect
+from dataclasses import is_dataclass
 from typing import Any, get_args
 
 import pytest
 
 import holdfast as hf
 from holdfast import events
+from holdfast.checkpoint.follow.path import Reload
 from holdfast.runtime import Runtime
 from holdfast.testing.runtime import with_runtime
-from holdfast.types import ColumnSpec, Doubt, Kind, TableSpec
-from tests.docs.docstrings import arguments, explained, members
+from holdfast.types import ColumnSpec, Doubt, Kind
+from tests.docs.docstrings import arguments, explained, handed_out, members
 
 CLASSES = [name for name in hf.__all__ if isinstance(getattr(hf, name), type)]
 
@@ -34,7 +36,8 @@ def test_every_method_of_a_public_class_explains_itself_and_its_arguments(name: 
             assert explained(value) == arguments(value), f"hf.{name}.{member}: explain each argument under 'Args:'"
 
 
-HANDED_OUT = [*get_args(events.TrainingEvent), events.HistoryEvent, TableSpec, ColumnSpec]
+RETURNED = handed_out()
+HANDED_OUT = [*get_args(events.TrainingEvent), ColumnSpec, *(each for each in RETURNED if is_dataclass(each))]
 
 
 @pytest.mark.parametrize("kind", HANDED_OUT, ids=lambda kind: kind.__name__)
@@ -42,7 +45,7 @@ def test_every_event_and_value_in_the_reference_explains_its_fields(kind: type) 
     assert explained(kind) == arguments(kind)
 
 
-@pytest.mark.parametrize("choices", [hf.Overlap, Kind, Doubt, events.Happening], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("choices", [hf.Overlap, Kind, Doubt, Reload, events.Happening], ids=lambda kind: kind.__name__)
 def test_every_choice_of_a_public_enum_is_explained(choices: type[enum.Enum]) -> None:
     assert explained(choices, "Attributes") == [each.name for each in choices]
 

@@ -11,6 +11,7 @@ import pytest
 
 import holdfast as hf
 from holdfast import errors
+from tests.docs.docstrings import handed_out
 from tests.docs.pages import ROOT
 
 
@@ -34,6 +35,14 @@ def named(site: Path) -> set[str]:
 
 def test_the_reference_has_every_public_name(site: Path) -> None:
     assert {f"holdfast.{name}" for name in hf.__all__} - named(site) == set()
+
+
+def test_the_reference_has_every_class_that_public_methods_return(site: Path) -> None:
+    kinds = {each for each in handed_out() if each.__name__ not in hf.__all__}
+    assert {f"{each.__module__}.{each.__qualname__}" for each in kinds} - named(site) == set()
+    assert {"SaveStats", "RunSummary", "RestorePlan", "Recovered", "Update", "Epoch"} <= {
+        each.__name__ for each in kinds
+    }
 
 
 def test_the_reference_has_every_error(site: Path) -> None:

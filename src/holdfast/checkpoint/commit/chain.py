@@ -44,14 +44,23 @@ _CATALOGS_LOST = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """The newest readable catalog, and all that the run lists by it."""
+    """The newest readable catalog, and everything the run lists.
+
+    Args:
+        catalog: The catalog itself.
+        ref: Its name, size and digest.
+        inventory: The checkpoints and the garbage that the run lists.
+        pages: The history pages that the catalog refers to.
+        damaged: Newer catalogs that could not be read.
+        newest_number: The highest catalog number seen, readable or not.
+    """
 
     catalog: Catalog
     ref: Ref
     inventory: Inventory
     pages: tuple[HistoryPage, ...] = ()
-    damaged: tuple[str, ...] = ()  # newer catalogs that could not be read
-    newest_number: int = 0  # the highest number seen, readable or not
+    damaged: tuple[str, ...] = ()
+    newest_number: int = 0
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -65,7 +74,7 @@ class Head:
 
     @property
     def garbage(self) -> tuple[Garbage, ...]:
-        """What waits for deletion."""
+        """What was dropped and awaits deletion."""
         return self.inventory.garbage
 
     def find(self, identifier: str) -> Entry | None:

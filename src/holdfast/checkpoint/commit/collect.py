@@ -32,7 +32,13 @@ from holdfast.storage import ObjectInfo, Store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """What a collection removed."""
+    """What was deleted.
+
+    Args:
+        checkpoints: Dropped checkpoints whose objects were deleted.
+        objects: How many objects were deleted.
+        size_bytes: Their size.
+    """
 
     checkpoints: int = 0
     objects: int = 0

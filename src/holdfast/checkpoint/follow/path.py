@@ -16,7 +16,14 @@ from holdfast.types import CheckpointInfo, TableSpec
 
 
 class Reload(Enum):
-    """Why all rows must be read."""
+    """Why an update had to read all rows.
+
+    Attributes:
+        FIRST: Nothing was applied yet.
+        BASELINE: A new baseline took over.
+        TIMELINE: Training went back and started a new timeline.
+        DROPPED: The run no longer holds the path from what was applied.
+    """
 
     FIRST = "nothing was applied yet"
     BASELINE = "a new baseline took over"

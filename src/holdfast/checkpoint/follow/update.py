@@ -10,23 +10,32 @@ from holdfast.types import CheckpointInfo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """A checkpoint that was applied."""
+    """An update: a checkpoint that was applied to the weights.
+
+    Args:
+        checkpoint: What the weights hold now.
+        previous: What they held before. None: nothing.
+        rows: Rows written, each counted once.
+        read_bytes: Bytes read for row ids, weights and the dense part.
+        reload: Why all rows were read. None: reading the changed ones was enough.
+        pause_s: How long batches had to wait.
+    """
 
     checkpoint: CheckpointInfo
-    previous: CheckpointInfo | None  # what the weights held before
-    rows: int  # that were written, each counted once
-    read_bytes: int  # row ids, weights and the dense part
-    reload: Reload | None  # why all rows were read; None where the changed ones were enough
-    pause_s: float  # how long nothing could be served
+    previous: CheckpointInfo | None
+    rows: int
+    read_bytes: int
+    reload: Reload | None
+    pause_s: float
 
     @property
     def step(self) -> int:
-        """The step that the weights are of now."""
+        """The step of the weights now."""
         return self.checkpoint.step
 
     @property
     def from_step(self) -> int | None:
-        """The step that they were of before."""
+        """The step of the weights before; None if they held nothing."""
         return self.previous.step if self.previous else None
 
     @property
@@ -37,8 +46,15 @@ class Update:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
-    """How far weights are behind their run, as of the last look."""
+    """How far weights are behind their run, as of the last check.
+
+    Args:
+        checkpoints: Committed checkpoints that were not applied yet.
+        steps: The steps between the newest checkpoint and the applied one.
+        age_s: Seconds since the applied checkpoint was taken, by the clocks of writer and reader. None: nothing was
+            applied yet.
+    """
 
     checkpoints: int
     steps: int
-    age_s: float | None  # since the applied checkpoint was taken, by the clocks of writer and reader
+    age_s: float | None

@@ -15,37 +15,52 @@ from holdfast.types import CheckpointInfo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cohort:
-    """What one checkpoint wrote above its baseline, in bytes of row records with their ids."""
+    """What one checkpoint wrote above its baseline, in bytes of row records with their ids.
+
+    Args:
+        checkpoint: The checkpoint.
+        alive_bytes: Bytes that no later checkpoint has replaced, as far as it is arranged.
+        replaced_bytes: Bytes replaced, by the id of the checkpoint that replaced them.
+        bundles: How many bundles hold them.
+        rounds: How many rounds of rearranging have moved some of them.
+        arranged_by: The newest checkpoint whose replacements are arranged. None: not arranged yet.
+    """
 
     checkpoint: CheckpointInfo
-    alive_bytes: int  # replaced by none of the later checkpoints, as far as it is arranged
-    replaced_bytes: dict[str, int] = field(default_factory=dict)  # by the id of the checkpoint that replaced them
+    alive_bytes: int
+    replaced_bytes: dict[str, int] = field(default_factory=dict)
     bundles: int = 0
-    rounds: int = 0  # that have moved some of it
-    arranged_by: str | None = None  # the newest checkpoint whose replacements are arranged
+    rounds: int = 0
+    arranged_by: str | None = None
 
     @property
     def size_bytes(self) -> int:
-        """All of it."""
+        """Live and replaced bytes together."""
         return self.alive_bytes + sum(self.replaced_bytes.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridPicture:
-    """The grid that a checkpoint stands on."""
+    """The grid that a checkpoint depends on.
+
+    Args:
+        baseline: The baseline of the grid.
+        cohorts: What each checkpoint above it wrote, oldest first.
+        unused_bytes: Bytes in bundles of row records that no checkpoint of the grid refers to.
+    """
 
     baseline: CheckpointInfo
-    cohorts: tuple[Cohort, ...]  # oldest first
-    unused_bytes: int  # of bundles of row records, that no checkpoint of the grid refers to
+    cohorts: tuple[Cohort, ...]
+    unused_bytes: int
 
     @property
     def alive_bytes(self) -> int:
-        """What the newest checkpoint may need."""
+        """Bytes that the newest checkpoint may need."""
         return sum(cohort.alive_bytes for cohort in self.cohorts)
 
     @property
     def size_bytes(self) -> int:
-        """All row records above the baseline."""
+        """The size of all row records above the baseline."""
         return sum(cohort.size_bytes for cohort in self.cohorts)
 
 

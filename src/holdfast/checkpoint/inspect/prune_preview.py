@@ -11,11 +11,17 @@ from holdfast.types import CheckpointInfo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Whether a checkpoint stays: because the policy keeps it, or because a kept one's rows stand on it."""
+    """Whether a prune would keep a checkpoint, and why.
+
+    Args:
+        checkpoint: The checkpoint.
+        stays: Whether it would be kept.
+        needed_by: The first kept checkpoint that depends on it, if the policy alone would drop it.
+    """
 
     checkpoint: CheckpointInfo
     stays: bool
-    needed_by: CheckpointInfo | None = None  # the first such one, where the policy alone would drop it
+    needed_by: CheckpointInfo | None = None
 
 
 def judge(checkpoints: Sequence[CheckpointInfo], retention: Retention, now_s: float) -> list[Verdict]:

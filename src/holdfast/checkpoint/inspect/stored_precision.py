@@ -16,14 +16,23 @@ from holdfast.types import CheckpointInfo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRows:
-    """The rows of a table that one checkpoint wrote with one codec."""
+    """The rows of a table that one checkpoint wrote with one codec.
+
+    Args:
+        checkpoint: The checkpoint that wrote them.
+        table: The table's name.
+        codec: How the weights are encoded, such as "4 bits (fitted)".
+        rows: How many rows.
+        size_bytes: Their size.
+        loss: The mean distance (L2) of a stored weight row from the original.
+    """
 
     checkpoint: CheckpointInfo
     table: str
-    codec: str  # of the weights, in words
+    codec: str
     rows: int
     size_bytes: int
-    loss: float  # mean distance (l2) of a stored weight row from the one that was saved
+    loss: float
 
 
 def stored_rows(infos: Sequence[CheckpointInfo], history: Sequence[Manifests]) -> tuple[StoredRows, ...]:

@@ -20,18 +20,33 @@ from holdfast.types import CheckpointInfo, TableSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSummary:
-    """A table, and how much of it the checkpoint itself holds."""
+    """A table, and how much of it the checkpoint itself holds.
+
+    Args:
+        spec: Its name, rows and columns.
+        size_bytes: The size of all its row records.
+        rows_written: Rows that the checkpoint wrote.
+        stored: How the weights of these rows are stored, such as "exact".
+        loss: The mean distance (L2) of a stored row from the original.
+    """
 
     spec: TableSpec
-    size_bytes: int  # of all its row records
+    size_bytes: int
     rows_written: int
-    stored: str = "exact"  # how the weights of those rows are encoded, in words
-    loss: float = 0.0  # mean distance (l2) of such a row from the one that was saved
+    stored: str = "exact"
+    loss: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartSummary:
-    """What one writer stored."""
+    """What one rank wrote of a checkpoint.
+
+    Args:
+        rank: The rank.
+        bundles: How many bundles it wrote.
+        rows_written: Table rows it wrote.
+        size_bytes: The bytes it wrote.
+    """
 
     rank: int
     bundles: int
@@ -41,32 +56,60 @@ class PartSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """A run as its newest readable catalog states it, and one checkpoint in full."""
+    """A run as described by its newest readable catalog, and one checkpoint in full.
+
+    Args:
+        url: Where the run is.
+        run: The id of the run.
+        catalog: The number of the newest readable catalog.
+        term: The current term.
+        writer: The process that committed the catalog.
+        reason: What the commit did.
+        committed_s: When, in seconds since 1970, by the writer's clock.
+        damaged: Newer catalogs that cannot be read.
+        head: The id of the checkpoint that training continues from. None: there is none yet.
+        checkpoints: How many checkpoints are kept.
+        abandoned: How many of these are on an abandoned timeline.
+        kept_bytes: The bytes they wrote.
+        priority_saves: Priority saves since the newest checkpoint.
+        priority_bytes: The bytes they wrote.
+        garbage: What was dropped and awaits deletion.
+        garbage_objects: How many objects that is.
+        garbage_bytes: Their size.
+        leases: Who is reading or writing the run.
+        checkpoint: The checkpoint that is described.
+        lineage: The checkpoints it depends on, baseline first, itself last.
+        restore_bytes: What a restore reads at most.
+        tables: Its tables.
+        parts: What each rank wrote of it.
+        pls: The portion of lost samples when it was taken. None: not metered.
+        pls_budget: The budget for it. None: there is none.
+    """
 
     url: str
     run: str
-    catalog: int  # its number
+    catalog: int
     term: int
     writer: str
     reason: str
-    committed_s: float  # the writer's clock
-    damaged: tuple[str, ...]  # newer catalogs that cannot be read
-    head: str | None  # the checkpoint that training stands on
+    committed_s: float
+    damaged: tuple[str, ...]
+    head: str | None
     checkpoints: int
     abandoned: int
     kept_bytes: int
-    priority_saves: int  # of rows since the newest checkpoint
+    priority_saves: int
     priority_bytes: int
     garbage: tuple[Garbage, ...]
     garbage_objects: int
     garbage_bytes: int
     leases: tuple[Lease, ...]
     checkpoint: CheckpointInfo
-    lineage: tuple[CheckpointInfo, ...]  # what its rows stand on, baseline first, itself last
-    restore_bytes: int  # what a restore may have to read
+    lineage: tuple[CheckpointInfo, ...]
+    restore_bytes: int
     tables: tuple[TableSummary, ...]
     parts: tuple[PartSummary, ...]
-    pls: float | None  # the portion of lost samples when the checkpoint was taken; None where nobody metered it
+    pls: float | None
     pls_budget: float | None
 
 

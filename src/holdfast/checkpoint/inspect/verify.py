@@ -39,7 +39,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A damaged or missing object and the checkpoint it belongs to (None: a catalog or a history page)."""
+    """A damaged or missing object.
+
+    Args:
+        checkpoint: The id of the checkpoint it belongs to. None: a catalog or a history page.
+        object_name: The object's name.
+        what: What is wrong with it.
+    """
 
     checkpoint: str | None
     object_name: str

@@ -58,36 +58,50 @@ class TablePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRead:
-    """A byte range of an object with records of a table in it."""
+    """A byte range of an object that holds records of a table.
+
+    Args:
+        table: The table's name.
+        checkpoint: The id of the checkpoint that wrote the records.
+        object_name: The object to read.
+        start: The first byte.
+        stop: The byte after the last one.
+    """
 
     table: str
-    checkpoint: str  # that wrote the records
+    checkpoint: str
     object_name: str
     start: int
     stop: int
 
     @property
     def size_bytes(self) -> int:
-        """Its bytes."""
+        """The length of the range."""
         return self.stop - self.start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestorePlan:
-    """What a restore of a checkpoint's tables will read."""
+    """What a restore of a checkpoint's tables will read.
+
+    Args:
+        checkpoint: The checkpoint to restore.
+        reads: The byte ranges to read.
+        rows: How many row records they hold, including those that others replace.
+    """
 
     checkpoint: CheckpointInfo
     reads: tuple[PlannedRead, ...]
-    rows: int  # records, those among them that another one replaces included
+    rows: int
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of row records and ids; whole blocks are read, so a little more."""
+        """Bytes of row records and ids; reads cover whole blocks and so take slightly more."""
         return sum(read.size_bytes for read in self.reads)
 
     @property
     def objects(self) -> int:
-        """How many objects they lie in."""
+        """How many objects are read."""
         return len({read.object_name for read in self.reads})
 
     @classmethod

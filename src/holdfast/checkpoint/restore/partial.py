@@ -65,13 +65,21 @@ class Servers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """What a partial recovery brought back."""
+    """What a partial recovery restored.
 
-    checkpoint_step: int  # of the checkpoint that rows came from, at the oldest
-    newest_step: int  # of the newest rows saved
+    Args:
+        checkpoint_step: The step of the checkpoint that the oldest restored rows are from.
+        newest_step: The step of the newest restored rows.
+        rows: How many rows were restored.
+        size_bytes: The bytes read.
+        pls: The portion of lost samples, including this recovery. None: not metered.
+    """
+
+    checkpoint_step: int
+    newest_step: int
     rows: int
     size_bytes: int
-    pls: float | None = None  # the portion of lost samples, this recovery's included; None where nobody meters it
+    pls: float | None = None
 
 
 def newest_entries(head: Head) -> tuple[Entry, ...]:

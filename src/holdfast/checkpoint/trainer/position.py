@@ -90,23 +90,42 @@ class Position:
 
 @dataclass(slots=True, kw_only=True)
 class SaveStats:
-    """What saving has cost so far; times in seconds."""
+    """What saving has cost so far. Times are in seconds.
+
+    Args:
+        snapshots: Snapshots taken for checkpoints.
+        committed: Checkpoints committed.
+        failed: Checkpoints given up.
+        skipped: Saves skipped because the previous one was still being written.
+        agent_deaths: Agents that died or had to be replaced.
+        last_stall_s: How long the loop waited for the last snapshot.
+        total_stall_s: How long the loop waited for all snapshots.
+        buffer_waits: Snapshots that had to wait because they were larger than the buffer.
+        last_commit_step: The step of the last commit. None: nothing was committed yet.
+        last_commit_s: When that was, by the monotonic clock.
+        priority_saves: Priority saves committed.
+        priority_bytes: The bytes they wrote.
+        priority_failed: Priority saves given up.
+        priority_late: Priority saves that had to wait for a save in progress.
+        pls: The portion of lost samples. None: not metered.
+        grid: What rearranging increments has done.
+    """
 
     snapshots: int = 0
     committed: int = 0
     failed: int = 0
     skipped: int = 0
     agent_deaths: int = 0
-    last_stall_s: float = 0.0  # how long the loop waited for the last snapshot
+    last_stall_s: float = 0.0
     total_stall_s: float = 0.0
-    buffer_waits: int = 0  # snapshots that were larger than the buffer
+    buffer_waits: int = 0
     last_commit_step: int | None = None
-    last_commit_s: float | None = None  # monotonic
-    priority_saves: int = 0  # committed, of rows between two checkpoints
+    last_commit_s: float | None = None
+    priority_saves: int = 0
     priority_bytes: int = 0
     priority_failed: int = 0
-    priority_late: int = 0  # had to wait for a save under way
-    pls: float | None = None  # the portion of lost samples; None where nobody meters it
+    priority_late: int = 0
+    pls: float | None = None
     grid: GridStats = field(default_factory=GridStats)
 
     def count_snapshot(self, stall_s: float, *, checkpoint: bool = True) -> None:

@@ -33,13 +33,21 @@ _ROWS_AT_ONCE = 65536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDifference:
-    """How a table changed between two checkpoints."""
+    """How a table changed between two checkpoints.
+
+    Args:
+        table: The table's name.
+        rows: Its number of rows.
+        changed_rows: Rows that differ in any bit.
+        largest_change: The largest change of a weight.
+        only_in: "first" or "second" if the other one lacks the table or has it in another shape.
+    """
 
     table: str
     rows: int
     changed_rows: int
     largest_change: float
-    only_in: str | None = None  # "first" or "second" where the other lacks the table or has another shape
+    only_in: str | None = None
 
 
 def export_file(

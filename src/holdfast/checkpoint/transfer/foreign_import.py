@@ -40,11 +40,18 @@ _BLOCK_BYTES = 16 * 2**20  # rows read from the source at a time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportReport:
-    """What became of a foreign checkpoint."""
+    """What became of an imported checkpoint.
+
+    Args:
+        tables: Names of the embedding tables.
+        dense: Names of the dense parameters.
+        skipped: What was left out, and why.
+        info: The baseline that was written.
+    """
 
     tables: tuple[str, ...]
     dense: tuple[str, ...]
-    skipped: Mapping[str, str]  # what was left out, and why
+    skipped: Mapping[str, str]
     info: CheckpointInfo
 
 
