@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 
 import holdfast as hf
 from benchmarks.claims._emulation_trainer import DlrmTraining, Model
+from benchmarks.claims._torch_prepack import threads
 from benchmarks.data.synthetic import ClickStream
 from benchmarks.report import Figure, Report, Table
 from benchmarks.training import build_dlrm, train_step
@@ -96,7 +96,7 @@ class Cost:
 
 def run(scale: str) -> Report:
     plan = PLANS[scale]
-    with _one_thread():  # small steps are not faster on several, and its CPU time is then that of the work
+    with threads(1):  # small steps are not faster on several, and its CPU time is then that of the work
         moves = _moves(replace(plan.model, table_rate=KAGGLE_RATE))
         faster = _moves(plan.model)
         step_s, costs = _costs(plan)
@@ -110,16 +110,6 @@ def run(scale: str) -> Report:
             **_cost_figures(step_s, costs),
         },
     )
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _moves(model: Model) -> list[Moves]:

@@ -19,26 +19,16 @@ from holdfast.checkpoint.read.table_plan import TablePlan
 from holdfast.checkpoint.restore.row_lookup import lookup_rows
 from holdfast.checkpoint.restore.rows import restore_rows
 from holdfast.errors import ConfigurationError, ModelMismatch, UnsupportedState
-from holdfast.format.catalog import Intent
 from holdfast.format.outline import Outline
 from holdfast.run import Run
 from holdfast.storage import MemoryStore
 from holdfast.types import Kind
 from tests.crash.jobs import SETTINGS
 from tests.independent.writing import write_part
+from tests.intents import some_intent
 from tests.tiny import Tiny, same, snapshot
 
-INTENT = Intent(
-    checkpoint="s000000000001-t00001-00000001",
-    step=1,
-    term=1,
-    kind=Kind.INCREMENTAL,
-    parent=None,
-    base=None,
-    world=1,
-    created_s=0.0,
-    overlap="wait",
-)
+INTENT = some_intent(kind=Kind.INCREMENTAL)
 ODD = (math.nan, -math.nan, math.inf, -math.inf, -0.0, 1e-45)
 
 

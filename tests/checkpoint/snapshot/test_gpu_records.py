@@ -24,14 +24,14 @@ from holdfast.checkpoint.write.chunk_encoder import ChunkEncoder, KeyFrames
 from holdfast.codec import Codec, to_json
 from holdfast.codec.choice import table_codecs
 from holdfast.codec.chunk import EncodedChunk, decode_column, dim_of, escapes_name, stored_columns
-from holdfast.format.catalog import Intent
 from holdfast.format.layout import IDS, rows_that_fit
 from holdfast.format.manifest import table_spec_to_json
 from holdfast.format.rows import chunk_ids
 from holdfast.kernels.quantize import tensors
 from holdfast.policy import Precision, Strategy
 from holdfast.storage import MemoryStore
-from holdfast.types import ColumnSpec, Kind, TableSpec
+from holdfast.types import ColumnSpec, TableSpec
+from tests.intents import some_intent
 from tests.session.test_precision import FROM_STORE, PRECISIONS, SETTINGS, STRATEGIES, Run
 
 FRAME_BYTES = 16 * PAGE
@@ -57,18 +57,7 @@ class Frames:
             whole=False,
             codecs={name: to_json(codec) for name, codec in codecs.items()},
         )
-        intent = Intent(
-            checkpoint="00000001-1-aaaa",
-            step=1,
-            term=1,
-            kind=Kind.FULL,
-            parent=None,
-            base=None,
-            world=1,
-            created_s=0.0,
-            overlap="wait",
-        )
-        self._encoder = ChunkEncoder(intent, [part], KeyFrames(MemoryStore(), in_memory=False))
+        self._encoder = ChunkEncoder(some_intent(), [part], KeyFrames(MemoryStore(), in_memory=False))
         self.chunks: list[tuple[FrameChunk, EncodedChunk]] = []
         self.frames = 0
 

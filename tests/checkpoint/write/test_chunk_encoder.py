@@ -8,27 +8,14 @@ from holdfast.checkpoint.wire.messages import FrameChunk, TableSlice
 from holdfast.checkpoint.write.chunk_encoder import ChunkEncoder, KeyFrames
 from holdfast.codec import Fitted, to_json
 from holdfast.errors import SaveFailed
-from holdfast.format.catalog import Intent
 from holdfast.storage import MemoryStore
-from holdfast.types import Kind
-
-INTENT = Intent(
-    checkpoint="s000000000001-t00001-00000001",
-    step=1,
-    term=1,
-    kind=Kind.FULL,
-    parent=None,
-    base=None,
-    world=1,
-    created_s=0.0,
-    overlap="wait",
-)
+from tests.intents import some_intent
 
 
 def test_a_save_whose_rows_cannot_be_encoded_names_the_table_and_the_cause() -> None:
     spec = {"name": "item", "rows": 4, "columns": [["weight", "F32", [8]]]}
     table = TableSlice(spec=spec, start=0, stop=4, whole=True, codecs={"weight": to_json(Fitted(bits=4))})
-    encoder = ChunkEncoder(INTENT, [table], KeyFrames(MemoryStore(), in_memory=True))
+    encoder = ChunkEncoder(some_intent(), [table], KeyFrames(MemoryStore(), in_memory=True))
     chunk = FrameChunk(table=0, offset=0, length=128, rows=4, first=0, last=3)
     with pytest.raises(SaveFailed, match=r"rows 0 to 3 of table item could not be encoded: ValueError\(.*reshape"):
         encoder.encode(chunk, memoryview(bytes(64)))

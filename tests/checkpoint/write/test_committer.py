@@ -18,7 +18,7 @@ from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.checkpoint.wire.buffer import PAGE
 from holdfast.checkpoint.write.committer import Committer
 from holdfast.errors import SaveFailed, TakenOver
-from holdfast.format.catalog import Entry, Intent, Ref, checkpoint_id, part_name
+from holdfast.format.catalog import Entry, Intent, Ref, part_name
 from holdfast.format.manifest import Manifest
 from holdfast.format.state import JobState, RankState, SavedState, SharedState
 from holdfast.policy import KeepAll
@@ -27,6 +27,7 @@ from holdfast.testing.faults import Fault, FaultyStore, Operation
 from holdfast.testing.power import PowerCut
 from holdfast.types import Kind
 from tests.independent.writing import write_part
+from tests.intents import some_intent
 
 WORLD = 4
 TABLES = {"emb": {"weight": torch.arange(44.0).reshape(11, 4)}}
@@ -34,17 +35,8 @@ tokens = count()
 
 
 def intent_of(step: int = 1, *, base: str | None = None, world: int = WORLD) -> Intent:
-    return Intent(
-        checkpoint=checkpoint_id(step, 1, f"{next(tokens):08x}"),
-        step=step,
-        term=1,
-        kind=Kind.INCREMENTAL if base else Kind.FULL,
-        parent=base,
-        base=base,
-        world=world,
-        created_s=0.0,
-        overlap="wait",
-    )
+    kind = Kind.INCREMENTAL if base else Kind.FULL
+    return some_intent(step, kind=kind, base=base, world=world, token=f"{next(tokens):08x}")
 
 
 class Writer:
