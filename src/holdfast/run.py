@@ -39,8 +39,8 @@ from holdfast.checkpoint.read.table_plan import RestorePlan, TablePlan
 from holdfast.checkpoint.restore.model import ModelRestorer
 from holdfast.checkpoint.restore.partial import newest_entries, plan_newest
 from holdfast.checkpoint.restore.row_lookup import lookup_rows
-from holdfast.checkpoint.restore.rows import read_state
 from holdfast.checkpoint.restore.saved_state import read_saved, shared_state
+from holdfast.checkpoint.restore.state_tensors import read_state
 from holdfast.checkpoint.trainer.arguments import Declared, as_models, as_optimizers
 from holdfast.checkpoint.training.state import TrainingState, dense_weights
 from holdfast.checkpoint.training.tables import find_tables

@@ -41,6 +41,16 @@ class TableSpec:
     columns: tuple[ColumnSpec, ...]
 
     @property
+    def weight(self) -> ColumnSpec:
+        """The column of its weights."""
+        return self.columns[0]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of its weights, as a tensor."""
+        return (self.rows, *self.weight.row_shape)
+
+    @property
     def slots(self) -> tuple[ColumnSpec, ...]:
         """The optimizer's columns."""
         return self.columns[1:]

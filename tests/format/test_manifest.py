@@ -15,7 +15,6 @@ from holdfast.format.document import seal, unseal
 from holdfast.format.manifest import (
     BundleRef,
     Manifest,
-    Piece,
     Place,
     RowsChunk,
     StateChunk,
@@ -24,6 +23,7 @@ from holdfast.format.manifest import (
     table_spec_from_json,
     table_spec_to_json,
 )
+from holdfast.format.state_pieces import Piece
 from holdfast.types import ColumnSpec, TableSpec
 
 shapes = st.lists(st.integers(0, 2**20), max_size=3).map(tuple)

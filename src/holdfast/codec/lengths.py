@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from holdfast.codec.chunk import codecs_of, dim_of
 from holdfast.errors import DamagedData
 from holdfast.format.dtypes import itemsize
-from holdfast.format.layout import ALIGNMENT, row_bytes
+from holdfast.format.layout import padded, row_bytes
 from holdfast.format.manifest import EXACT, Manifest, RowsChunk
 from holdfast.format.outline import Outline
 from holdfast.format.rows import id_bytes
@@ -61,9 +61,9 @@ def check_lengths(groups: Iterable[Alike], *, name: str) -> None:
             raise DamagedData(name, f"has a chunk with {widest} bytes for each row, which is more than it can hold")
         wanted = np.zeros_like(lengths)
         for width in widths.records:
-            wanted += _padded(rows * width)
+            wanted += padded(rows * width)
         for at, width in enumerate(widths.escapes):
-            wanted += _padded(kept[:, at] * width)
+            wanted += padded(kept[:, at] * width)
         if not np.array_equal(wanted, lengths):
             raise DamagedData(name, "has a chunk whose length is not that of its rows")
 
@@ -97,11 +97,6 @@ def _numbered(values: Iterable[_T]) -> tuple[list[_T], Numbers]:
     numbers: dict[_T, int] = {}
     found = [numbers.setdefault(value, len(numbers)) for value in values]
     return list(numbers), np.array(found, dtype=np.int64)
-
-
-def _padded(lengths: Numbers) -> Numbers:
-    """Each rounded up to the alignment of columns."""
-    return -(-lengths // ALIGNMENT) * ALIGNMENT
 
 
 @lru_cache(maxsize=256)

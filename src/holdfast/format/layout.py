@@ -11,13 +11,18 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from holdfast.errors import ConfigurationError
 from holdfast.format.dtypes import itemsize
 from holdfast.format.rows import id_bytes, member_dtype
 from holdfast.types import ColumnSpec
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Length = TypeVar("Length", int, "NDArray[np.int64]")
 ALIGNMENT = 8
 IDS = "ids"
 
@@ -38,8 +43,8 @@ class Column:
         return math.prod(self.shape) * itemsize(self.dtype)
 
 
-def padded(length: int) -> int:
-    """``length`` rounded up to the alignment of columns."""
+def padded(length: Length) -> Length:
+    """``length``, or each of several, rounded up to the alignment of columns."""
     return -(-length // ALIGNMENT) * ALIGNMENT
 
 

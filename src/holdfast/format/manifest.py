@@ -15,6 +15,7 @@ from holdfast.format.document import Json, parse, seal, unseal
 from holdfast.format.dtypes import itemsize
 from holdfast.format.layout import IDS
 from holdfast.format.manifest_check import check_manifest
+from holdfast.format.state_pieces import Piece
 from holdfast.types import ColumnSpec, TableSpec
 
 KIND, VERSION = "manifest", 1
@@ -86,15 +87,6 @@ class RowsChunk:
         if not self.segments:
             return self.rows
         return sum(rows for replaced, rows in self.segments if not 0 <= replaced < replacing)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """Bytes ``start ..`` of one state tensor."""
-
-    tensor: int
-    start: int
-    length: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ import numpy as np
 
 from holdfast.format import fields
 from holdfast.format.chunk_check import BundleNumbers, ChunkNumbers, check_chunks, check_places
-from holdfast.format.layout import padded
 from holdfast.format.rows import GAP_TYPES, ID_TYPES
+from holdfast.format.state_pieces import pieces_bytes
 
 if TYPE_CHECKING:
     from holdfast.format.manifest import BundleRef, Manifest, Place, RowsChunk
@@ -91,7 +91,7 @@ def _check_places(manifest: Manifest) -> None:
     numbers = fields.integers((n for place in places for n in _place(place)), "a number of a place").reshape(-1, 4)
     check_places(dict(zip(_PLACE, numbers.T, strict=True)), bundle_numbers(manifest.bundles))
     for chunk in manifest.state:
-        if chunk.place.length != sum(padded(piece.length) for piece in chunk.pieces):
+        if chunk.place.length != pieces_bytes(chunk.pieces):
             raise ValueError("a chunk of state is not as long as its pieces")
 
 

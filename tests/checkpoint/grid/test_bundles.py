@@ -20,7 +20,6 @@ from holdfast.format.manifest import (
     ALIVE,
     BundleRef,
     Manifest,
-    Piece,
     Place,
     RowsChunk,
     Segment,
@@ -28,6 +27,7 @@ from holdfast.format.manifest import (
     TablePart,
     TensorSpec,
 )
+from holdfast.format.state_pieces import Piece
 from holdfast.storage import MemoryStore
 from holdfast.types import ColumnSpec, TableSpec
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,14 +11,11 @@ from torch import Tensor
 
 from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.checkpoint.restore.columns import as_tensor
-from holdfast.checkpoint.restore.rows import read_state
 from holdfast.checkpoint.restore.saved_state import checked_state, shared_state
+from holdfast.checkpoint.restore.state_tensors import SKELETON, read_state, read_tensors
 from holdfast.format.dtypes import torch_dtype
-from holdfast.format.layout import padded
-from holdfast.format.manifest import Manifest, Piece, StateChunk
+from holdfast.format.manifest import Manifest
 from holdfast.format.tree import decode_tree
-
-_SKELETON = 0  # the state tensor that holds the tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,15 +33,15 @@ class DenseState:
 
 def read_dense(fetcher: Fetcher, manifest: Manifest) -> DenseState:
     """What a writer saved of the model, without its optimizers, its reader and its random numbers."""
-    found = _read(fetcher, manifest, {_SKELETON})
+    found = read_tensors(fetcher, manifest, {SKELETON})
     empty = [torch.empty(spec.shape, dtype=torch_dtype(spec.dtype)) for spec in manifest.tensors[1:]]
-    training = _training(decode_tree(bytes(found[_SKELETON]), empty), manifest)
+    training = _training(decode_tree(bytes(found[SKELETON]), empty), manifest)
     if training["modules"]:  # may hold anything, at any depth
         whole = _training(read_state(fetcher, manifest), manifest)
         return DenseState.of(whole, sum(spec.length for spec in manifest.tensors))
     number_of = {id(tensor): number for number, tensor in enumerate(empty, start=1)}
     wanted = {name: number_of[id(tensor)] for name, tensor in training["model"].items()}
-    found |= _read(fetcher, manifest, set(wanted.values()))
+    found |= read_tensors(fetcher, manifest, set(wanted.values()))
     model = {name: _tensor(manifest, found, number) for name, number in wanted.items()}
     return DenseState.of({**training, "model": model}, sum(map(len, found.values())))
 
@@ -56,33 +53,3 @@ def _training(tree: object, manifest: Manifest) -> Mapping[str, Any]:
 def _tensor(manifest: Manifest, found: Mapping[int, bytearray], number: int) -> Tensor:
     spec = manifest.tensors[number]
     return as_tensor(memoryview(found[number]), spec.dtype, spec.shape)
-
-
-def _read(fetcher: Fetcher, manifest: Manifest, wanted: Collection[int]) -> dict[int, bytearray]:
-    """The bytes of these state tensors, and as little as possible of the others."""
-    tensors = {number: bytearray(manifest.tensors[number].length) for number in wanted}
-    for chunk in manifest.state:
-        for start, pieces in _runs(chunk, wanted):
-            stop = start + sum(padded(piece.length) for piece in pieces)
-            stop = min(stop, chunk.place.length)
-            data = fetcher.chunk(manifest.bundles[chunk.place.bundle], chunk.place, start, stop)
-            offset = 0
-            for piece in pieces:
-                tensors[piece.tensor][piece.start : piece.start + piece.length] = data[offset : offset + piece.length]
-                offset += padded(piece.length)
-    return tensors
-
-
-def _runs(chunk: StateChunk, wanted: Collection[int]) -> Iterator[tuple[int, list[Piece]]]:
-    """The wanted pieces of a chunk, those that lie side by side together, and where they begin."""
-    offset, start, run = 0, 0, list[Piece]()
-    for piece in chunk.pieces:
-        if piece.tensor in wanted:
-            start = start if run else offset
-            run.append(piece)
-        elif run:
-            yield start, run
-            run = []
-        offset += padded(piece.length)
-    if run:
-        yield start, run

@@ -9,10 +9,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from holdfast.checkpoint.restore.table_match import require_same_tables, shape_problem
+from holdfast.checkpoint.training.forms import has_form
 from holdfast.checkpoint.training.state import TrainingState, dense_weights
 from holdfast.checkpoint.training.tables import find_tables, weight_name
-from holdfast.errors import ModelMismatch
-from holdfast.format.dtypes import code_of, torch_dtype
+from holdfast.format.dtypes import torch_dtype
 from holdfast.types import TableSpec
 
 logger = logging.getLogger("holdfast")
@@ -62,38 +63,16 @@ class ServedModel:
     def fit(self, specs: Mapping[str, TableSpec]) -> dict[str, Tensor]:
         """The tables that fit; with ``strict`` all of them must."""
         if self._strict:
-            self._require_same(specs)
-        fitting = {name: spec for name, spec in specs.items() if name in self._parameters and not self._shape(spec)}
-        self._tell("table", sorted(specs.keys() ^ self._parameters.keys() | specs.keys() - fitting.keys()))
+            require_same_tables(specs, self._parameters, otherwise="apply what matches")
+        live = self._parameters
+        fitting = {name for name, spec in specs.items() if name in live and not shape_problem(spec, live[name])}
+        self._tell("table", sorted(specs.keys() ^ live.keys() | specs.keys() - fitting))
         return {name: self._parameters[name].data for name in fitting}
 
     def write_dense(self, tree: Mapping[str, Any]) -> None:
         """Parameters, buffers and extra state of modules."""
         report = self._state.restore(tree, strict=self._strict)
         self._tell("parameter", [*report.missing, *report.unexpected, *report.changed])
-
-    def _require_same(self, specs: Mapping[str, TableSpec]) -> None:
-        missing, unexpected = (sorted(self._parameters.keys() - specs), sorted(specs.keys() - self._parameters.keys()))
-        if missing or unexpected:
-            raise ModelMismatch(
-                f"tables missing from the checkpoint: {missing or 'none'}; tables missing from the model: "
-                f"{unexpected or 'none'}. Rename them, or pass strict=False to apply what matches"
-            )
-        for spec in specs.values():
-            if problem := self._shape(spec) or self._dtype(spec):
-                raise ModelMismatch(problem)
-
-    def _shape(self, spec: TableSpec) -> str | None:
-        live, stored = tuple(self._parameters[spec.name].shape), (spec.rows, *spec.columns[0].row_shape)
-        if live == stored:
-            return None
-        return f"table {spec.name} has shape {stored} in the checkpoint and {live} in the model; strict=False skips it"
-
-    def _dtype(self, spec: TableSpec) -> str | None:
-        live, stored = code_of(self._parameters[spec.name].dtype), spec.columns[0].dtype
-        if live == stored:
-            return None
-        return f"table {spec.name} is {stored} in the checkpoint and {live} in the model; strict=False converts it"
 
     def _tell(self, what: str, names: list[str]) -> None:
         """Say once what is left as it is."""
@@ -119,11 +98,9 @@ class LooseWeights:
         """Every table, kept where it has the same form as before."""
         before, self.tables = self.tables, {}
         for name, spec in specs.items():
-            column = spec.columns[0]
-            shape, dtype = (spec.rows, *column.row_shape), torch_dtype(column.dtype)
-            kept = before.pop(name, None)
-            same = kept is not None and (tuple(kept.shape), kept.dtype) == (shape, dtype)
-            self.tables[name] = kept if kept is not None and same else torch.empty(shape, dtype=dtype)
+            kept, dtype = before.pop(name, None), torch_dtype(spec.weight.dtype)
+            fits = kept is not None and has_form(kept, spec.shape, dtype)
+            self.tables[name] = kept if kept is not None and fits else torch.empty(spec.shape, dtype=dtype)
         return dict(self.tables)
 
     def named(self) -> dict[str, Tensor]:

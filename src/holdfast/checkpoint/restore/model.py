@@ -16,13 +16,12 @@ from holdfast.checkpoint.read.outlines import plan_checkpoint
 from holdfast.checkpoint.read.table_plan import TablePlan
 from holdfast.checkpoint.restore.rows import Targets, restore_rows
 from holdfast.checkpoint.restore.saved_state import read_saved, shared_state
+from holdfast.checkpoint.restore.table_match import require_same_tables, shape_problem
 from holdfast.checkpoint.track.tracker import Tracker
 from holdfast.checkpoint.training.state import RestoreReport, TrainingState
 from holdfast.checkpoint.training.tables import Table
-from holdfast.errors import ModelMismatch
 from holdfast.format.catalog import Entry
 from holdfast.format.document import parse
-from holdfast.format.dtypes import code_of
 from holdfast.format.state import JobState, RankState, SharedState
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store
@@ -67,7 +66,9 @@ class ModelRestorer:
         name = entry.part_list.name  # below which something is malformed, where planning trips over it
         plans = parse(name, lambda: plan_checkpoint(self._fetcher, head, entry.info.id))
         shared, own = parse(name, lambda: self._states(self._fetcher.parts(entry), rank))
-        self._check_tables(plans, strict)
+        if strict:
+            specs = {name: plan.spec for name, plan in plans.items()}
+            require_same_tables(specs, self._live(), otherwise="restore what matches")
         self._tell(self._state.restore(shared.training, strict=strict), plans)
         targets = [(plan, self._targets(plan)) for name, plan in plans.items() if name in self._fitting(plans)]
         if self._tracker is not None:
@@ -100,37 +101,12 @@ class ModelRestorer:
         own = saved[rank].rank if rank in saved else RankState(step=saved[0].rank.step)
         return shared_state(saved[0], parts[0]), own
 
-    def _check_tables(self, plans: Mapping[str, TablePlan], strict: bool) -> None:
-        missing = sorted(set(self._tables) - set(plans))
-        unexpected = sorted(set(plans) - set(self._tables))
-        if strict and (missing or unexpected):
-            raise ModelMismatch(
-                f"tables missing from the checkpoint: {missing or 'none'}; tables missing from the model: "
-                f"{unexpected or 'none'}. Rename them, or pass strict=False to restore what matches"
-            )
-        for name, plan in plans.items():
-            if strict and (problem := self._mismatch(name, plan.spec)):
-                raise ModelMismatch(problem)
+    def _live(self) -> dict[str, Tensor]:
+        return {name: table.parameter for name, table in self._tables.items()}
 
     def _fitting(self, plans: Mapping[str, TablePlan]) -> set[str]:
-        return {
-            name for name, plan in plans.items() if name in self._tables and not self._shape_problem(name, plan.spec)
-        }
-
-    def _mismatch(self, name: str, spec: TableSpec) -> str | None:
-        if problem := self._shape_problem(name, spec):
-            return problem
-        stored, live = spec.columns[0].dtype, code_of(self._tables[name].parameter.dtype)
-        if stored == live:
-            return None
-        return f"table {name} is {stored} in the checkpoint and {live} in the model; strict=False converts it"
-
-    def _shape_problem(self, name: str, spec: TableSpec) -> str | None:
-        live = tuple(self._tables[name].parameter.shape)
-        stored = (spec.rows, *spec.columns[0].row_shape)
-        if stored == live:
-            return None
-        return f"table {name} has shape {stored} in the checkpoint and {live} in the model; strict=False skips it"
+        live = self._live()
+        return {name for name, plan in plans.items() if name in live and not shape_problem(plan.spec, live[name])}
 
     def _targets(self, plan: TablePlan) -> Targets:
         table = self._tables[plan.spec.name]

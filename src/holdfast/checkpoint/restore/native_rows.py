@@ -21,7 +21,7 @@ from holdfast.checkpoint.restore.bundle_files import Files, address_of
 from holdfast.checkpoint.restore.native_layout import PIECE
 from holdfast.format.bundle import BLOCK_BYTES
 from holdfast.format.dtypes import itemsize
-from holdfast.format.layout import ALIGNMENT, row_bytes
+from holdfast.format.layout import padded, row_bytes
 from holdfast.format.manifest import EXACT
 from holdfast.format.outline import Outline
 
@@ -241,7 +241,7 @@ class _Alike:
     def _places(self) -> tuple[Numbers, Numbers, NDArray[np.bool_]]:
         """Offset, width and target of each wanted column; how much to read; whether that is one range."""
         rows, all_rows = self._reads.rows, self._of("rows")
-        offset, stop = _padded(all_rows * self._ids), all_rows * self._ids
+        offset, stop = padded(all_rows * self._ids), all_rows * self._ids
         is_one = np.ones(len(all_rows), dtype=bool)
         found: list[Numbers] = []
         for number, (width, is_wanted) in enumerate(zip(self._targets[0].widths, self._targets[0].wanted, strict=True)):
@@ -250,7 +250,7 @@ class _Alike:
                 stop = offset + rows * width
                 address = self._of_table([target.addresses[number] for target in self._targets])
                 found.append(np.stack([offset, np.full_like(offset, width), address], axis=1))
-            offset = offset + _padded(all_rows * width)
+            offset = offset + padded(all_rows * width)
         lengths = np.minimum(stop // -BLOCK_BYTES * -BLOCK_BYTES, self._of("length"))
         columns = np.stack(found, axis=1) if found else np.zeros((len(all_rows), 0, 3), dtype=np.int64)
         return columns, lengths, is_one
@@ -276,10 +276,6 @@ def _values(numbers: Numbers) -> list[int]:
 
 def _joined(arrays: Sequence[NDArray[Any]]) -> Numbers:
     return np.concatenate([np.zeros(0, dtype=np.int64), *arrays])
-
-
-def _padded(lengths: Numbers) -> Numbers:
-    return lengths // -ALIGNMENT * -ALIGNMENT
 
 
 @cache

@@ -20,6 +20,7 @@ from holdfast.checkpoint.read.outlines import find_parts
 from holdfast.checkpoint.read.plan_builder import plan_tables
 from holdfast.checkpoint.read.table_plan import TablePlan
 from holdfast.checkpoint.restore.row_lookup import lookup_rows
+from holdfast.checkpoint.restore.table_match import shape_problem
 from holdfast.checkpoint.track.chooser import RowChooser
 from holdfast.checkpoint.track.tracker import Tracker
 from holdfast.checkpoint.training.slot_names import WEIGHT
@@ -219,11 +220,8 @@ class PartialRestorer:
                 raise ModelMismatch(
                     f"the last checkpoint does not hold table {name!r}; save again before relying on partial recovery"
                 )
-            stored = (plans[name].spec.rows, *plans[name].spec.columns[0].row_shape)
-            if stored != tuple(table.parameter.shape):
-                raise ModelMismatch(
-                    f"table {name} has shape {stored} in the checkpoint and {tuple(table.parameter.shape)} in the model"
-                )
+            if problem := shape_problem(plans[name].spec, table.parameter):
+                raise ModelMismatch(problem)
 
     def _restore_range(self, table: Table, plan: TablePlan, start: int, stop: int) -> None:
         for low, high in _pieces(plan, start, stop):

@@ -27,7 +27,6 @@ from holdfast.checkpoint.restore.columns import (
     ColumnWriter,
     Ids,
     Scratch,
-    as_tensor,
     decode_columns,
     read_columns,
     row_ids,
@@ -38,9 +37,7 @@ from holdfast.checkpoint.restore.winners import Winners
 from holdfast.codec.base import Rows
 from holdfast.errors import DamagedData
 from holdfast.format.dtypes import torch_dtype
-from holdfast.format.layout import IDS, padded
-from holdfast.format.manifest import Manifest
-from holdfast.format.tree import decode_tree
+from holdfast.format.layout import IDS
 
 _REMOTE_WORKERS = 8  # these mostly wait
 
@@ -272,19 +269,3 @@ class BaselineRows:
         found = self._target.index_select(0, torch.from_numpy(ids).to(self._target.device)).cpu()
         found = found.reshape(len(ids), -1)
         return found.view(torch.int16).numpy().view(np.uint16) if found.dtype == torch.bfloat16 else found.numpy()
-
-
-def read_state(fetcher: Fetcher, manifest: Manifest) -> object:
-    """The state tree that one writer saved."""
-    tensors = [bytearray(tensor.length) for tensor in manifest.tensors]
-    for chunk in manifest.state:
-        data = fetcher.chunk(manifest.bundles[chunk.place.bundle], chunk.place)
-        offset = 0
-        for piece in chunk.pieces:
-            tensors[piece.tensor][piece.start : piece.start + piece.length] = data[offset : offset + piece.length]
-            offset += padded(piece.length)
-    decoded = [
-        as_tensor(memoryview(data), spec.dtype, spec.shape)
-        for data, spec in zip(tensors[1:], manifest.tensors[1:], strict=True)
-    ]
-    return decode_tree(bytes(tensors[0]), decoded)

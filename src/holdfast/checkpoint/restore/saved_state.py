@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.checkpoint.read.fetcher import Fetcher
-from holdfast.checkpoint.restore.rows import read_state
+from holdfast.checkpoint.restore.state_tensors import read_state
 from holdfast.errors import DamagedData
 from holdfast.format.manifest import Manifest
 from holdfast.format.state import SavedState, SharedState

@@ -17,6 +17,7 @@ from holdfast.checkpoint.snapshot.gpu_records import encodable
 from holdfast.checkpoint.snapshot.table_copy import TableCopy
 from holdfast.checkpoint.track.chooser import RowChooser
 from holdfast.checkpoint.track.tracker import Tracker
+from holdfast.checkpoint.training.forms import form_of
 from holdfast.checkpoint.training.state import TrainingState
 from holdfast.checkpoint.training.tables import Table, row_range
 from holdfast.checkpoint.wire.messages import TableSlice
@@ -25,7 +26,6 @@ from holdfast.codec.choice import can_quantize, table_codecs, weight_codec
 from holdfast.codec.chunk import Codecs
 from holdfast.errors import SaveFailed
 from holdfast.format.catalog import Intent
-from holdfast.format.dtypes import code_of
 from holdfast.format.layout import row_bytes
 from holdfast.format.manifest import table_spec_to_json
 from holdfast.format.state import JobState, RankState, SavedState, SharedState, rows_tree
@@ -45,7 +45,7 @@ class Captured:
     @property
     def tensor_specs(self) -> list[tuple[str, tuple[int, ...]]]:
         """Types and shapes of the state tensors."""
-        return [(code_of(tensor.dtype), tuple(tensor.shape)) for tensor in self.tensors]
+        return [form_of(tensor) for tensor in self.tensors]
 
     @property
     def full_bytes(self) -> int:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 
 from holdfast.checkpoint.track.fingerprint import version_of
-from holdfast.checkpoint.training.tables import Table, stable_buffers, stable_parameters
+from holdfast.checkpoint.training.tables import Table, join_names, stable_buffers, stable_parameters
 from holdfast.errors import ConfigurationError
 
 
@@ -51,7 +51,7 @@ def _spans(tables: Sequence[Table], models: Mapping[str, nn.Module]) -> Iterator
             for name, tensor in tensors.items():
                 if id(tensor) not in seen:
                     seen.add(id(tensor))
-                    yield from _span(f"{kind} {_join(key, name)!r}", tensor, is_table=False)
+                    yield from _span(f"{kind} {join_names(key, name)!r}", tensor, is_table=False)
 
 
 def _span(name: str, tensor: Tensor, *, is_table: bool) -> Iterator[_Span]:
@@ -65,10 +65,6 @@ def _span(name: str, tensor: Tensor, *, is_table: bool) -> Iterator[_Span]:
     start = int(tensor.storage_offset()) * width
     last = sum((int(size) - 1) * int(stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     yield _Span(storage._cdata, start, start + (last + 1) * width, name, is_table, tensor)
-
-
-def _join(key: str, name: str) -> str:
-    return f"{key}.{name}" if key else name
 
 
 def _count_together(first: Tensor, second: Tensor) -> bool:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from holdfast.checkpoint.training.forms import has_form
 from holdfast.checkpoint.training.own_state import capture_own, keeps_own_state, load_own
 from holdfast.checkpoint.training.tables import Table
 from holdfast.checkpoint.training.wrappers import inner_optimizers
@@ -211,7 +212,7 @@ class NamedOptimizer:
 def place(value: Any, live: Any, device: torch.device) -> Any:
     """``value`` in the storage of ``live`` where that fits, else in storage of its own; types stay as stored."""
     if isinstance(value, Tensor):
-        if isinstance(live, Tensor) and live.layout is torch.strided and _same_form(value, live):
+        if isinstance(live, Tensor) and has_form(live, value.shape, value.dtype):
             with torch.no_grad():
                 return live.copy_(value)
         target = live.device if isinstance(live, Tensor) else device
@@ -223,10 +224,6 @@ def place(value: Any, live: Any, device: torch.device) -> Any:
     if type(value) is list or type(value) is tuple:
         return type(value)(place(item, None, device) for item in value)
     return value
-
-
-def _same_form(value: Tensor, live: Tensor) -> bool:
-    return value.shape == live.shape and value.dtype == live.dtype
 
 
 def _without_sparse(value: Any) -> Any:

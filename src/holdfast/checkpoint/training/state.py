@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from holdfast.checkpoint.training.forms import has_form
 from holdfast.checkpoint.training.optimizer_state import NamedOptimizer
 from holdfast.checkpoint.training.optimizers import Optimizers, OwnState, list_names
 from holdfast.checkpoint.training.slot_names import slot_key
-from holdfast.checkpoint.training.tables import Table, stable_buffers, stable_modules, stable_parameters
+from holdfast.checkpoint.training.tables import Table, join_names, stable_buffers, stable_modules, stable_parameters
 from holdfast.errors import ConfigurationError, ModelMismatch
 from holdfast.format.dtypes import torch_dtype
 from holdfast.format.state import is_weights_only
@@ -126,7 +127,7 @@ class TrainingState:
         for name, column in wanted.items():
             key, shape, dtype = slot_key(name), (table.rows, *column.row_shape), torch_dtype(column.dtype)
             live = state.get(key)
-            if not isinstance(live, Tensor) or tuple(live.shape) != shape or live.dtype != dtype or live.is_sparse:
+            if not has_form(live, shape, dtype):
                 state[key] = torch.zeros(shape, dtype=dtype, device=table.parameter.device)
         if not state:
             del table.optimizer.state[table.parameter]
@@ -144,7 +145,7 @@ class TrainingState:
         for key, model in self._models.items():
             for name, parameter in stable_parameters(model).items():
                 if id(parameter) not in seen:
-                    named[_join(key, name)] = parameter
+                    named[join_names(key, name)] = parameter
                     seen.add(id(parameter))
         extra_tables = (table for identity, table in self._tables.items() if identity not in seen)
         return named | {table.name: table.parameter for table in extra_tables}
@@ -155,12 +156,12 @@ class TrainingState:
             name: parameter for name, parameter in self._parameters().items() if id(parameter) not in self._tables
         }
         for key, model in self._models.items():
-            named |= {_join(key, name): buffer for name, buffer in stable_buffers(model).items()}
+            named |= {join_names(key, name): buffer for name, buffer in stable_buffers(model).items()}
         return named
 
     def _with_extra_state(self) -> dict[str, nn.Module]:
         return {
-            _join(key, path): module
+            join_names(key, path): module
             for key, model in self._models.items()
             for path, module in stable_modules(model)
             if type(module).get_extra_state is not nn.Module.get_extra_state
@@ -292,7 +293,3 @@ def _describe(report: RestoreReport) -> str:
     }
     parts = [f"{what}: {list_names(names)}" for what, names in found.items() if names]
     return f"{'; '.join(parts)}. Build the model as before, or pass strict=False to restore what matches"
-
-
-def _join(key: str, name: str) -> str:
-    return f"{key}.{name}" if key and name else key or name

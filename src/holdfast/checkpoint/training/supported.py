@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from torch import nn
 from torch.optim import Optimizer
 
+from holdfast.checkpoint.training.tables import join_names
 from holdfast.errors import ConfigurationError
 
 _REMEDY = (
@@ -67,5 +68,5 @@ def _sharded(tensor: object) -> str | None:
 
 
 def _called(what: str, key: str, path: str) -> str:
-    name = ".".join(part for part in (key, path) if part)
+    name = join_names(key, path)
     return f"{what} {name!r}" if name else "the model"

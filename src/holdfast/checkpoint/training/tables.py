@@ -125,7 +125,7 @@ def stable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
         for name, parameter in module._parameters.items():
             if parameter is not None and id(parameter) not in seen:
                 seen.add(id(parameter))
-                _put(named, _join(path, name), parameter)
+                _put(named, join_names(path, name), parameter)
     return named
 
 
@@ -137,7 +137,7 @@ def stable_buffers(model: nn.Module) -> dict[str, Tensor]:
         for name, buffer in module._buffers.items():
             if buffer is not None and name not in module._non_persistent_buffers_set and id(buffer) not in seen:
                 seen.add(id(buffer))
-                _put(named, _join(path, name), buffer)
+                _put(named, join_names(path, name), buffer)
     return named
 
 
@@ -149,7 +149,7 @@ def _walk(module: nn.Module, path: str, seen: set[int]) -> Iterator[tuple[str, n
     wrapped = _wrapped_name(module)
     for name, child in module._modules.items():
         if child is not None:
-            yield from _walk(child, path if name == wrapped else _join(path, name), seen)
+            yield from _walk(child, path if name == wrapped else join_names(path, name), seen)
 
 
 def _wrapped_name(module: nn.Module) -> str | None:
@@ -166,7 +166,7 @@ def _embeddings(models: Mapping[str, nn.Module]) -> Iterator[tuple[str, Embeddin
     for key, model in models.items():
         for path, module in stable_modules(model):
             if isinstance(module, Embedding):
-                yield _join(key, path or WEIGHT), module
+                yield join_names(key, path or WEIGHT), module
 
 
 def _add_extra(found: dict[int, Table], name: str, parameter: nn.Parameter) -> None:
@@ -192,7 +192,7 @@ def _name_of(identity: int, models: Mapping[str, nn.Module]) -> str:
     for key, model in models.items():
         for path, parameter in stable_parameters(model).items():
             if id(parameter) == identity:
-                return repr(_join(key, path))
+                return repr(join_names(key, path))
     return "(not part of any model passed)"
 
 
@@ -210,8 +210,9 @@ def _put(named: dict[str, Any], name: str, value: Tensor) -> None:
     named[name] = value
 
 
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
+def join_names(*parts: str) -> str:
+    """A dotted name, without the parts that are empty."""
+    return ".".join(part for part in parts if part)
 
 
 def row_range(rows: int, rank: int, world: int) -> tuple[int, int]:

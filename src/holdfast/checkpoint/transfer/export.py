@@ -23,9 +23,10 @@ from holdfast.checkpoint.read.crew import Progress
 from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.checkpoint.read.table_plan import TablePlan
 from holdfast.checkpoint.restore.rows import restore_rows
+from holdfast.checkpoint.training.forms import form_of
 from holdfast.checkpoint.training.tables import weight_name
 from holdfast.errors import ConfigurationError
-from holdfast.format.dtypes import code_of, itemsize, torch_dtype
+from holdfast.format.dtypes import itemsize, torch_dtype
 from holdfast.format.layout import padded
 
 _ROWS_AT_ONCE = 65536
@@ -86,7 +87,7 @@ def require_safetensors(path: Path) -> None:
 def write_file(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write tensors as one ``.safetensors`` file, which replaces the one before when it is complete."""
     require_safetensors(path)
-    shapes = {name: (code_of(tensor.dtype), tuple(tensor.shape)) for name, tensor in tensors.items()}
+    shapes = {name: form_of(tensor) for name, tensor in tensors.items()}
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         assembled = Path(scratch) / path.name
         with _mapped(assembled, shapes) as mapped:
@@ -154,9 +155,7 @@ def _layout(
     for name, plan in plans.items():
         for column in plan.spec.columns if slots else plan.spec.columns[:1]:
             shapes[_column_name(name, plan, column.name)] = (column.dtype, (plan.spec.rows, *column.row_shape))
-    for name, tensor in dense.items():
-        shapes[name] = (code_of(tensor.dtype), tuple(tensor.shape))
-    return shapes
+    return shapes | {name: form_of(tensor) for name, tensor in dense.items()}
 
 
 def _column_name(table: str, plan: TablePlan, column: str) -> str:

@@ -17,6 +17,7 @@ from holdfast.checkpoint.commit.takeover import claim
 from holdfast.checkpoint.read.crew import Progress
 from holdfast.checkpoint.snapshot.frame_filler import FrameFiller
 from holdfast.checkpoint.snapshot.table_copy import TableCopy
+from holdfast.checkpoint.training.forms import form_of
 from holdfast.checkpoint.training.slot_names import WEIGHT
 from holdfast.checkpoint.transfer.foreign import ForeignTensor, Selection, open_foreign, select
 from holdfast.checkpoint.wire.buffer import PAGE, FrameBuffer
@@ -137,7 +138,7 @@ def _write(
     specs = [_spec(name, table) for name, table in selection.tables.items()]
     tensors = _state_tensors(intent.step, {name: found.whole() for name, found in selection.dense.items()})
     slices = [TableSlice(spec=table_spec_to_json(spec), start=0, stop=spec.rows, whole=True) for spec in specs]
-    part = PartWriter(store, intent, 0, slices, [(code_of(tensor.dtype), tuple(tensor.shape)) for tensor in tensors])
+    part = PartWriter(store, intent, 0, slices, [form_of(tensor) for tensor in tensors])
     committer = Committer(store, chain, rank=0, retention=KeepAll(), runtime=runtime)
     committer.publish(intent)
     buffer = FrameBuffer.reserve(frames=1, frame_bytes=_frame_bytes(selection))

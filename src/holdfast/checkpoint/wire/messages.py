@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from holdfast.checkpoint.wire.frame_layout import Recorded
 from holdfast.checkpoint.wire.state_digests import PieceDigest
-from holdfast.format.manifest import Piece
+from holdfast.format.state_pieces import Piece
 
 STATE = -1  # the table index of a frame chunk that holds pieces of state tensors
 _LENGTH = struct.Struct("<Q")

@@ -9,8 +9,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from holdfast.format.layout import padded
-from holdfast.format.manifest import Piece
+from holdfast.format.state_pieces import Piece, placed
 
 
 class PieceDigest(NamedTuple):
@@ -29,8 +28,6 @@ def digest_of(data: memoryview | bytes) -> str:
 
 def digest_pieces(data: memoryview, pieces: Iterable[Piece]) -> Iterator[PieceDigest]:
     """Those of a chunk's pieces, which lie in ``data`` one after another."""
-    offset = 0
-    for piece in pieces:
+    for offset, piece in placed(pieces):
         digest = digest_of(data[offset : offset + piece.length])
         yield PieceDigest(tensor=piece.tensor, start=piece.start, length=piece.length, digest=digest)
-        offset += padded(piece.length)

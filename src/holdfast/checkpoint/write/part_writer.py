@@ -16,7 +16,6 @@ from holdfast.codec.chunk import stored_columns
 from holdfast.format.bundle import Member, build_head, checksums
 from holdfast.format.catalog import Intent, Ref, object_name, part_name
 from holdfast.format.document import digest
-from holdfast.format.layout import padded
 from holdfast.format.manifest import (
     EXACT,
     BundleRef,
@@ -29,6 +28,7 @@ from holdfast.format.manifest import (
     table_spec_from_json,
 )
 from holdfast.format.rows import chunk_ids
+from holdfast.format.state_pieces import placed
 from holdfast.storage import Store
 from holdfast.types import TableSpec
 
@@ -226,7 +226,7 @@ class PartWriter:
 
     def _state_members(self, chunk: FrameChunk, offset: int) -> list[Member]:
         members = []
-        for piece in chunk.state_pieces():
+        for at, piece in placed(chunk.state_pieces(), offset):
             tensor = self._tensors[piece.tensor]
             complete = piece.start == 0 and piece.length == tensor.length
             members.append(
@@ -234,8 +234,7 @@ class PartWriter:
                     name=f"state/{piece.tensor}" + ("" if complete else f"@{piece.start}"),
                     dtype=tensor.dtype if complete else "U8",
                     shape=tensor.shape if complete else (piece.length,),
-                    offset=offset,
+                    offset=at,
                 )
             )
-            offset += padded(piece.length)
         return members

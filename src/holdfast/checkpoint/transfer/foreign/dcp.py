@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from holdfast.checkpoint.training.forms import has_form
 from holdfast.checkpoint.transfer.foreign.tensors import (
     ForeignCheckpoint,
     ForeignTensor,
@@ -152,7 +153,7 @@ def _open_block(
         archive = memoryview(mapped)[place.offset : place.offset + place.length]
         form = torch.load(io.BufferedReader(_View(archive)), map_location="meta", weights_only=True)
         offset = getattr(form.untyped_storage(), "_checkpoint_offset", None)
-        if tuple(form.shape) != sizes or form.dtype != dtype:
+        if not has_form(form, sizes, dtype):
             raise ValueError(f"it is {form.dtype}{list(form.shape)}")
         if offset is not None and form.is_contiguous():
             start = place.offset + offset + form.storage_offset() * dtype.itemsize

@@ -1,0 +1,50 @@
+"""Reads state tensors back from their pieces: all of them, or no more than some need."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from holdfast.checkpoint.read.fetcher import Fetcher
+from holdfast.checkpoint.restore.columns import as_tensor
+from holdfast.format.manifest import Manifest, StateChunk
+from holdfast.format.state_pieces import Piece, pieces_bytes, placed
+from holdfast.format.tree import decode_tree
+
+SKELETON = 0  # the state tensor that holds the tree
+
+
+def read_tensors(fetcher: Fetcher, manifest: Manifest, wanted: Collection[int]) -> dict[int, bytearray]:
+    """The bytes of these state tensors, and as little as possible of the others."""
+    tensors = {number: bytearray(manifest.tensors[number].length) for number in wanted}
+    for chunk in manifest.state:
+        for start, pieces in _runs(chunk, wanted):
+            stop = min(start + pieces_bytes(pieces), chunk.place.length)
+            data = fetcher.chunk(manifest.bundles[chunk.place.bundle], chunk.place, start, stop)
+            for offset, piece in placed(pieces):
+                tensors[piece.tensor][piece.start : piece.start + piece.length] = data[offset : offset + piece.length]
+    return tensors
+
+
+def read_state(fetcher: Fetcher, manifest: Manifest) -> object:
+    """The state tree that one writer saved."""
+    found = read_tensors(fetcher, manifest, range(len(manifest.tensors)))
+    decoded = [
+        as_tensor(memoryview(found[number]), spec.dtype, spec.shape)
+        for number, spec in enumerate(manifest.tensors)
+        if number != SKELETON
+    ]
+    return decode_tree(bytes(found[SKELETON]), decoded)
+
+
+def _runs(chunk: StateChunk, wanted: Collection[int]) -> Iterator[tuple[int, list[Piece]]]:
+    """The wanted pieces of a chunk, those that lie side by side together, and where they begin."""
+    start, run = 0, list[Piece]()
+    for offset, piece in placed(chunk.pieces):
+        if piece.tensor in wanted:
+            start = start if run else offset
+            run.append(piece)
+        elif run:
+            yield start, run
+            run = []
+    if run:
+        yield start, run
