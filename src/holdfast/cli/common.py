@@ -43,7 +43,7 @@ class OneLineErrors(TyperGroup):
     """Ends a command that failed for a known reason with one line on standard error; with --json, as JSON."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Parse what stands before the command."""
+        """Parse the options before the command."""
         as_json = "--json" in args
         with _usage_errors(as_json=as_json):
             ctx = super().make_context(info_name, args, parent, **extra)
@@ -110,7 +110,7 @@ def errors() -> Console:
 
 
 class _PlainConsole(Console):
-    """Shows text as it is: markup means nothing in it, and what would steer the terminal is written out."""
+    """Prints plain text: markup has no meaning, and control characters are escaped."""
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Every string comes by here, those in tables and titles, too."""

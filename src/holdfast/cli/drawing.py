@@ -26,52 +26,52 @@ if TYPE_CHECKING:
 
 
 def size(size_bytes: int) -> str:
-    """Bytes for people."""
+    """A size in bytes, kB, MB and so on."""
     return decimal(size_bytes)
 
 
 def count(number: int) -> str:
-    """A number with its thousands apart."""
+    """A number with thousands separators."""
     return f"{number:,}"
 
 
 def share(part: int, whole: int) -> str:
-    """A part in percent."""
+    """A share in percent."""
     return f"{100 * part / whole:.1f}%" if whole else "-"
 
 
 def when(seconds: float) -> str:
-    """A moment, in the reader's time zone."""
+    """A time, in the local time zone."""
     return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M")
 
 
 def measured(metrics: Mapping[str, float]) -> str:
-    """Metrics in one cell."""
+    """Metrics for one table cell."""
     return " ".join(f"{printable(name)}={number(value, 4)}" for name, value in metrics.items())
 
 
 def checkpoints(number: int) -> str:
-    """So many of them."""
+    """A number of checkpoints."""
     return "1 checkpoint" if number == 1 else f"{number:,} checkpoints"
 
 
 def label(info: CheckpointInfo) -> str:
-    """A checkpoint in a few words."""
+    """A checkpoint in one phrase."""
     return f"step {info.step} ({info.kind.value}, {size(info.size_bytes)})"
 
 
 def print_json(value: object) -> None:
-    """The one document that a command with --json prints."""
+    """Print the single document of a command with --json."""
     typer.echo(as_json(value))
 
 
 def as_json(value: object) -> str:
-    """A value as JSON text; numbers that JSON does not know become text."""
+    """A value as JSON text; non-finite numbers become strings."""
     return json.dumps(plain(value), indent=2)
 
 
 def plain(value: Any) -> Any:
-    """A value as what JSON knows."""
+    """A value in terms of what JSON can express."""
     if is_dataclass(value):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Enum):
@@ -87,7 +87,7 @@ def plain(value: Any) -> Any:
 
 @contextmanager
 def progress_bar(what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
-    """A bar of bytes on standard error while the block runs; nothing where that is not a terminal."""
+    """A byte progress bar on standard error while the block runs; nothing if that is not a terminal."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     console = errors()

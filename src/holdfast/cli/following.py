@@ -33,7 +33,7 @@ def follow(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line, including errors.")] = False,
     option: StoreOptions = None,
 ) -> None:
-    """Tell of every checkpoint as it is committed, and keep an exported file up to date."""
+    """Report every checkpoint as it is committed, and keep an exported file up to date."""
     from holdfast.checkpoint.follow.news import CatalogWatch
 
     run = opened(url, option)

@@ -40,7 +40,7 @@ def prune(
     json: JsonFlag = False,
     option: StoreOptions = None,
 ) -> None:
-    """Drop the checkpoints that no rule keeps; the newest always stays, and what a kept one stands on."""
+    """Drop the checkpoints that no rule keeps; the newest always stays, and so does what a kept one depends on."""
     retention = _retention(keep_last, keep_every, keep_best, keep_tagged, ttl_days)
     if json and not (yes or dry_run):
         raise typer.BadParameter("--json cannot ask for confirmation: add --yes or --dry-run")

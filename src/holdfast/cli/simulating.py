@@ -142,7 +142,7 @@ def _one_thread() -> Iterator[None]:
 
 @contextmanager
 def _step_bar(steps: int) -> Iterator[Callable[[], None]]:
-    """A bar of steps on standard error while the block runs; nothing where that is not a terminal."""
+    """A step progress bar on standard error while the block runs; nothing if that is not a terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = errors()

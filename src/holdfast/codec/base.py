@@ -34,7 +34,7 @@ class Encoded:
         return int(self.records.nbytes + self.escapes.nbytes)
 
     def copy(self) -> Encoded:
-        """The same in memory of its own."""
+        """A copy that owns its memory."""
         return Encoded(records=self.records.copy(), escapes=self.escapes.copy())
 
 
@@ -59,7 +59,7 @@ class Codec(Protocol):
         ...
 
     def decode(self, encoded: Encoded, dim: int, dtype: str = "F32", *, threads: int = 1) -> Rows:
-        """The rows, of the same type as they had."""
+        """The rows, in their original type."""
         ...
 
     def escaped(self, records: Records, dim: int, dtype: str = "F32") -> NDArray[np.bool_]:

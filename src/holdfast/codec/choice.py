@@ -24,7 +24,7 @@ _WEIGHTS: dict[str, Callable[[int], Codec]] = {
 
 
 def weight_codec(bits: int, method: str = "default") -> Codec:
-    """The codec for weights in so many bits."""
+    """The codec for weights in this many bits."""
     if method not in _WEIGHTS:
         raise ConfigurationError(f"unknown method {method!r}; use one of {', '.join(_WEIGHTS)}")
     return _WEIGHTS[method](bits)

@@ -41,7 +41,7 @@ def codecs_text(codecs: Codecs) -> str:
 
 @lru_cache(maxsize=256)
 def codecs_of(text: str) -> Codecs | None:
-    """The inverse of codecs_text; None where every column is as it is."""
+    """The inverse of codecs_text; None if every column is exact."""
     if text == EXACT:
         return None
     try:
@@ -52,13 +52,13 @@ def codecs_of(text: str) -> Codecs | None:
 
 
 def is_exact(codec: Codec | Difference, dim: int, dtype: str) -> bool:
-    """Whether rows of so many values are stored as they are."""
+    """Whether rows of this many values are stored exactly."""
     inner = codec.inner if isinstance(codec, Difference) else codec
     return isinstance(inner, Exact) or (isinstance(inner, Quantized) and inner.is_exact(dim, dtype))
 
 
 def dim_of(column: ColumnSpec) -> int:
-    """Values of a row."""
+    """The number of values per row."""
     return math.prod(column.row_shape)
 
 
@@ -98,7 +98,7 @@ def record_bytes(columns: Sequence[ColumnSpec], codec: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedChunk:
-    """A chunk's bytes, and what its manifest says of them."""
+    """A chunk's bytes, and what its manifest says about them."""
 
     data: NDArray[np.uint8]
     ids: str | None

@@ -18,7 +18,7 @@ _QUANTIZED: dict[str, type[Quantized]] = {
 
 
 def to_json(codec: Codec | Difference) -> dict[str, Any]:
-    """Its name and parameters."""
+    """The codec's name and parameters."""
     return {"name": codec.name, **codec.parameters()}
 
 

@@ -43,13 +43,13 @@ def numpy_type(dtype: str) -> np.dtype[Any]:
 
 
 def to_bytes(rows: NDArray[Any]) -> NDArray[np.uint8]:
-    """The rows as they lie: ``[rows, bytes of a row]``."""
+    """The rows as raw bytes: ``[rows, bytes of a row]``."""
     flat = np.ascontiguousarray(rows)
     return flat.view(np.uint8).reshape(len(rows), rows.shape[1] * rows.itemsize)
 
 
 def from_bytes(data: NDArray[np.uint8], dtype: str) -> NDArray[Any]:
-    """The rows back."""
+    """Rows from their raw bytes."""
     return np.ascontiguousarray(data).view(numpy_type(dtype))
 
 

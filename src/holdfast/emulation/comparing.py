@@ -36,7 +36,7 @@ class Contest:
         return len(self.schedules) * (1 + trained) * self.steps
 
     def hold(self, title: str, *, pls_budget: float | None = None, on_step: OnStep = lambda: None) -> EmulatedJob:
-        """Train them all."""
+        """Train every way to recover with every seed."""
         plain = {seed: undisturbed(self.build(seed), on_step) for seed in self.schedules}
         strategies = tuple(self._strategy(way, plain, on_step) for way in self.ways)
         first = next(iter(self.schedules.values()))

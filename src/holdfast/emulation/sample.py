@@ -45,7 +45,7 @@ class SampleModel(nn.Module):
 
 
 class SampleTraining:
-    """Everything follows from the seed: what is popular, who clicks on what, and the model's start."""
+    """Everything follows from the seed: what is popular, who clicks on what, and the model's initial weights."""
 
     def __init__(self, seed: int, steps: int) -> None:
         require_count(self, "steps", steps)
@@ -69,7 +69,7 @@ class SampleTraining:
 
     @torch.no_grad()
     def auc(self) -> float:
-        """On a batch of its own."""
+        """AUC on a held-out batch."""
         ids, labels = self._stream.samples(0, TEST_SAMPLES)
         return _auc(labels.numpy() > 0, self.model(ids).numpy())
 

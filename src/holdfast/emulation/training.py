@@ -17,15 +17,15 @@ class Training(Protocol):
 
     @property
     def model(self) -> nn.Module:
-        """What is trained."""
+        """The model being trained."""
 
     @property
     def optimizers(self) -> Sequence[Optimizer]:
-        """What moves it."""
+        """The optimizers that update it."""
 
     @property
     def steps(self) -> int:
-        """How many there are."""
+        """The number of steps."""
 
     def step(self, number: int) -> None:
         """Train step ``number``, from 0."""

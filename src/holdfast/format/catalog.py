@@ -101,12 +101,12 @@ class Ref:
     digest: str
 
     def to_json(self) -> list[Any]:
-        """As JSON."""
+        """The stored form, as JSON values."""
         return [self.name, self.size_bytes, self.digest]
 
     @classmethod
     def from_json(cls, body: list[Any]) -> Ref:
-        """The inverse of to_json."""
+        """Parse and validate the stored form."""
         name, size_bytes, digest = fields.items(body, "a reference", 3)
         return cls(
             name=fields.text(name, "the name of a reference"),
@@ -148,14 +148,14 @@ class Intent:
         return parse(name, lambda: cls.from_json(body))
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON."""
+        """The stored form, as JSON values."""
         body = {key: getattr(self, key) for key in self.__slots__}
         stored = {table: [each.bits, each.method, each.difference] for table, each in self.stored.items()}
         return {**body, "kind": self.kind.value, "metrics": _metrics_to_json(self.metrics), "stored": stored}
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Intent:
-        """The inverse of to_json."""
+        """Parse and validate the stored form."""
         named = _named(body, body["checkpoint"])
         _require_only(body, {*named, "checkpoint", "world", "overlap", "restores", "stored"})
         stored = fields.fields(body["stored"], "stored")
@@ -216,7 +216,7 @@ class Entry:
         return (self.info.id, *self.rounds)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON."""
+        """The stored form, as JSON values."""
         info = self.info
         body = {key: getattr(info, key) for key in info.__slots__}
         body = {key: value for key, value in body.items() if value is not None or key not in (*_TIMES, "doubt")}
@@ -228,7 +228,7 @@ class Entry:
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Entry:
-        """The inverse of to_json."""
+        """Parse and validate the stored form."""
         _require_only(body, _ENTRY_FIELDS)
         abandoned = fields.flag(body["abandoned"], "abandoned")
         if "doubt" in body and not abandoned:
@@ -260,12 +260,12 @@ class Garbage:
     names: tuple[str, ...] = ()
 
     def to_json(self) -> list[Any]:
-        """As JSON."""
+        """The stored form, as JSON values."""
         return [self.folder, self.dropped_s, *([list(self.names)] if self.names else [])]
 
     @classmethod
     def from_json(cls, body: list[Any]) -> Garbage:
-        """The inverse of to_json."""
+        """Parse and validate the stored form."""
         folder, dropped_s, *names = fields.items(body, "garbage")  # no names: all of the folder
         return cls(
             folder=fields.text(folder, "the folder of garbage"),
@@ -288,12 +288,12 @@ class OutlineRef:
         return self.ref.name.removeprefix(DATA_PREFIX).partition("/")[0]
 
     def to_json(self) -> list[Any]:
-        """As JSON."""
+        """The stored form, as JSON values."""
         return [self.baseline, self.rank, *self.ref.to_json()]
 
     @classmethod
     def from_json(cls, body: list[Any]) -> OutlineRef:
-        """The inverse of to_json."""
+        """Parse and validate the stored form."""
         baseline, rank, *ref = fields.items(body, "outlines", 5)
         return cls(
             baseline=fields.text(baseline, "the baseline of an outline"),
@@ -310,12 +310,12 @@ class PageRef:
     items: int
 
     def to_json(self) -> list[Any]:
-        """As JSON."""
+        """The stored form, as JSON values."""
         return [*self.ref.to_json(), self.items]
 
     @classmethod
     def from_json(cls, body: Json) -> PageRef:
-        """The inverse of to_json."""
+        """Parse and validate the stored form."""
         *ref, items = fields.items(body, "pages", 4)
         return cls(ref=Ref.from_json(ref), items=fields.integer(items, "the length of a page", least=1))
 
@@ -332,12 +332,12 @@ class CommitEvent:
     abandoned: int  # checkpoints that were left
 
     def to_json(self) -> list[Any]:
-        """As JSON."""
+        """The stored form, as JSON values."""
         return [getattr(self, key) for key in self.__slots__]
 
     @classmethod
     def from_json(cls, body: list[Any]) -> CommitEvent:
-        """The inverse of to_json."""
+        """Parse and validate the stored form."""
         reason, at_s, term, writer, step, abandoned = fields.items(body, "events", 6)
         return cls(
             reason=fields.text(reason, "the reason of an event"),

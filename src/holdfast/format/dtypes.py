@@ -39,7 +39,7 @@ _SIZES_BYTES = {code: size_bytes for _, code, size_bytes in _TYPES}
 
 
 def itemsize(code: str) -> int:
-    """Bytes of one element."""
+    """Bytes per element."""
     size_bytes = _SIZES_BYTES.get(code)
     if size_bytes is None:
         raise _unknown(code)

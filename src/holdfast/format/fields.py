@@ -59,21 +59,21 @@ def maybe(check: Callable[[Json, str], T], value: Json, what: str) -> T | None:
 
 
 def items(value: Json, what: str, count: int | None = None) -> list[Json]:
-    """A list, of so many items."""
+    """A list, of ``count`` items if given."""
     if type(value) is not list or (count is not None and len(value) != count):
         raise _wrong(value, what, "a list" if count is None else f"a list of {count}")
     return value
 
 
 def fields(value: Json, what: str) -> dict[str, Json]:
-    """An object."""
+    """A JSON object."""
     if type(value) is not dict:
         raise _wrong(value, what, "an object")
     return value
 
 
 def texts(value: Json, what: str) -> tuple[str, ...]:
-    """Strings, each of them once."""
+    """Strings without duplicates."""
     found = tuple(text(each, what) for each in items(value, what))
     if len(set(found)) != len(found):
         raise ValueError(f"{what} names something twice")
@@ -81,7 +81,7 @@ def texts(value: Json, what: str) -> tuple[str, ...]:
 
 
 def integers(values: Iterable[Json], what: str, *, least: int = 0) -> Numbers:
-    """Many whole numbers at once, as an array."""
+    """Whole numbers as an array."""
     import numpy as np
 
     listed = list(values)

@@ -28,12 +28,12 @@ class Delta:
 
     @classmethod
     def of(cls, catalog: Catalog) -> Delta:
-        """What a catalog says beside its pages."""
+        """What a catalog adds to its pages."""
         return cls(**{key: getattr(catalog, key) for key in cls.__slots__})
 
     @property
     def items(self) -> int:
-        """How much it says."""
+        """How many items it has."""
         return sum(len(getattr(self, key)) for key in self.__slots__)
 
     def then(self, later: Delta) -> Delta:
@@ -63,7 +63,7 @@ class Delta:
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Delta:
-        """The inverse of lists."""
+        """Parse what ``lists`` produced."""
         if unknown := body.keys() - set(cls.__slots__):
             raise ValueError(f"unknown field {min(unknown)!r}")
         return cls(
@@ -76,7 +76,7 @@ class Delta:
 
 
 def encode_page(delta: Delta) -> bytearray:
-    """A history page's object."""
+    """A history page as the bytes of its object."""
     return seal_lists("history", 1, delta.lists())
 
 

@@ -39,7 +39,7 @@ class Column:
 
     @property
     def length(self) -> int:
-        """Bytes without padding."""
+        """Its bytes without padding."""
         return math.prod(self.shape) * itemsize(self.dtype)
 
 

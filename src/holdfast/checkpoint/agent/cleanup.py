@@ -20,9 +20,9 @@ _CATALOGS_EVERY_COMMITS = LINEAGE_LENGTH  # old ones make looking for the newest
 
 
 class Cleanup:
-    """For one term of a run. A failure costs space, not safety: it is told, and the next commit tries again.
+    """Cleans up during one term of a run. A failure costs space, not safety: it is logged, and the next commit retries.
 
-    One rank ``leads`` and sees to what is everybody's; each collects its own ``leftovers``, where it may.
+    The leading rank (``leads``) handles what belongs to all ranks; each rank collects its own ``leftovers``, if it may.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Cleanup:
         self._commits = 0
 
     def after_commit(self) -> None:
-        """Delete what is due."""
+        """Delete expired objects."""
         try:
             orphans = self._are_orphans_due()
             if self._leads:

@@ -14,9 +14,9 @@ from holdfast.format.manifest import Manifest
 
 
 class GridWorker:
-    """One round at a time, on the thread that commits. A save that is under way goes first, but not for ever.
+    """Runs one round at a time, on the thread that commits. A save in progress goes first, up to a limit.
 
-    ``submit`` runs a piece of work later on that thread, ``tidy`` deletes what a round has freed.
+    ``submit`` schedules work on that thread, ``tidy`` deletes what a round has freed.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class GridWorker:
         self._save_over: threading.Event | None = None
 
     def save_begins(self, over: threading.Event) -> None:
-        """A save is under way until ``over`` is set."""
+        """A save is in progress until ``over`` is set."""
         self._save_over = over
         if self._due:
             self._rearranger.stats.saves_beside += 1
@@ -53,7 +53,7 @@ class GridWorker:
         self._tell(GridNews(stats=self._rearranger.stats.to_json()))
 
     def go_on(self) -> None:
-        """A save ended, or a round: see to what is due."""
+        """A save or a round has ended: start whatever is due."""
         self._due = self._rearranger.is_due
         if self._due:
             self._submit(self._work)
@@ -88,7 +88,7 @@ class GridWorker:
         return done
 
     def _give_up(self, error: Exception) -> None:
-        """Until the next commit; what is wrong is told once. Even an error of our own must not keep a drain waiting."""
+        """Stop until the next commit, and report why once. Not even an internal error may keep a drain waiting."""
         self._rearranger.forget()
         problem = str(error) if isinstance(error, HoldfastError) else repr(error)
         if problem != self._problem:

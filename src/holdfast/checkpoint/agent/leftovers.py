@@ -44,7 +44,7 @@ class Leftovers:
         self._under_way = under_way
 
     def collect(self) -> Collected:
-        """Delete them."""
+        """Delete all leftovers."""
         head = own(self._chain.head(), self._term)
         if head.damaged or head.catalog.passed_over:
             return Collected()
@@ -62,7 +62,7 @@ class Leftovers:
         return Collected(objects=len(doomed), size_bytes=sum(info.size_bytes for info in doomed))
 
     def _deletable(self, folder: str, infos: list[ObjectInfo]) -> list[ObjectInfo]:
-        """What may go of a folder that no catalog names: of a save, only once nobody can commit it any more."""
+        """What may be deleted from a folder that no catalog names: a save only once nobody can commit it any more."""
         is_save = self._world > 1 or intent_name(folder) in {info.name for info in infos}
         if is_save and self._may_be_committed(folder):
             return []
@@ -83,7 +83,7 @@ class Leftovers:
         remove_temporaries(self._store, is_left)
 
     def _is_ours(self, folder: str, name: str) -> bool:
-        """Whether an agent of this rank wrote it in this term; a job of one rank wrote all of it."""
+        """Whether an agent of this rank wrote it in this term; in a job with a single rank, always."""
         if not name.startswith(DATA_PREFIX) or term_of(folder) != self._term:
             return False
         match = _RANK.search(name.removeprefix(object_name(folder, "")))

@@ -30,7 +30,7 @@ class AgentSave:
 
     @property
     def identifier(self) -> str:
-        """The checkpoint's."""
+        """The id of the checkpoint."""
         return self.intent.checkpoint
 
     def write(self, number: int, body: memoryview, chunks: Sequence[FrameChunk]) -> None:
@@ -42,14 +42,14 @@ class AgentSave:
             raise
 
     def require_frames(self) -> None:
-        """Wait for all of them; raises what one of them raised, and SaveFailed where the save is cancelled."""
+        """Wait for all frames; raises the error of any frame, and SaveFailed if the save is cancelled."""
         for frame in self.frames:
             frame.result()
         if self.cancelled.is_set():
             raise self.cancellation()
 
     def await_frames(self) -> None:
-        """Wait until none is being written any more, whatever became of them."""
+        """Wait until no frame is being written, whatever the outcome."""
         for frame in self.frames:
             frame.exception()
 

@@ -145,7 +145,7 @@ class Agent:
         self._threads.raise_fatal()
 
     def _finish_work(self) -> None:
-        """Wait for all that was handed over, and go on answering: who waits for us must see that we are alive."""
+        """Wait for everything handed over, and keep answering pings: the trainer must see that we are alive."""
         finishing = threading.Thread(target=self._hang_up_after_work, name="holdfast-finish")
         finishing.start()
         with suppress(ChannelClosed):
@@ -314,7 +314,7 @@ class Agent:
             self._tell(_failure(checkpoint, SaveFailed(f"checkpoint {checkpoint} was not committed")))
 
     def _state_of(self, entry: Entry) -> list[PieceDigest]:
-        """What another agent stored of the state that all ranks share; nothing where that cannot be read."""
+        """What another agent stored of the state shared by all ranks; nothing if that cannot be read."""
         try:
             fetcher = Fetcher(self._store)
             own = [part for part in fetcher.parts(entry) if part.rank == self._config.rank == 0]

@@ -21,7 +21,7 @@ class AgentThreads:
         self._fatal: BaseException | None = None
 
     def write(self, act: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> Future[None]:
-        """Do it beside others of its kind."""
+        """Run it concurrently with other writes."""
         return self._frames.submit(self._work, partial(act, *args, **kwargs))
 
     def finish(self, act: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> Future[None]:

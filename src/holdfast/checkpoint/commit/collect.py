@@ -134,7 +134,7 @@ def _objects(store: Store, item: Garbage) -> list[ObjectInfo]:
 
 
 def referenced_folders(head: Head) -> set[str]:
-    """The folders that hold something a catalog refers to, or is about to delete by itself."""
+    """The folders that hold something a catalog refers to or is about to delete itself."""
     known = {folder for entry in (*head.entries, *head.catalog.priority) for folder in entry.folders}
     return known | {item.folder for item in head.garbage} | {each.folder for each in head.catalog.outlines}
 

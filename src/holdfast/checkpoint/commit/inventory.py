@@ -78,7 +78,7 @@ def _require(known: bool, does: str, checkpoint: str) -> None:
 
 
 def _appended(before: tuple[T, ...], after: Sequence[T]) -> tuple[T, ...] | None:
-    """What follows ``before`` in ``after``; None where that does not begin with it."""
+    """What follows ``before`` in ``after``; None if ``after`` does not start with it."""
     return tuple(after[len(before) :]) if tuple(after[: len(before)]) == before else None
 
 

@@ -36,7 +36,7 @@ class Lease:
     damaged: bool = False  # it could not be read: whatever it protects is unknown
 
     def encode(self) -> bytes:
-        """The lease's object."""
+        """The lease as the bytes of its object."""
         body = {"kind": self.kind, "holder": self.holder, "checkpoints": list(self.checkpoints), "ttl_s": self.ttl_s}
         return seal("lease", 1, body)
 
@@ -98,7 +98,7 @@ def remove_expired(store: Store, *, age_s: float = 20 * TTL_S) -> None:
 
 
 class HeldLease:
-    """Holds a lease from entry to exit, renewing it on a thread of its own."""
+    """Holds a lease from entry to exit, renewing it on its own thread."""
 
     def __init__(
         self,

@@ -21,10 +21,10 @@ logger = logging.getLogger("holdfast")
 
 
 class RoomMaker:
-    """Deletes what nobody needs any more, with all the caution of other collections: grace times, leases, suspects.
+    """Deletes what is no longer needed, as cautiously as any collection: grace periods, leases, suspects.
 
-    It is administration, as a prune is, and needs no term of its own. Threads that find the store full at the same
-    time share one attempt.
+    Like a prune it is administrative and needs no term. Threads that find the store full at the same time share one
+    attempt.
     """
 
     def __init__(self, store: Store, *, grace_s: float, runtime: Runtime = SYSTEM) -> None:

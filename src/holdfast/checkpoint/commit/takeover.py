@@ -17,7 +17,7 @@ _POLL_S = 0.1
 
 
 def await_writers(store: Store, *, timeout_s: float, runtime: Runtime = SYSTEM) -> None:
-    """Give a predecessor's agent the time to commit what its trainer had sealed; the term fences it otherwise."""
+    """Give a predecessor's agent time to commit what its trainer had sealed; after that the term fences it off."""
     deadline_s = runtime.monotonic_s() + timeout_s
     told = False
     while leases := live_leases(store, WRITER):

@@ -21,7 +21,7 @@ _SEGMENT_BYTES = 64 * 2**20  # the file grows by
 
 
 class Arena:
-    """Hands out tensors. All of them are gone when it is left. Used by several threads."""
+    """Allocates tensors, all of which are freed on exit. Thread-safe."""
 
     def __init__(self, memory_bytes: int, folder: Path | None) -> None:
         self._memory_bytes = memory_bytes

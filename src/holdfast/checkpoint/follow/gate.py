@@ -10,10 +10,10 @@ from holdfast.errors import RunError
 
 
 class Gate:
-    """Lets many batches through at once, and an update only while there is none.
+    """Admits many batches at a time, and an update only while there is none.
 
-    An update that waits keeps new batches out, so that it gets its turn under any load: it waits for the batches under
-    way, never for those to come. A thread that is inside may enter again.
+    A waiting update holds new batches back, so it gets its turn under any load: it waits for running batches, never for
+    later ones. A thread that is already inside may enter again.
     """
 
     def __init__(self) -> None:

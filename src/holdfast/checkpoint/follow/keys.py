@@ -8,7 +8,7 @@ from holdfast.checkpoint.read.table_plan import TablePlan
 
 
 class Keys:
-    """What differences are added to: kept in memory, as few bits as they are stored in, or read again each time."""
+    """The rows that differences are added to: kept in memory in their stored form, or reread each time."""
 
     def __init__(self, *, keep: bool) -> None:
         self._keep = keep

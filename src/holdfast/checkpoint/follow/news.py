@@ -18,7 +18,7 @@ class News:
 
 
 class CatalogWatch:
-    """Remembers what it has told. The first look tells of the newest checkpoint only."""
+    """Remembers what it has reported. The first look reports only the newest checkpoint."""
 
     def __init__(self) -> None:
         self._known: dict[str, CheckpointInfo] | None = None

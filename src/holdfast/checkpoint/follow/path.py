@@ -40,7 +40,7 @@ class Applied:
 
 
 def next_checkpoint(head: Head, applied: Applied | None, *, each: bool) -> Entry | None:
-    """The newest living checkpoint, or with ``each`` the one after what is applied; None if that is the newest."""
+    """The newest live checkpoint, or with ``each`` the one after the applied one; None if that is the newest."""
     live = [entry for entry in head.entries if not entry.info.abandoned]
     if not live or (applied is not None and live[-1].info.id == applied.info.id):
         return None
@@ -66,10 +66,10 @@ def _after(head: Head, applied: Applied) -> list[Entry]:
 
 
 def standing(head: Head, applied: Applied | None, entry: Entry) -> int | Reload:
-    """How many checkpoints, baseline first, of what ``entry`` stands on need not be read again.
+    """How many of the checkpoints that ``entry`` depends on, baseline first, need not be reread.
 
-    Rows above those it shares with the applied one are enough where it came from there: a differential checkpoint holds
-    all rows that the one before it held. Where training went back, rows may have moved that nobody moved again.
+    If it descends from the applied one, the rows above those that both share are enough: a differential checkpoint
+    holds all rows that the one before it held. If training went back, rows may have moved that were not moved again.
     """
     if applied is None:
         return Reload.FIRST
@@ -104,14 +104,14 @@ def _unlike(head: Head, applied: CheckpointInfo, info: CheckpointInfo) -> Reload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableChanges:
-    """What of a table is to be read: generations, oldest first, in which a row may stand more than once."""
+    """What to read of a table: generations, oldest first, in which a row may occur more than once."""
 
     plan: TablePlan  # of the whole table
     generations: tuple[tuple[Read, ...], ...]
 
     @classmethod
     def above(cls, plan: TablePlan, checkpoints: int, standing: int) -> TableChanges:
-        """The part of a plan that lies above the first ``standing`` of so many checkpoints."""
+        """The part of a plan above the first ``standing`` checkpoints."""
         first = checkpoints - len(plan.generations)  # the checkpoint that wrote the plan's first generation
         return cls(plan=plan, generations=plan.generations[max(0, standing - first) :])
 

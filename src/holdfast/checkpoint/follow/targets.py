@@ -24,7 +24,7 @@ class Target(Protocol):
 
     @property
     def is_served(self) -> bool:
-        """Whether somebody uses them all the time: then even a whole reload is prepared before it is written."""
+        """Whether the weights are in constant use: if so, even a full reload is staged before it is written."""
         ...
 
     def queues(self) -> set[torch.device]:
@@ -61,7 +61,7 @@ class ServedModel:
         return {tensor.device for tensor in (*held, *self._parameters.values()) if tensor.is_cuda}
 
     def fit(self, specs: Mapping[str, TableSpec]) -> dict[str, Tensor]:
-        """The tables that fit; with ``strict`` all of them must."""
+        """The tables that match; with ``strict`` all of them must."""
         if self._strict:
             require_same_tables(specs, self._parameters, otherwise="apply what matches")
         live = self._parameters
@@ -75,14 +75,14 @@ class ServedModel:
         self._tell("parameter", [*report.missing, *report.unexpected, *report.changed])
 
     def _tell(self, what: str, names: list[str]) -> None:
-        """Say once what is left as it is."""
+        """Log once what is not updated."""
         if new := [name for name in names if name not in self._told]:
             self._told.update(new)
             logger.warning("not updated, model and checkpoint differ: %s %s", what, ", ".join(new))
 
 
 class LooseWeights:
-    """Weights of a checkpoint whose model is not at hand; made as they are needed."""
+    """Weights of a checkpoint without its model; allocated as needed."""
 
     is_served = False
 
@@ -104,9 +104,9 @@ class LooseWeights:
         return dict(self.tables)
 
     def named(self) -> dict[str, Tensor]:
-        """All of them under their state_dict names."""
+        """All weights under their state_dict names."""
         return {weight_name(name): tensor for name, tensor in self.tables.items()} | self.dense
 
     def write_dense(self, tree: Mapping[str, Any]) -> None:
-        """As they were read."""
+        """Keep the dense weights as read."""
         self.dense = dense_weights(tree)

@@ -62,7 +62,7 @@ class _Changes:
 
 
 class Updater:
-    """Keeps one target at a run's newest checkpoint, or lets it go through each of them. Used by several threads."""
+    """Keeps a target at a run's newest checkpoint, or steps it through each of them. Thread-safe."""
 
     def __init__(
         self,
@@ -109,9 +109,9 @@ class Updater:
         )
 
     def update(self) -> Update | None:
-        """Look once and apply what is new; None if nothing is.
+        """Check once and apply what is new; None if nothing is.
 
-        If it fails, the weights hold what they held before, as the error says, and the next call tries again.
+        If it fails, the error says what the weights hold, and the next call retries.
         """
         with self._one_at_a_time:
             try:
@@ -151,7 +151,7 @@ class Updater:
 
     @contextmanager
     def _reading(self, entry: Entry) -> Iterator[tuple[Fetcher, Head]]:
-        """A checkpoint, kept from being deleted; where that cannot be asked for, read as it is."""
+        """A checkpoint, protected from deletion by a lease if one can be written."""
         with leased(
             self._store,
             self._require_head,
@@ -202,7 +202,7 @@ class Updater:
         )
 
     def _load(self, fetcher: Fetcher, changes: _Changes) -> tuple[int, float]:
-        """Read all rows into their places, which hold nothing that anybody could use."""
+        """Read all rows directly into their places, which hold nothing of use yet."""
         targets = [
             (plan, {plan.spec.columns[0].name: changes.places[name]})
             for name, plan in changes.plans.items()

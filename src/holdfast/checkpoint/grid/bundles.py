@@ -30,13 +30,13 @@ class Moved:
 
     @property
     def size_bytes(self) -> int:
-        """Their bytes."""
+        """The size of the moved records."""
         return self.records.data.nbytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A chunk, and the bundle it lies in; the bundle's index in a manifest is not known yet."""
+    """A chunk and its bundle, whose index in a manifest is not known yet."""
 
     bundle: BundleRef
     chunk: RowsChunk
@@ -95,7 +95,7 @@ def chunks_of(manifest: Manifest, part: TablePart) -> list[Placed]:
 
 
 def replacing_in(manifest: Manifest, later: Sequence[str]) -> int:
-    """How many of the checkpoints that a manifest was arranged by are on this timeline, too: its first so many."""
+    """How many of the checkpoints that a manifest was arranged by are also on this timeline, counted from its first."""
     return common(manifest.replacing, tuple(later))
 
 

@@ -24,7 +24,7 @@ RowIds = Mapping[ChunkKey, Ids]
 
 
 class CohortBundle(NamedTuple):
-    """A bundle that rows of a cohort lie in."""
+    """A bundle that holds rows of a cohort."""
 
     cohort: int
     name: str
@@ -44,7 +44,7 @@ class CohortPart:
 
     @property
     def checkpoint(self) -> str:
-        """Of which it is."""
+        """The id of its checkpoint."""
         return self.manifest.checkpoint
 
     def bundle_bytes(self, name: str) -> int:
@@ -82,12 +82,12 @@ class Cohorts:
 
     @property
     def bytes_above_baseline(self) -> int:
-        """Living records, as far as they are arranged."""
+        """Bytes of live records, as far as they are arranged."""
         return sum(held.alive_bytes for part in self._parts for held in part.holdings.values())
 
     @property
     def index_bytes(self) -> int:
-        """Memory of the indexes."""
+        """Memory used by the indexes."""
         return sum(table.nbytes for table in self._tables.values())
 
     def later(self, number: int) -> list[str]:
@@ -95,7 +95,7 @@ class Cohorts:
         return [part.checkpoint for part in self._parts[number + 1 :]]
 
     def bundles(self) -> dict[CohortBundle, list[Holding]]:
-        """The chunks with living records by the bundle they lie in; those that cannot be read are left out."""
+        """The chunks with live records by bundle; unreadable ones are left out."""
         bundles: dict[CohortBundle, list[Holding]] = {}
         for held in (held for part in self._parts for held in part.holdings.values() if held.alive):
             bundle = CohortBundle(held.cohort, held.key[0])
@@ -104,13 +104,13 @@ class Cohorts:
         return bundles
 
     def leave_alone(self, bundle: CohortBundle) -> None:
-        """It cannot be read: copying it would launder what is wrong with it."""
+        """Exclude an unreadable bundle: copying it would hide the damage."""
         self._damaged.add(bundle)
 
     # ---- what is saved -------------------------------------------------------------------------------------------
 
     def clear(self) -> None:
-        """Know of nothing."""
+        """Forget everything."""
         self._parts, self._tables = [], {}
 
     def load(self, entries: Sequence[Entry], fetcher: Fetcher, ids: RowIds) -> None:
@@ -126,7 +126,7 @@ class Cohorts:
             self.append(Original.of(ours, entry.part_list), later, fetcher, ids)
 
     def append(self, original: Original, later: Sequence[str], fetcher: Fetcher, ids: RowIds) -> None:
-        """Take in a checkpoint; ``later`` are those that come after it, as far as they are committed already."""
+        """Add a checkpoint; ``later`` are those committed after it."""
         manifest = original.manifest
         part = CohortPart(original=original)
         self._parts.append(part)
@@ -145,7 +145,7 @@ class Cohorts:
         return not self._parts or _ranges(self._parts[0].manifest) == _ranges(manifest)
 
     def _restart(self, table: TableIndex) -> None:
-        """The table was saved whole: no later checkpoint needs what is older, and nobody arranges it any more."""
+        """The table was saved whole: no later checkpoint needs anything older, and it is not arranged any more."""
         for held in table.holdings:
             self._parts[held.cohort].holdings.pop(held.key, None)
         table.restart()

@@ -29,14 +29,14 @@ class DueBundles:
         return bool(self._shares())
 
     def saved(self, *, loaded: bool) -> None:
-        """The newest of the cohorts was committed just now; ``loaded``: all of them were read from the store anew."""
+        """The newest cohort has just been committed; ``loaded``: all of them were reread from the store."""
         if self._pairs:
             if loaded:
                 self._pairs.forget_older()
             self._pairs.compare_newest()
 
     def choose(self) -> list[CohortBundle]:
-        """As many of them as a round takes, those with the most replaced records first."""
+        """As many due bundles as a round takes, those with the most replaced records first."""
         due = self._shares()
         chosen: list[CohortBundle] = []
         room_bytes = _ROUND_BYTES
@@ -49,7 +49,7 @@ class DueBundles:
         return chosen
 
     def _shares(self) -> dict[CohortBundle, float]:
-        """Bundles that are due, with the share of them that was replaced."""
+        """Due bundles, with the share of each that was replaced."""
         passed = self._pairs.passed if self._pairs else ()
         due = {}
         for bundle, held in self._cohorts.bundles().items():

@@ -34,8 +34,8 @@ class _HeldChunk(NamedTuple):
 class Extractor:
     """Reads and splits bundles for one round.
 
-    ``knows_all``: whether the index still knows all that later checkpoints replaced, so that a round arranges it; under
-    the rule Pairs it forgets what does not reach the threshold.
+    ``knows_all``: whether the index still knows everything that later checkpoints replaced, so that a round arranges
+    it; under the rule Pairs it forgets what does not reach the threshold.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Extractor:
         self._knows_all = knows_all
 
     def extract(self, bundle: CohortBundle) -> Extracted:
-        """The living and the replaced records of a bundle's chunks; what is read is verified first."""
+        """The live and the replaced records of a bundle's chunks, verified."""
         cohort = self._cohorts[bundle.cohort]
         found = Extracted([], [])
         for chunk in _chunks(cohort, bundle.name):

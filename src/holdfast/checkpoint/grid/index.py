@@ -19,7 +19,7 @@ ChunkKey = tuple[str, int]  # a bundle's name and the chunk's offset in it
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Holding:
-    """A chunk: the records in it that were alive when it was arranged, and those of them replaced since."""
+    """A chunk: the records that were alive when it was arranged, and those of them replaced since."""
 
     table: str
     cohort: int  # the number of the checkpoint that wrote it, counted from the baseline

@@ -52,7 +52,7 @@ class OutlineWriter:
         self._directories: dict[str, Directory] = {}
 
     def begin(self, head: Head, baseline: str) -> None:
-        """Look what is outlined of the grid above a baseline."""
+        """Look up what is already outlined of the grid above a baseline."""
         self._outlined, self._directories = set(), {}
         for each in head.catalog.outlines:
             if (each.baseline, each.rank) == (baseline, self._rank):
@@ -66,7 +66,7 @@ class OutlineWriter:
         self._directories |= directories
 
     def is_due(self, parts: Sequence[Original]) -> bool:
-        """Whether enough of these parts, those of a grid above its baseline, are not outlined as they are now."""
+        """Whether enough of these parts of a grid differ from what is outlined."""
         changed = sum(part.digest not in self._outlined for part in parts)
         return changed >= max(_FEWEST, len(parts) // _SHARE)
 

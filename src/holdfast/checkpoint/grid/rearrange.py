@@ -90,7 +90,7 @@ class Rearranger:
         return True
 
     def _load(self, checkpoint: str, ids: RowIds) -> None:
-        """Begin anew with the grid that this checkpoint stands on."""
+        """Start over with the grid that this checkpoint depends on."""
         self._cohorts.clear()
         head = own(self._chain.head(), self._term)
         entries = lineage(head, checkpoint)
@@ -134,6 +134,6 @@ class Rearranger:
         self.stats.index_bytes = self._cohorts.index_bytes
 
     def _name(self) -> str:
-        """A folder for what is written next."""
+        """A new folder name for what is written next."""
         step = int(self._cohorts[-1].checkpoint[1:].partition("-")[0])
         return checkpoint_id(step, self._term, self._runtime.token())

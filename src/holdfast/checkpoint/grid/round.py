@@ -30,7 +30,7 @@ class Rebuilt:
 
 
 class Round:
-    """The objects of one round, in a folder of its own."""
+    """The objects of one round, in their own folder."""
 
     def __init__(self, store: Store, name: str, *, rank: int) -> None:
         self._store = store
@@ -52,7 +52,7 @@ class Round:
         return sorted(set(self.cohort_of.values()))
 
     def add(self, living: list[Moved], replaced: list[Moved], *, together: bool) -> None:
-        """Write a bundle's living records at once, its replaced ones later with those of the others."""
+        """Write a bundle's live records now, and its replaced ones later, together with those of other bundles."""
         self._put(_LIVING, living)
         if together:
             self._waiting += replaced
@@ -66,9 +66,9 @@ class Round:
         self._waiting = []
 
     def commit(self, chain: Chain, rebuilt: Collection[Rebuilt], *, term: int, clocks: Clocks) -> dict[str, Ref]:
-        """Let checkpoints stand on new records, which are given back; tried again when other writers change them, too.
+        """Point checkpoints to new records and return them; retried if other writers change these checkpoints too.
 
-        What the checkpoints hold stays the same.
+        The contents of the checkpoints stay the same.
         """
         attempt = 0
         while True:

@@ -20,7 +20,7 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """Records of one chunk in a new order, as bytes of a chunk of their own."""
+    """Records of one chunk in a new order, as the bytes of a new chunk."""
 
     data: NDArray[np.uint8]
     rows: int
@@ -112,7 +112,7 @@ class _Source:
         return Records(data=body, rows=len(order), first=first, last=last, ids=dtype, segments=segments, escapes=counts)
 
     def _escape_numbers(self) -> dict[str, NDArray[np.intp]]:
-        """Of each column with escapes, which of them each record has; -1: none."""
+        """For each column with escapes, the number of each record's escape; -1: none."""
         codecs, found = codecs_of(self._chunk.codec), {}
         for spec, count in zip(self._specs, self._chunk.escapes, strict=bool(codecs)):
             if codecs and count:

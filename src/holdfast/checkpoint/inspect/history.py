@@ -61,7 +61,7 @@ def _inferred(infos: Sequence[CheckpointInfo], term: int) -> HistoryEvent:
 
 
 def _with_idle_time(event: HistoryEvent, infos: Sequence[CheckpointInfo]) -> HistoryEvent:
-    """With the time since the trainer before had last saved."""
+    """Adds the time since the previous trainer's last save."""
     earlier = [info.created_s for info in infos if info.term < event.term]
     if event.what is not Happening.TOOK_OVER or not earlier:
         return event

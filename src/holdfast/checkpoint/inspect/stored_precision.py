@@ -36,7 +36,7 @@ class StoredRows:
 
 
 def stored_rows(infos: Sequence[CheckpointInfo], history: Sequence[Manifests]) -> tuple[StoredRows, ...]:
-    """What every checkpoint of a lineage wrote, with its manifests beside it."""
+    """What every checkpoint of a lineage wrote, given its manifests."""
     return tuple(each for info, parts in zip(infos, history, strict=True) for each in _of_checkpoint(info, parts))
 
 
@@ -60,7 +60,7 @@ def _of_checkpoint(info: CheckpointInfo, parts: Manifests) -> Iterator[StoredRow
 
 
 def codec_words(text: str, column: str) -> str:
-    """The codec of a column in words, from a chunk's text for all of its columns."""
+    """The codec of a column as readable text, from a chunk's codec field."""
     codecs = codecs_of(text)
     return "exact" if codecs is None or column not in codecs else _words(codecs[column])
 

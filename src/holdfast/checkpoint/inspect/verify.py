@@ -115,7 +115,7 @@ def _head(chain: Chain) -> Head | None:
 
 
 def _verify_chain(store: Store, look: SecondLook, runtime: Runtime) -> Iterator[Problem]:
-    """Each catalog and history page by itself, then the newest catalog with the pages it names."""
+    """Check each catalog and history page on its own, then the newest catalog with the pages it names."""
     for info in store.list(CATALOG_PREFIX):
         yield from _check(None, partial(_decode, store, look, Catalog.decode, info.name), optional=True)
     for info in store.list(HISTORY_PREFIX):
@@ -141,7 +141,7 @@ def _verify_together(
 
 
 def _verify_intent(store: Store, look: SecondLook, entry: Entry) -> Iterator[Problem]:
-    """Which no restore needs."""
+    """Check the intent, which no restore needs."""
     name = intent_name(entry.info.id)
     intents: list[Intent] = []
     yield from _check(entry.info.id, lambda: intents.append(_decode(store, look, Intent.decode, name)))
@@ -174,7 +174,7 @@ def _verify_checkpoint(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Read:
-    """Something to read, and the object it lies in."""
+    """Something to read, and the object that holds it."""
 
     object_name: str
     size_bytes: int
@@ -182,7 +182,7 @@ class _Read:
 
 
 def _unless_bad(checkpoint: str, bad: set[str], read: _Read) -> list[Problem]:
-    """The problem with what is read, if its object is not known as ``bad`` already: a bad read takes its time."""
+    """The problem with a read, unless its object is already known as ``bad``: bad reads take time."""
     if read.object_name in bad:
         return []
     found = list(_check(checkpoint, read.act))
@@ -204,7 +204,7 @@ def _reads(fetcher: Fetcher, manifest: Manifest) -> list[_Read]:
 
 
 def _check_rows(fetcher: Fetcher, bundle: BundleRef, specs: tuple[ColumnSpec, ...], chunk: RowsChunk) -> None:
-    """Read all of a chunk; its ids must be its rows, and of its records so many escaped as it says."""
+    """Read a whole chunk; its ids must match its rows, and its number of escapes must match too."""
     data = fetcher.chunk(bundle, chunk.place)
     checked_ids(chunk, data, name=bundle.name)
     codecs = codecs_of(chunk.codec)

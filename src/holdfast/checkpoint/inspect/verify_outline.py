@@ -21,9 +21,9 @@ _Chunk = tuple[str, BundleRef, RowsChunk]  # table, bundle, and what else is sai
 def check_outline(
     fetcher: Fetcher, fresh: Fetcher, head: Head, each: OutlineRef, known: Mapping[str, Manifests]
 ) -> None:
-    """Raise DamagedData if a part of it that a restore would take is not the original.
+    """Raise DamagedData if a part that a restore would use differs from the original.
 
-    ``fetcher`` read the heads of the bundles; ``fresh`` has not, so that it takes nothing from the outline for granted.
+    ``fetcher`` has read the heads of the bundles; ``fresh`` has not, so it takes nothing from the outline for granted.
     """
     outline = fresh.outline(each.ref)
     for number, part in enumerate(outline.parts):

@@ -42,7 +42,7 @@ def check_replaced(fetcher: Fetcher, head: Head, tip: Entry, known: Known) -> No
 
 
 def tips(head: Head) -> list[Entry]:
-    """The checkpoints that no other one stands on: everything is below one of them."""
+    """The checkpoints that no other depends on: every checkpoint is one of them or below one."""
     bases = {entry.info.base for entry in head.entries}
     return [entry for entry in head.entries if entry.info.id not in bases]
 
@@ -59,7 +59,7 @@ _Tables = Mapping[str, _Whole]  # by name
 
 
 class Standing:
-    """What the tables of each checkpoint stand on."""
+    """What the tables of each checkpoint depend on."""
 
     def __init__(self, fetcher: Fetcher, head: Head, known: Known) -> None:
         self._fetcher = fetcher
@@ -68,11 +68,11 @@ class Standing:
         self._tables: dict[str | None, _Tables | None] = {None: {}}  # by checkpoint; None: not all below is known
 
     def check(self, entry: Entry) -> None:
-        """Raise DamagedData if a checkpoint does not agree with what it stands on."""
+        """Raise DamagedData if a checkpoint disagrees with what it depends on."""
         self._check(entry, self._at(entry.info.base))
 
     def check_priority(self) -> None:
-        """The same of priority saves, each of which stands on the head and on those before it."""
+        """The same for priority saves, each of which depends on the head and on those before it."""
         tables = self._at(self._head.catalog.head)
         for entry in self._head.catalog.priority:
             if entry.info.base != self._head.catalog.head:

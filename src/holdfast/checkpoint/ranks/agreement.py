@@ -53,7 +53,7 @@ class Alone:
 
 
 class ProcessGroupAgreement:
-    """Agreement over a gloo group of the job's processes, made by all of them when it is constructed."""
+    """Agreement over a gloo group of the job's processes, which all of them create together."""
 
     def __init__(self, timeout_s: float) -> None:
         self.rank = dist.get_rank()

@@ -54,17 +54,17 @@ class Read(NamedTuple):
 
     @property
     def checkpoint(self) -> str:
-        """Who wrote it."""
+        """The id of the checkpoint that wrote it."""
         return self.outline.parts[self.part.part].checkpoint
 
     @property
     def bundle(self) -> BundleRef:
-        """Where the chunk lies."""
+        """The bundle that holds the chunk."""
         return self.outline.bundles[self.chunk.place.bundle]
 
     @property
     def key(self) -> tuple[str, int]:
-        """What no other chunk of the run has."""
+        """A key unique to the chunk within the run."""
         return self.bundle.name, self.chunk.place.offset
 
     @property
@@ -75,7 +75,7 @@ class Read(NamedTuple):
 
     @property
     def codecs(self) -> Codecs | None:
-        """What its columns are stored with; None: as they are."""
+        """The codecs of its columns; None: stored exactly."""
         return codecs_of(self.outline.forms[int(self.outline.chunks["form"][self.at])].codec)
 
     @property
@@ -107,7 +107,7 @@ class Read(NamedTuple):
 def prefix_bytes(column: Column, rows: int) -> int:
     """Bytes of a column that the first ``rows`` rows need.
 
-    All of the escapes, whose rows are not known yet, and all ids: only all of them tell whether they are right.
+    All escapes, whose rows are not known yet, and all ids, which can only be checked together.
     """
     if not column.per_row or column.name == IDS:
         return column.length
@@ -152,7 +152,7 @@ class Reads:
         return found
 
     def chosen(self, which: NDArray[np.bool_] | slice) -> Reads:
-        """Some of them."""
+        """A subset of the reads."""
         return Reads(
             outlines=self.outlines,
             outline=self.outline[which],
@@ -164,7 +164,7 @@ class Reads:
         )
 
     def first_generation(self) -> Reads:
-        """Those of generation 0."""
+        """The reads of generation 0."""
         return self.chosen(slice(0, self._above))
 
     def above(self) -> Reads:
@@ -189,7 +189,7 @@ class Reads:
         return found
 
     def generations(self, depth: int) -> tuple[tuple[Read, ...], ...]:
-        """One by one, in so many generations."""
+        """The reads one by one, grouped by generation."""
         columns = (self.outline, self.at, self.rows, self.later, self.settled)
         lines = zip(*(column.tolist() for column in columns), strict=True)
         reads = [Read(self.outlines[outline], *numbers) for outline, *numbers in lines]

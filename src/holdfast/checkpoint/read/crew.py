@@ -15,7 +15,7 @@ Progress = Callable[[int], None]  # called with bytes done
 
 
 class Crew:
-    """Does tasks with so many threads, the caller's among them. The first error ends the work and is raised."""
+    """Runs tasks on a number of threads, including the caller's. The first error ends the work and is raised."""
 
     def __init__(self, workers: int, progress: Progress | None = None) -> None:
         self._helpers = workers - 1
@@ -31,14 +31,14 @@ class Crew:
         self._pool.shutdown()
 
     def together(self, work: Callable[[], None], *, limit: int) -> None:
-        """Let every thread do the same work, at most ``limit`` of them: they share it among themselves."""
+        """Let all threads, at most ``limit``, run the same function and share its work among themselves."""
         helping = [self._pool.submit(work) for _ in range(min(self._helpers, limit - 1))]
         work()
         for helper in helping:
             helper.result()
 
     def count(self, done_bytes: Callable[[], int]) -> None:
-        """Tell that so much is done."""
+        """Report progress in bytes."""
         if self._progress is not None:
             self._progress(done_bytes())
 

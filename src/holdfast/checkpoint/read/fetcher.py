@@ -54,7 +54,7 @@ class Fetcher:
 
     @property
     def store(self) -> Store:
-        """What it reads."""
+        """The store it reads from."""
         return self._store
 
     @property
@@ -121,7 +121,7 @@ class Fetcher:
         return self._look(bundle.name, read)[start - low : stop - low]
 
     def held(self, bundle: BundleRef, start: int, stop: int) -> HeldBytes:
-        """Bytes ``start .. stop`` of a bundle, read at once, for the chunks in them."""
+        """Bytes ``start .. stop`` of a bundle, read in one request, for the chunks in them."""
         try:
             data = self._bytes(bundle.name, start, stop)
         except (DamagedData, ObjectNotFound) as error:
@@ -166,7 +166,7 @@ class Fetcher:
 
 
 class HeldBytes:
-    """Bytes of a bundle in memory, for chunks that lie in them; what is not there or not right is read by itself."""
+    """Bytes of a bundle in memory, for the chunks in them; what is missing or wrong is read separately."""
 
     def __init__(self, fetcher: Fetcher, bundle: BundleRef, start: int, data: memoryview) -> None:
         self._fetcher = fetcher
@@ -205,7 +205,7 @@ def _checked(entry: Entry, manifest: Manifest, name: str) -> Manifest:
 
 
 def lineage(head: Head, checkpoint: str) -> tuple[Entry, ...]:
-    """The checkpoint and what its rows stand on, baseline first."""
+    """The checkpoint and those it depends on, baseline first."""
     entries = head.by_id
     chain: list[Entry] = []
     wanted: str | None = checkpoint
@@ -228,10 +228,10 @@ def leased(
     warn: Callable[[str], None] = logger.warning,
     runtime: Runtime = SYSTEM,
 ) -> Iterator[Head]:
-    """Keep what these checkpoints lie in from being deleted; gives the head as of the lease.
+    """Protect the folders of these checkpoints from deletion; yields the head as of the lease.
 
-    Where no lease can be written, because that is not allowed or the store is full, they are read without one.
-    Lease first, then look again: a round that rearranged them just before may have put them into another folder.
+    If no lease can be written, because it is not permitted or the store is full, they are read without one. Lease
+    first, then look again: a round that rearranged them just before may have moved them to another folder.
     """
     holder = f"{socket.gethostname()}:{os.getpid()}"
     head = look()

@@ -39,7 +39,7 @@ class KeyChunk:
 
     @property
     def column(self) -> ColumnSpec:
-        """The weights' shape."""
+        """The column of the weights."""
         return self.spec.columns[0]
 
     @property
@@ -52,7 +52,7 @@ class KeyChunk:
         return codec
 
     def in_memory(self) -> KeyChunk:
-        """The same, read now."""
+        """The same chunk, read into memory."""
         return self if self.held else replace(self, held=self._encoded())
 
     def rows(self, positions: Ids) -> Rows:
@@ -92,11 +92,11 @@ class KeyTable:
 
     @property
     def nbytes(self) -> int:
-        """Memory that it holds."""
+        """Memory it uses."""
         return sum(each.held.size_bytes for each in self._chunks if each.held)
 
     def in_memory(self) -> KeyTable:
-        """The same, read now."""
+        """The same table, read into memory."""
         return KeyTable(self.baseline.checkpoint, [each.in_memory() for each in self._chunks])
 
     def rows(self, ids: Ids) -> Rows:

@@ -63,7 +63,7 @@ def _parts(fetcher: Fetcher, entry: Entry, known: _Known) -> Sequence[Part]:
 
 
 def _is_whole(entry: Entry, parts: Sequence[Part]) -> bool:
-    """Whether these, some of them out of an outline, are all of a checkpoint; an outline that lacks some is no use."""
+    """Whether these parts, some of them from an outline, make up the checkpoint; an incomplete outline is useless."""
     if len(parts) == 1 and isinstance(alone := parts[0], Source) and entry.info.kind is not Kind.FULL:
         outline, part = alone
         return outline.stands_alone(part) and outline.rows_of(part) == entry.info.rows_written

@@ -31,7 +31,7 @@ class JoinedPart(NamedTuple):
 
     @classmethod
     def of(cls, manifest: Manifest) -> JoinedPart:
-        """A manifest."""
+        """The part that a manifest describes."""
         shares = [PartShare(part.spec, part.start, part.stop, part.whole) for part in manifest.tables]
         return cls(manifest.rank, shares, manifest.rows_written, manifest.world)
 

@@ -32,7 +32,7 @@ class Source(NamedTuple):
 
     @property
     def checkpoint(self) -> str:
-        """Of which it is."""
+        """The id of its checkpoint."""
         return self.outline.parts[self.part].checkpoint
 
 
@@ -84,7 +84,7 @@ def _reads_by_table(views: Sequence[_View], first: Numbers) -> list[Reads]:
 
 
 def _outlined(history: Sequence[Sequence[Part]]) -> _History:
-    """The same history, its manifests in an outline of their own."""
+    """The same history, with its manifests in a new outline."""
     rest = Outline.of(part for parts in history for part in parts if isinstance(part, Manifest))
     numbers = itertools.count()
     return [
@@ -212,7 +212,7 @@ def _first_ages(views: Sequence[_View], history: _History, tables: _Tables) -> N
 
 
 def _any_above(view: _View, first: Numbers, marked: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Of each table, whether one of the marked chunks stands above its first generation."""
+    """For each table, whether a marked chunk is above its first generation."""
     found = np.zeros(len(first), dtype=bool)
     if marked.any():
         chosen = np.flatnonzero(view.above(first, 1) & marked)

@@ -48,7 +48,7 @@ class TablePlan:
         return sum(read.size_bytes for generation in self.generations for read in generation)
 
     def without_baseline(self) -> TablePlan:
-        """What stands above the rows of the first generation."""
+        """What is above the rows of the first generation."""
         return replace(self, reads=self.reads.above())
 
     def first_generation(self) -> TablePlan:

@@ -21,7 +21,7 @@ class WrittenOnce:
         self._counts: list[int] = []  # which several threads make longer
 
     def add(self, ids: Ids) -> None:
-        """These rows are written."""
+        """Mark these rows as written."""
         self.marks[ids] = True
         self.count(len(ids))
 
@@ -36,9 +36,9 @@ class WrittenOnce:
 
 
 class Batch(NamedTuple):
-    """Reads of one table and where their records go; of contested ones those that no later generation replaces.
+    """Reads of one table and where their records go; of contested ones, those that no later generation replaces.
 
-    ``groups`` are worked on one after another, lowest number first.
+    ``groups`` are processed in ascending order.
     """
 
     spec: TableSpec

@@ -32,7 +32,7 @@ logger = logging.getLogger("holdfast")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What a trainer stands on after a restore."""
+    """Where a trainer is after a restore."""
 
     info: CheckpointInfo
     baseline: CheckpointInfo
@@ -81,7 +81,7 @@ class ModelRestorer:
         return Restored(info=entry.info, baseline=chain[0].info, rank=own, job=shared.job)
 
     def _tell(self, report: RestoreReport, plans: Mapping[str, TablePlan]) -> None:
-        """What a restore that was not strict leaves as it is."""
+        """Log what a non-strict restore skipped."""
         fitting, known = self._fitting(plans), {*plans, *report.became_tables}
         lacking = [*report.missing, *(name for name in self._tables if name not in known)]
         unknown = [*report.unexpected, *(name for name in plans if name not in self._tables)]
@@ -120,8 +120,8 @@ class ModelRestorer:
 
 
 def _wholly_restored(targets: Sequence[tuple[TablePlan, Targets]]) -> list[TableSpec]:
-    """The tables whose every stored column was written into the live ones.
+    """The tables whose stored columns were all written into the live ones.
 
-    Of all others the checkpoint holds columns that are not theirs: no delta may stand on it.
+    The checkpoint's columns differ from those of all other tables, so no delta of these may depend on it.
     """
     return [plan.spec for plan, written in targets if all(column.name in written for column in plan.spec.columns)]

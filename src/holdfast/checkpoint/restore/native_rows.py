@@ -65,7 +65,7 @@ class NativeWork:
         return _values(self._group)
 
     def apply(self, crew: Crew, group: int) -> None:
-        """Work on a group."""
+        """Process a group."""
         if self._shared is not None and (reads := self._shared.choose(group)):
             shared = self._shared
             crew.together(lambda: shared.work(np.empty(shared.memory_bytes, dtype=np.uint8)), limit=reads)

@@ -55,11 +55,11 @@ class Servers:
 
     @property
     def share(self) -> float:
-        """Of all servers."""
+        """Their share of all servers."""
         return len(self.numbers) / self.of
 
     def ranges(self, rows: int) -> list[tuple[int, int]]:
-        """What they hold of a table with so many rows; none where it has fewer rows than there are servers."""
+        """The ranges they hold of a table with this many rows; none if it has fewer rows than there are servers."""
         ranges = (row_range(rows, number, self.of) for number in sorted(self.numbers))
         return [(start, stop) for start, stop in ranges if start < stop]
 
@@ -84,7 +84,7 @@ class Recovered:
 
 
 def newest_entries(head: Head) -> tuple[Entry, ...]:
-    """What the newest rows lie in, oldest first: the last checkpoint's lineage, then the priority saves on it."""
+    """Where the newest rows are, oldest first: the last checkpoint's lineage, then its priority saves."""
     if head.catalog.head is None:
         raise CheckpointNotFound("there is no checkpoint to recover rows from yet")
     return (*lineage(head, head.catalog.head), *head.catalog.priority)
@@ -116,7 +116,7 @@ class PartRecovery:
         self._runtime = runtime
 
     def recover(self, lost: Servers, *, progress: Progress | None = None) -> Recovered:
-        """Bring back what the servers held. No save may be under way."""
+        """Restore what the servers held. No save may be in progress."""
         self._require_rows(lost)
         with leased(self._store, self._head, newest_entries, runtime=self._runtime) as head, self._writing(lost):
             fetcher = Fetcher(self._store, runtime=self._runtime)
@@ -124,7 +124,7 @@ class PartRecovery:
             return restorer.restore(head, lost)
 
     def lose(self, lost: Servers) -> None:
-        """For emulation: NaN takes the place of what the servers hold, so that a row that stays away is seen."""
+        """For emulation: overwrite what the servers hold with NaN, so that a row that is not restored shows."""
         self._require_rows(lost)
         with self._writing(lost):
             for table in self._tables:
@@ -133,7 +133,7 @@ class PartRecovery:
                         tensor[start:stop] = float("nan") if tensor.is_floating_point() else 0
 
     def _require_rows(self, lost: Servers) -> None:
-        """Refuse servers that hold nothing: whoever names them expects rows to come back."""
+        """Refuse servers that hold nothing: the caller expects rows to be restored."""
         if any(lost.ranges(table.rows) for table in self._tables):
             return
         largest = max(self._tables, key=lambda table: table.rows, default=None)
@@ -247,6 +247,6 @@ def _pieces(plan: TablePlan, start: int, stop: int) -> Iterator[tuple[int, int]]
 
 
 def _within(plan: TablePlan, start: int, stop: int) -> TablePlan:
-    """The plan without chunks that lie outside of these rows."""
+    """The plan without chunks outside these rows."""
     reads = plan.reads
     return replace(plan, reads=reads.chosen((reads.of_chunks("first") < stop) & (reads.of_chunks("last") >= start)))

@@ -101,7 +101,7 @@ def _size_bytes(reads: Reads, which: NDArray[np.bool_]) -> int:
 
 
 def _apply(fetcher: Fetcher, span: ReadSpan, work: Sequence[tuple[_Table, Read, int]]) -> int:
-    """Read a span and write the records in it; how many bytes of them."""
+    """Read a span and write its records; returns their bytes."""
     source = _source(fetcher, span)
     return sum(table.apply(read, number, source) for table, read, number in (work[each] for each in span.members))
 
@@ -111,9 +111,9 @@ def _source(fetcher: Fetcher, span: ReadSpan) -> ChunkSource:
 
 
 def _settle(files: Files, crew: Crew, tables: Sequence[_Table]) -> Kept | None:
-    """Read the ids that decide which records are the newest of their rows, without the GIL where that is possible.
+    """Read the ids that decide which records are the newest of their rows, without the GIL if possible.
 
-    With them come the rows, since blocks are read whole: what was read is given back.
+    The rows come along, since whole blocks are read; what was read is returned.
     """
     work = [(table, batch) for table in tables if (batch := table.contest()) is not None]
     if not work:
@@ -138,7 +138,7 @@ def _read_ids(fetcher: Fetcher, span: ReadSpan, work: Sequence[tuple[_Table, Bat
 
 
 class _Table:
-    """One table's restore."""
+    """The restore of one table."""
 
     def __init__(self, fetcher: Fetcher, plan: TablePlan, targets: Targets, seen: RowsSeen | None) -> None:
         self.plan = plan
@@ -207,7 +207,7 @@ class _Table:
         return self._writers.keys() if known else self._writers.keys() | {IDS}
 
     def apply(self, read: Read, number: int, source: ChunkSource) -> int:
-        """Read records and write those of them that no later generation replaces."""
+        """Read records and write those that no later generation replaces."""
         self._scratch.begin()
         winners = self._winners
         known = winners.ids(read) if winners else None

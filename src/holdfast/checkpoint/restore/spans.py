@@ -18,7 +18,7 @@ _SPAN_BYTES = 2 * 2**20  # at most: threads share the spans, and each holds one 
 
 
 class ReadSpan(NamedTuple):
-    """Bytes ``start .. stop`` of a bundle, and the reads that lie in them, by their numbers in a list."""
+    """Bytes ``start .. stop`` of a bundle, and the reads within them, by their numbers in a list."""
 
     bundle: BundleRef
     start: int
@@ -43,7 +43,7 @@ def spans_of(reads: Sequence[Read], names: Sequence[Collection[str]]) -> list[Re
 
 
 def _extent(read: Read, names: Collection[str]) -> tuple[int, int]:
-    """Where in the bundle what is wanted begins and ends."""
+    """Where the wanted bytes begin and end in the bundle."""
     place, ranges = read.chunk.place, wanted_ranges(read, names)
     if not ranges:
         return place.offset, place.offset

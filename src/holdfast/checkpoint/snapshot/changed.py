@@ -33,7 +33,7 @@ class ChangedShares:
 
     @classmethod
     def of(cls, tables: Iterable[ChangedRows]) -> ChangedShares:
-        """Of all tables together."""
+        """The shares over all tables."""
         tables = tuple(tables)
         baseline = max(1, sum(each.rows * each.baseline_row_bytes for each in tables))
         return cls(
@@ -43,7 +43,7 @@ class ChangedShares:
 
 
 def baseline_row_bytes(spec: TableSpec, codecs: Codecs) -> int:
-    """What a row takes where all of them are stored."""
+    """The bytes of a row in a baseline."""
     return record_bytes(spec.columns, codecs_text(codecs)) if codecs else row_bytes(spec.columns)
 
 

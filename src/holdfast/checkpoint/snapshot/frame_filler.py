@@ -137,7 +137,7 @@ class FrameFiller:
         self._complete.clear()
 
     def _add_plain(self, table: TableCopy) -> int:
-        """Add as many rows as fit the frame, as they are."""
+        """Add as many rows as fit in the frame, unencoded."""
         room = self._room()
         if room < _MIN_ROOM:
             return 0
@@ -207,7 +207,7 @@ class FrameFiller:
             self._copies.append(_Copy(target, source[table.range]))
 
     def _go_on(self, table: TableCopy, added: int) -> None:
-        """The next rows go into another frame: what is left of this one would be chunks of a few rows."""
+        """Continue in another frame: the rest of this one would hold chunks of only a few rows."""
         if not added and not self._used:
             raise ValueError(
                 f"a row of table {table.index} does not fit in a frame of {self._buffer.frame_bytes} bytes"
@@ -246,12 +246,12 @@ def _copy_ids(target: Tensor, ids: Tensor, first: int) -> None:
 
 
 def bytes_of(tensor: Tensor) -> Tensor:
-    """A state tensor as it is stored, on its device."""
+    """A state tensor as stored bytes, on its device."""
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
 
 
 def pin(buffer: FrameBuffer) -> None:
-    """Lock the buffer's pages for the GPU, so that copies run at the link's speed and beside the CPU."""
+    """Lock the buffer's pages for the GPU, so that copies run at full bus speed and in parallel with the CPU."""
     address = torch.frombuffer(buffer.whole(), dtype=torch.uint8).data_ptr()
     code = torch.cuda.cudart().cudaHostRegister(address, buffer.frames * buffer.frame_bytes, 0)
     if int(code) != 0:

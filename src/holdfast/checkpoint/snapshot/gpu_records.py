@@ -37,7 +37,7 @@ class EncodableColumn:
     sampled: bool  # whether what the records lose is to be measured
 
     def warm_up(self) -> None:
-        """Be ready for ``records``."""
+        """Prepare for ``records``."""
         tensors.warm_up(self.tensor, self.codec.scheme)
 
     def records(self, table: TableCopy) -> Tensor:
@@ -46,7 +46,7 @@ class EncodableColumn:
         return tensors.encode(source, self.codec.scheme, table.ids)
 
     def values(self, table: TableCopy, numbers: Tensor) -> Tensor:
-        """Rows as they are, by their numbers among those that are to be copied."""
+        """Unencoded rows, by their numbers among those to be copied."""
         numbers = numbers.to(self.tensor.device, non_blocking=True)
         ids = numbers + table.range.start if table.ids is None else table.ids[numbers]
         return self.tensor.index_select(0, ids)
@@ -83,7 +83,7 @@ def frame_widths(table: TableCopy, columns: Encodable) -> list[int]:
 
 
 class RecordedRows(NamedTuple):
-    """A column of a chunk: its records, and which of its rows go with them as they are."""
+    """A column of a chunk: its records, and the original rows that go with them."""
 
     takes: Recorded
     records: Tensor
@@ -91,7 +91,7 @@ class RecordedRows(NamedTuple):
     sample: Tensor
 
     def copy_into(self, targets: Mapping[str, Tensor], name: str) -> None:
-        """Copy all of it to the column's places in a frame; from a GPU, this is only queued."""
+        """Copy everything to the column's places in a frame; from a GPU, this is only queued."""
         for place, source in (
             (name, self.records),
             (escapes_name(name), self.escapes),

@@ -27,12 +27,12 @@ class TableCopy:
 
     @property
     def rows(self) -> int:
-        """How many."""
+        """The number of rows."""
         return self.stop - self.start if self.ids is None else len(self.ids)
 
     @property
     def range(self) -> slice:
-        """Where contiguous rows lie in the tensors."""
+        """Where contiguous rows are in the tensors."""
         return slice(self.start - self.origin, self.stop - self.origin)
 
     def part(self, start: int, stop: int) -> TableCopy:

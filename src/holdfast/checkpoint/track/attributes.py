@@ -26,7 +26,7 @@ _KNOWN = {*vars(SGD([nn.Parameter(torch.zeros(1))])), "step", "_opt_called", "_s
 
 
 class PlainAttributes:
-    """The attributes of some optimizers as they were, and those of them already warned about."""
+    """The attributes of some optimizers as first seen, and those already warned about."""
 
     def __init__(self, optimizers: Sequence[Optimizer]) -> None:
         self._before = [(each, _marks(each)) for each in optimizers if not _is_torchs(each)]
@@ -59,13 +59,13 @@ def _is_torchs(optimizer: Optimizer) -> bool:
 
 
 def _marks(optimizer: Optimizer) -> dict[str, object]:
-    """What tells a changed attribute, by name."""
+    """What reveals a changed attribute, by name."""
     found = {name: _mark(value) for name, value in vars(optimizer).items() if name not in _KNOWN}
     return {name: mark for name, mark in found.items() if mark is not None}
 
 
 def _mark(value: object) -> object:
-    """Something that differs once the value was changed; None for what is no data."""
+    """Something that differs once the value has changed; None for anything that is not data."""
     if isinstance(value, _SCALARS):
         return type(value), repr(value)
     if isinstance(value, Tensor):

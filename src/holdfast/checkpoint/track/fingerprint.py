@@ -38,13 +38,13 @@ class Fingerprint:
             self._versions = []
 
     def weight_is_unchanged(self) -> bool:
-        """Whether nobody changed the weight since: the part of ``advance(0)`` that a step can afford twice."""
+        """Whether the weight was not changed since: the part of ``advance(0)`` that a step can afford twice."""
         if not self._versions or self._parameter.data_ptr() != self._address:
             return False
         return self._parameter._version == self._versions[0]
 
     def advance(self, changes: int) -> bool:
-        """Account for changes in place up to now; whether there were at most so many of each tensor."""
+        """Account for in-place changes so far; whether there were at most this many per tensor."""
         before = self._versions
         if not before or self._parameter.data_ptr() != self._address:
             return False
@@ -53,7 +53,7 @@ class Fingerprint:
         return most <= changes
 
     def is_unchanged(self) -> bool:
-        """Whether nobody changed the weight or a slot since; accounts for nothing."""
+        """Whether neither the weight nor a slot was changed since; accounts for nothing."""
         if not (self.weight_is_unchanged() and self.has_same_slots() and self.has_same_memory()):
             return False
         return [tensor._version for tensor in self._tensors] == self._versions
@@ -66,13 +66,13 @@ class Fingerprint:
         )
 
     def has_same_slots(self) -> bool:
-        """Whether every slot is still in its place. More of them are new columns, which the table's spec shows."""
+        """Whether every slot is still in place. Additional ones are new columns, which the table's spec shows."""
         slots = self._table.slots()
         return all(slots.get(name) is slot for name, slot in self._slots.items())
 
 
 def version_of(tensor: Tensor) -> int | None:
-    """How often it was changed in place; None where nobody counts, for tensors made in inference mode."""
+    """How often it was changed in place; None if that is not counted, for tensors made in inference mode."""
     try:
         return tensor._version
     except RuntimeError:

@@ -29,7 +29,7 @@ class Notices:
         self._hints.setdefault(parameter, False)
 
     def publish(self) -> None:
-        """Warn about what is new."""
+        """Issue the new warnings."""
         if not all(self._hints.values()):
             self._publish_hints()
         if not self._new:

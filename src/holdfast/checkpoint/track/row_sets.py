@@ -117,7 +117,7 @@ class Touched:
 
 
 class Marks:
-    """One table's three sets."""
+    """The three sets of one table."""
 
     __slots__ = ("_device", "base", "live", "pending")
 
@@ -146,7 +146,7 @@ class Marks:
         self.pending.clear()
 
     def forget(self) -> None:
-        """Nothing changed since anything."""
+        """Mark nothing as changed."""
         for rows in (self.live, self.pending, self.base):
             rows.clear()
 

@@ -19,7 +19,7 @@ class Witness:
         self._before = self._rows()
 
     def is_broken(self) -> bool:
-        """Whether one of them changed. Waits for the device."""
+        """Whether one of the rows changed. Waits for the device."""
         now = self._rows()
         return any(not torch.equal(before, now[name]) for name, before in self._before.items() if name in now)
 

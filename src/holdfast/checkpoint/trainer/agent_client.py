@@ -67,12 +67,12 @@ class AgentClient:
 
     @property
     def pid(self) -> int | None:
-        """The agent's process."""
+        """The agent's process id."""
         return self._agent.pid
 
     @property
     def free_frames(self) -> int:
-        """How many frames can be had without waiting."""
+        """How many frames are available without waiting."""
         return len(self._free)
 
     @property
@@ -164,7 +164,7 @@ class AgentClient:
         return self._taken_events()
 
     def close(self) -> list[AgentEvent]:
-        """Let the agent finish and end, if it is not lost; what it had to say meanwhile."""
+        """Let the agent finish and exit, unless it is lost; returns what it reported meanwhile."""
         if not self._lost:
             self._finish()
         self._agent.channel.close()

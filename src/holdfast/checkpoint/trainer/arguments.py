@@ -46,13 +46,13 @@ class RunLocation:
         return self.url
 
     def is_of_this_process(self, opened: Store) -> bool:
-        """Whether no other process could open the store: then the agent is a thread of this one."""
+        """Whether only this process can open the store, so that the agent must be a thread of it."""
         return not isinstance(self.url, str | os.PathLike) or isinstance(opened, MemoryStore)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingArguments:
-    """What is trained."""
+    """The objects to save."""
 
     models: Mapping[str, nn.Module]
     optimizers: Sequence[Optimizer]
@@ -64,7 +64,7 @@ class TrainingArguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policies:
-    """What decides about saves."""
+    """The policies that decide about saves."""
 
     save: SavePolicy
     strategy: Strategy  # of checkpoints
@@ -104,7 +104,7 @@ def as_models(model: nn.Module | Mapping[str, nn.Module]) -> dict[str, nn.Module
 
 
 def as_optimizers(optimizer: Declared | Sequence[Declared]) -> list[Optimizer]:
-    """One optimizer, or several, without wrappers that add no state of their own."""
+    """One optimizer or several, without wrappers that have no state."""
     given = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
     found = [unwrapped(item.optimizer if isinstance(item, RowLocal) else item) for item in given]
     if all(isinstance(item, Optimizer) for item in found):
@@ -113,7 +113,7 @@ def as_optimizers(optimizer: Declared | Sequence[Declared]) -> list[Optimizer]:
 
 
 def as_row_local(optimizer: Declared | Sequence[Declared]) -> list[Optimizer]:
-    """Those of them that were declared row-local."""
+    """The optimizers that were declared row-local."""
     given = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
     return as_optimizers([item for item in given if isinstance(item, RowLocal)])
 

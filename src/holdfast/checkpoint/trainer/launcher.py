@@ -35,7 +35,7 @@ class Handle(Protocol):
 
     @property
     def pid(self) -> int | None:
-        """Its process, if it has one of its own."""
+        """Its process id; None if it is a thread."""
         ...
 
     def wait(self, timeout_s: float | None) -> bool:
@@ -43,7 +43,7 @@ class Handle(Protocol):
         ...
 
     def kill(self, timeout_s: float) -> bool:
-        """End it at once; whether it ended in time. Nothing may ever come of what it had begun if it did."""
+        """Kill it now; whether it ended in time. If it did, nothing it had started can take effect later."""
         ...
 
     def last_words(self) -> str:
@@ -58,7 +58,7 @@ def configuration(
     policies: Policies,
     settings: Settings,
 ) -> Configure:
-    """What the agents of one rank are told first; the term is filled in when one starts."""
+    """The first message to an agent of this rank; the term is filled in when it starts."""
     return Configure(
         url=url,
         options=dict(options) if options else None,

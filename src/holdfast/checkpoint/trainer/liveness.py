@@ -59,13 +59,13 @@ class Liveness:
         return Ping(number=self._asked)
 
     def heard(self, answer: Pong) -> None:
-        """It is alive."""
+        """The agent responded."""
         self._answered = max(self._answered, answer.number)
         self._silent_s = 0.0
         self._last = answer
 
     def verdict(self, *, deaf: bool = False) -> str | None:
-        """Why it is to be given up, or None; ``deaf``: it does not read. What will happen is told before it does."""
+        """Why the agent is given up, or None; ``deaf``: it does not read. Warns before it comes to that."""
         self._listen(deaf)
         if self._silent_s >= self._limits.silent_s:
             return f"the agent has not responded for {self._silent_s:.0f} s (Settings.agent_timeout_s)"

@@ -42,7 +42,7 @@ class _Stored:
 
 
 class SharedNews:
-    """Compares a training with its last checkpoint. The reader's place and random numbers are no news."""
+    """Compares a training with its last checkpoint. The reader's position and random numbers do not count."""
 
     def __init__(self, state: TrainingState) -> None:
         self._state = state
@@ -50,7 +50,7 @@ class SharedNews:
         self._stored: _Stored | None = None
 
     def snapshot(self, captured: Captured) -> None:
-        """This is being saved."""
+        """Remember what is being saved."""
         skeleton, *tensors = captured.tensors
         self._pending = _Stored(skeleton=bytes(skeleton.numpy()), tensors=len(tensors))
 
@@ -74,13 +74,13 @@ class SharedNews:
             self._stored = None
 
     def restored(self) -> None:
-        """What is live now came from the checkpoint that training goes on from."""
+        """The live state came from the checkpoint that training continues from."""
         live = encode_tree({_TRAINING: self._state.capture()})
         digests = tuple(_digested(number, tensor) for number, tensor in enumerate(live.tensors, start=1))
         self._stored = _Stored(skeleton=live.skeleton, tensors=len(live.tensors), digests=digests)
 
     def exist(self) -> bool:
-        """Whether the training differs from the checkpoint, or nobody knows."""
+        """Whether the training differs from the checkpoint, or this is unknown."""
         if self._stored is None:
             return True
         training = self._state.capture()

@@ -12,7 +12,7 @@ from holdfast.types import CheckpointInfo, DeltaSizes, Kind, Stored
 
 
 def fidelities(stored: Mapping[str, Stored]) -> dict[str, int]:
-    """The fidelity of tables."""
+    """The fidelity of each table."""
     return {name: each.fidelity for name, each in stored.items()}
 
 

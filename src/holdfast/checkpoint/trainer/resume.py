@@ -182,7 +182,7 @@ def _candidates(head: Head, step: int | None) -> list[Entry]:
 
 
 def _is_complete(head: Head, entry: Entry) -> bool:
-    """Whether the run lists all that a checkpoint stands on; one that it does not list all of cannot be kept."""
+    """Whether the run lists everything that a checkpoint depends on; otherwise it cannot be kept."""
     try:
         lineage(head, entry.info.id)
     except CheckpointNotFound:
@@ -191,5 +191,5 @@ def _is_complete(head: Head, entry: Entry) -> bool:
 
 
 def position_of(restored: Restored, term: int) -> Position:
-    """Where saving goes on after a restore."""
+    """Where saving continues after a restore."""
     return Position.restored(restored.info, restored.job, baseline=restored.baseline, term=term)

@@ -62,11 +62,11 @@ class Routine:
 
     @property
     def steps(self) -> int:
-        """Where training stands."""
+        """The current step."""
         return self._checkpoints.step
 
     def start(self, step: int, *, restored: bool, stepping: bool = False) -> None:
-        """Training begins, or goes on, at this step; ``stepping``: with optimizer steps that were made already."""
+        """Training starts or continues at this step; ``stepping``: optimizer steps were already taken."""
         if not stepping:
             self._missed_rounds()
         self._places.start()

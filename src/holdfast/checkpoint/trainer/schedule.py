@@ -14,7 +14,7 @@ _LARGEST_GRANT = 2**31
 
 
 class Schedule:
-    """Knows the last save and the step training stands at; one for the whole of a training loop."""
+    """Knows the last save and the current step; one per training loop."""
 
     def __init__(self, policy: SavePolicy, agreement: Agreement, reader: Reader | None, runtime: Runtime) -> None:
         self._policy = policy
@@ -36,7 +36,7 @@ class Schedule:
         return self.saved_step != self.step
 
     def start(self, step: int, *, restored: bool) -> None:
-        """Training begins, or goes on, at this step."""
+        """Training starts or continues at this step."""
         self.step = step
         self.saved_step = step if restored else None
         self._last = (step, self._runtime.monotonic_s())

@@ -17,7 +17,7 @@ class TerminationFlag:
         self._previous: Any = signal.signal(signal.SIGTERM, self._on_signal) if self._installed else None
 
     def restore(self) -> None:
-        """Give the signal back to whoever handled it before."""
+        """Restore the previous signal handler."""
         if self._installed:
             self._installed = False
             signal.signal(signal.SIGTERM, self._previous or signal.SIG_DFL)

@@ -21,7 +21,7 @@ class Wait:
 
     @property
     def seconds(self) -> float:
-        """For how long already."""
+        """How long it has been waiting."""
         return self._runtime.monotonic_s() - self._since_s
 
     def tell(self, state: str) -> None:

@@ -83,7 +83,7 @@ class Reader:
 
     @property
     def outstanding(self) -> int:
-        """Granted batches that were not handed out yet."""
+        """Granted batches not yet handed out."""
         return self._outstanding
 
     @property
@@ -274,7 +274,7 @@ class Reader:
         return batch
 
     def _continue(self, loaded: Mapping[str, Any], on_iterator: OnIterator | None) -> None:
-        """Open what was loaded."""
+        """Open the loaded state."""
         self._iterator = self._resume(loaded)
         self._loaded = None
         if self._read_ahead is not None and self._outstanding:

@@ -25,7 +25,7 @@ class Ledger:
         self._taken = 0  # batches since the last one
 
     def start(self, batches: int) -> None:
-        """So many batches were handed out, and all of them are in the weights."""
+        """This many batches were handed out, and all have reached the weights."""
         self.handed_out = self.used = self.completed = batches
         self.begin_loop()
 
@@ -64,5 +64,5 @@ class Ledger:
 
     @property
     def may_be_ahead(self) -> bool:
-        """Whether the batch handed out next may be one that is taken ahead."""
+        """Whether the next batch may be one that is taken ahead."""
         return 0 < self.handed_out - self.used < _MOST_AHEAD

@@ -182,7 +182,7 @@ def order_seeds(loader: StatefulLoader) -> list[int | None]:
 
 
 def set_order_seeds(loader: StatefulLoader, seeds: Sequence[int | None]) -> None:
-    """Let samplers go on with the seeds that they had."""
+    """Restore the samplers' seeds."""
     for (part, name), seed in zip(_seeds(loader), seeds, strict=False):
         if seed is not None and hasattr(part, name):
             setattr(part, name, seed)

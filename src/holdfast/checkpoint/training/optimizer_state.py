@@ -35,7 +35,7 @@ class HeldParameter(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedOptimizer:
-    """An optimizer, what its parameters are called, and which of them are tables."""
+    """An optimizer, the names of its parameters, and which of them are tables."""
 
     optimizer: Optimizer
     names: Mapping[int, str]  # by the parameter's identity

@@ -35,7 +35,7 @@ class OwnState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredOptimizers:
-    """What a restore brought back of the optimizers' state."""
+    """What a restore recovered of the optimizers' state."""
 
     parameters: frozenset[int]  # identities of those whose state is the checkpoint's
     left: tuple[str, ...]  # what was not restored, and why
@@ -118,7 +118,7 @@ class Optimizers:
 
 
 class _Match:
-    """One live optimizer, and where the state of its parameters lies in a checkpoint."""
+    """One live optimizer, and where a checkpoint holds the state of its parameters."""
 
     def __init__(self, live: NamedOptimizer, index: int, stored: StoredOptimizers, homes: Mapping[str, _Home]) -> None:
         self._live = live
@@ -193,6 +193,6 @@ def _encoded(options: Mapping[str, Any]) -> object:
 
 
 def list_names(names: Sequence[str]) -> str:
-    """The first few of them, and how many more."""
+    """The first few names, and how many more there are."""
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     return ", ".join(names[:_LISTED]) + more

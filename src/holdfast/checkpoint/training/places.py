@@ -19,7 +19,7 @@ ReaderState = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataPlace:
-    """How to go on: with which batch, and with which random numbers."""
+    """How to continue: with which batch, and with which random numbers."""
 
     reader: ReaderState | None
     rng: Mapping[str, Any] | None  # None: those of the moment
@@ -65,7 +65,7 @@ class Places:
 
     @property
     def handed_out(self) -> int:
-        """Batches, over all restarts."""
+        """Batches handed out, across all restarts."""
         return self._ledger.handed_out
 
     def load(self, reader: ReaderState, rng: Mapping[str, Any] | None) -> None:
@@ -101,7 +101,7 @@ class Places:
     # ---- the loop's side -----------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Training begins, or goes on, with what is in the weights now."""
+        """Training starts or continues with what is in the weights now."""
         self._ledger.complete()
         if self._mark is None or self._mark.batches != self._ledger.completed:
             self._mark = self._mark_here()
@@ -117,7 +117,7 @@ class Places:
             self._keeps = True
 
     def catch_up(self) -> None:
-        """Everything handed out is in the weights, though ``step()`` was not called for it."""
+        """Count everything handed out as used, though ``step()`` was not called for it."""
         self._ledger.catch_up()
         self._complete()
 

@@ -77,7 +77,7 @@ class TrainingState:
         return {id(parameter): name for name, parameter in self._parameters().items()}
 
     def capture(self) -> dict[str, Any]:
-        """A tree of live tensors: the caller copies them before training goes on."""
+        """A tree of live tensors: the caller copies them before training continues."""
         return {
             "model": self._dense(),
             "modules": {name: module.get_extra_state() for name, module in self._with_extra_state().items()},

@@ -70,7 +70,7 @@ class FrameBuffer:
         return memoryview(self._map)[start : start + self.frame_bytes]
 
     def whole(self) -> memoryview:
-        """All frames."""
+        """The memory of all frames."""
         return memoryview(self._map)
 
     def close(self) -> None:

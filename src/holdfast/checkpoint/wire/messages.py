@@ -119,7 +119,7 @@ class Seal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancel:
-    """Give the snapshot under way up if its commit has not begun."""
+    """Give up the snapshot in progress if its commit has not started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +156,7 @@ class RaiseTerm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Close:
-    """Finish what is sealed, then end."""
+    """Finish what is sealed, then exit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +212,7 @@ class Raised:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """Something the user should read; the run goes on."""
+    """A message for the user; the run continues."""
 
     message: str
 
@@ -232,7 +232,7 @@ class Channel:
         self._received = bytearray()
 
     def fileno(self) -> int:
-        """For select."""
+        """The socket's descriptor, for select."""
         return self._socket.fileno()
 
     def send(self, *messages: Message, meanwhile: Callable[[], None] = lambda: None) -> None:
@@ -254,7 +254,7 @@ class Channel:
 
     @property
     def has_room(self) -> bool:
-        """Whether a short message can be sent at once."""
+        """Whether a short message can be sent without blocking."""
         return bool(select.select([], [self._socket], [], 0.0)[1])
 
     def receive(self, timeout_s: float | None = 0.0) -> Message | None:

@@ -83,9 +83,9 @@ class Committer:
         return self._commit(intent, parts, times)
 
     def call_off(self, checkpoint: str) -> bool:
-        """Make sure that nobody commits a save any more; False if somebody has begun to.
+        """Make sure that nobody commits a save any more; False if a commit has already started.
 
-        Whoever commits creates the part list first. An empty one takes its place: only one of the two can be created.
+        A committer creates the part list first. An empty one takes its place: only one of the two can be created.
         """
         name = part_list_name(checkpoint)
         try:
@@ -95,7 +95,7 @@ class Committer:
         return True
 
     def resolve(self, checkpoint: str) -> tuple[Entry, Head] | None:
-        """How a save ended that nobody answers for: one whose commit was begun is committed, any other called off."""
+        """The outcome of a save that nobody answers for: committed if its commit had started, otherwise cancelled."""
         if (found := self.committed(checkpoint)) or self.call_off(checkpoint):
             return found
         name = intent_name(checkpoint)

@@ -36,11 +36,11 @@ class ForeignTensor:
 
     @property
     def size_bytes(self) -> int:
-        """What its values take."""
+        """The size of its values."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def whole(self) -> Tensor:
-        """All of it."""
+        """The complete tensor."""
         return self.read(0, self.rows)
 
 
