@@ -1,0 +1,1 @@
+"""Tables larger than a machine: servers hold shards, workers train on them, a controller watches both."""
