@@ -239,7 +239,7 @@ class Simulation:
     def _save_something(self) -> None:
         if self.chance.random() < 0.5:
             self._output(self.controller.save())
-        elif servers := [each for each in self._running(Role.SERVER) if not each.core.is_loading]:
+        elif servers := [each for each in self._running(Role.SERVER) if each.core.view is not None]:
             server = self.chance.choice(servers)
             if self.controller.view.holds(server.member):  # a zombie's save is refused by the store
                 server.shard.save_first(server.core.progress)
@@ -331,7 +331,8 @@ class Simulation:
             raise BrokenPromise(f"a worker goes on at place {progress.place} after push {progress.pushed}")
 
     def _check_zombie(self, process: Process, sender: Member, before: dict[str, Log]) -> None:
-        if process.core.is_replaced(sender) and process.shard.rows != before:
+        view = process.core.view
+        if view is not None and not view.holds(sender) and process.shard.rows != before:
             raise BrokenPromise(f"{process.member} applied a push of {sender}, which it knows to be dead")
 
     def _is_over(self) -> bool:

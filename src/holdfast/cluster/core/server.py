@@ -70,9 +70,9 @@ class ServerCore:
             self._workers = {index: _Heard(each, BEGINNING) for index, each in enumerate(view.workers)}
 
     @property
-    def is_loading(self) -> bool:
-        """Whether it does not answer yet."""
-        return self._view is None
+    def view(self) -> View | None:
+        """The newest that it knows; None while it loads, and answers nobody."""
+        return self._view
 
     def is_replaced(self, member: Member) -> bool:
         """Whether it knows of a newer worker in this one's place."""
