@@ -173,7 +173,7 @@ def _tables(summary: RunSummary) -> RenderableType:
         title="Tables", optional=("slots", "dtype", "loss", "dim", "written"),
     )  # fmt: skip
     for each in summary.tables:
-        weight = each.spec.columns[0]
+        weight = each.spec.weight
         drawn.add_row(
             printable(each.spec.name),
             count(each.spec.rows),

@@ -21,8 +21,7 @@ def instruction(build: Callable[..., Any], result: Any, count: int) -> Any:
     """What an intrinsic of ``count`` integers gives to Numba; ``build`` is called with LLVM's builder and these."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        value = build(builder, *arguments)
-        return context.get_dummy_value() if value is None else value
+        return build(builder, *arguments)
 
     return result(*[types.int64] * count), generate
 

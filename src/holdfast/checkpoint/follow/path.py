@@ -127,6 +127,6 @@ class TableChanges:
 
 
 def _read_bytes(read: Read) -> int:
-    weight = read.part.spec.columns[0].name
+    weight = read.part.spec.weight.name
     names = (IDS, weight, escapes_name(weight))
     return sum(stop - start for start, stop in read.ranges([each for each in read.columns if each.name in names]))

@@ -204,7 +204,7 @@ class Updater:
     def _load(self, fetcher: Fetcher, changes: _Changes) -> tuple[int, float]:
         """Read all rows directly into their places, which hold nothing of use yet."""
         targets = [
-            (plan, {plan.spec.columns[0].name: changes.places[name]})
+            (plan, {plan.spec.weight.name: changes.places[name]})
             for name, plan in changes.plans.items()
             if name in changes.places
         ]

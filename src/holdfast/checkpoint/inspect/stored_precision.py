@@ -45,7 +45,7 @@ def _of_checkpoint(info: CheckpointInfo, parts: Manifests) -> Iterator[StoredRow
     for manifest in parts:
         for part in manifest.tables:
             for chunk in part.chunks:
-                key = part.spec.name, codec_words(chunk.codec, part.spec.columns[0].name)
+                key = part.spec.name, codec_words(chunk.codec, part.spec.weight.name)
                 groups.setdefault(key, []).append(chunk)
     for (table, codec), chunks in groups.items():
         rows = sum(chunk.rows for chunk in chunks)

@@ -40,7 +40,7 @@ class KeyChunk:
     @property
     def column(self) -> ColumnSpec:
         """The column of the weights."""
-        return self.spec.columns[0]
+        return self.spec.weight
 
     @property
     def codec(self) -> Codec:

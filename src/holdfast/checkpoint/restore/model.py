@@ -111,7 +111,7 @@ class ModelRestorer:
     def _targets(self, plan: TablePlan) -> Targets:
         table = self._tables[plan.spec.name]
         slots = self._state.ensure_slots(table, plan.spec.slots)
-        return {plan.spec.columns[0].name: table.parameter.data, **slots}
+        return {plan.spec.weight.name: table.parameter.data, **slots}
 
     def _seen(self, name: str, ids: Tensor | None) -> None:
         if self._tracker is not None:

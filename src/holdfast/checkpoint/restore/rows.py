@@ -257,7 +257,7 @@ class BaselineRows:
 
     def __init__(self, fetcher: Fetcher, plan: TablePlan, targets: Targets) -> None:
         self._key = key_of(fetcher, plan)
-        weight = plan.spec.columns[0]
+        weight = plan.spec.weight
         target = targets.get(weight.name) if plan.has_first else None
         self._target = target if target is not None and target.dtype == torch_dtype(weight.dtype) else None
 

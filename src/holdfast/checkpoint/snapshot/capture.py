@@ -211,7 +211,7 @@ def _codecs(spec: TableSpec, stored: Stored) -> tuple[Codecs, Codec | None]:
     if stored.bits is None:
         return {}, None
     bits = BASELINE_BITS if stored.difference else stored.bits
-    differs = stored.difference and can_quantize(spec.columns[0])
+    differs = stored.difference and can_quantize(spec.weight)
     return table_codecs(spec, bits, stored.method), weight_codec(stored.bits, stored.method) if differs else None
 
 
@@ -219,5 +219,5 @@ def _known_here(spec: TableSpec, codecs: Codecs, differs: bool) -> dict[str, Cod
     """The codecs that rows can be encoded with before the agent has them: it alone knows what weights differ from."""
     known = {name: codec for name, codec in codecs.items() if not isinstance(codec, Difference)}
     if differs:
-        known.pop(spec.columns[0].name, None)
+        known.pop(spec.weight.name, None)
     return known

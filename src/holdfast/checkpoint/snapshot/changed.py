@@ -50,5 +50,5 @@ def baseline_row_bytes(spec: TableSpec, codecs: Codecs) -> int:
 def delta_row_bytes(spec: TableSpec, codecs: Codecs, difference: Codec | None) -> int:
     """What a row takes in a delta, its weights as a difference where there is a codec for it."""
     if difference is not None:
-        codecs = {**codecs, spec.columns[0].name: difference}
+        codecs = {**codecs, spec.weight.name: difference}
     return baseline_row_bytes(spec, codecs) + _ID_BYTES

@@ -110,7 +110,7 @@ def _table_difference(
     if (
         first is None
         or second is None
-        or first.spec.columns[0] != second.spec.columns[0]
+        or first.spec.weight != second.spec.weight
         or first.spec.rows != second.spec.rows
     ):
         present = first or second
@@ -159,7 +159,7 @@ def _layout(
 
 
 def _column_name(table: str, plan: TablePlan, column: str) -> str:
-    return weight_name(table) if column == plan.spec.columns[0].name else f"{weight_name(table)}.{column}"
+    return weight_name(table) if column == plan.spec.weight.name else f"{weight_name(table)}.{column}"
 
 
 def _fill(

@@ -143,7 +143,7 @@ class ChunkEncoder:
         inner = self._slices[chunk.table].difference
         assert inner is not None
         difference = Difference(inner=_quantized(inner), baseline=table.baseline)
-        codecs = {**codecs, spec.columns[0].name: difference}
+        codecs = {**codecs, spec.weight.name: difference}
         return encode_chunk(spec.columns, codecs, values, ids, chunk.rows, table.rows(ids))
 
     def _key_table(self, index: int) -> KeyTable | None:
