@@ -587,7 +587,7 @@ def test_rows_due_while_a_save_is_under_way_are_saved_after_it_as_they_are_then(
         for step in range(3):
             started.guard.step(loss=train_step(started.model, started.optimizers, step))
         assert started.guard.stats.priority_late == 1  # due at step 2, once
-        assert "step 2: the rows due now are saved after the save of step 0" in caplog.text
+        assert "step 2: the priority save due now waits for the save of step 0" in caplog.text
         gate.open()
         started.guard.drain()
         started.guard.step(loss=train_step(started.model, started.optimizers, 3))

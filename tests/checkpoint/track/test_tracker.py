@@ -159,7 +159,7 @@ def test_marks_that_name_no_row_are_refused(ids, text: str) -> None:
 def test_an_unknown_table_is_named_with_its_neighbours() -> None:
     model = nn.ModuleDict({"user_emb": nn.Embedding(3, 2), "item_emb": nn.Embedding(3, 2)})
     tracker = Tracker(find_tables({"": model}), [])
-    with pytest.raises(ConfigurationError, match=r"no table 'user_embed'.*user_emb"):
+    with pytest.raises(ConfigurationError, match=r"unknown table 'user_embed'.*user_emb"):
         tracker.mark("user_embed", None)
 
 

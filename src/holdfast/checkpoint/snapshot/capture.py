@@ -36,7 +36,7 @@ from holdfast.types import BASELINE_BITS, EXACTLY, Kind, Since, Stored, TableSpe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
-    """A snapshot before it is copied: live tensors and the rows of them that count."""
+    """A snapshot before it is copied: live tensors, and which of their rows to copy."""
 
     copies: tuple[TableCopy, ...]
     slices: tuple[TableSlice, ...]
@@ -49,15 +49,14 @@ class Captured:
 
     @property
     def full_bytes(self) -> int:
-        """What it would take with every row."""
+        """Its size with every row."""
         in_tables = sum(row_bytes(copy.columns) * (copy.stop - copy.start) for copy in self.copies)
         return in_tables + sum(tensor.numel() * tensor.element_size() for tensor in self.tensors)
 
     def copy_into(self, filler: FrameFiller, *, state_apart: bool = False) -> None:
-        """Copy it: the part the training loop waits for.
+        """Copy it: the part that the training loop waits for.
 
-        ``state_apart`` keeps state and rows out of each other's frames, and so of each other's bundles: a grid moves
-        the rows away.
+        ``state_apart`` keeps state and rows in separate frames, and so in separate bundles: a grid moves the rows away.
         """
         try:
             for index, tensor in enumerate(self.tensors):
@@ -94,16 +93,16 @@ class Capture:
 
     @property
     def table_names(self) -> list[str]:
-        """All tables."""
+        """The names of all tables."""
         return [table.name for table in self._tables]
 
     def start(self) -> None:
-        """Training begins here, or goes on from a checkpoint."""
+        """Training starts, or continues from a checkpoint."""
         if self._chooser is not None:
             self._chooser.start()
 
     def warm_up(self, stored: Mapping[str, Stored]) -> None:
-        """Compile or load now what encodes rows on their GPU, so that no save waits for it."""
+        """Compile or load the GPU encoders now, so that no save waits for them."""
         for index, table in enumerate(self._tables):
             copy, _ = self._copy(index, table, None, stored.get(table.name, EXACTLY))
             for column in encodable(copy).values():
@@ -129,9 +128,9 @@ class Capture:
         }
 
     def take(self, intent: Intent, rank: RankState, job: JobState | None) -> Captured:
-        """The snapshot of this moment: what is this rank's own and, with ``job``, what is the whole job's.
+        """The snapshot of this moment: this rank's own state and, with ``job``, the state of the whole job.
 
-        The intent says how the agent shall store each table; what is copied is as it is.
+        The intent says how the agent is to store each table; rows are copied unchanged.
         """
         taken = [self._table(index, table, intent) for index, table in enumerate(self._tables)]
         shared = SharedState(job=job, training=self._state.capture()) if job is not None else None
@@ -142,12 +141,12 @@ class Capture:
         )
 
     def take_rows(self, step: int) -> Captured:
-        """The snapshot of the rows of this rank's share that were chosen, and of no other state.
+        """The snapshot of the chosen rows of this rank's share, and of no other state.
 
-        They are stored exactly: nothing but a later save of theirs is ever more precise.
+        They are stored exactly: only a later save of the same rows could be more precise.
         """
         if self._chooser is None:
-            raise SaveFailed("there is no policy that says which rows to save first")
+            raise SaveFailed("no priority policy is set")
         chosen = self._chooser.chosen
         taken = [self._copy(index, table, chosen[table.name], EXACTLY) for index, table in enumerate(self._tables)]
         return Captured(

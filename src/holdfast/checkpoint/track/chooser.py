@@ -1,4 +1,4 @@
-"""Chooses what a priority save holds: rows of the largest tables by a policy's account of them, the others whole."""
+"""Chooses what a priority save holds: rows of the largest tables, ranked by a policy, and the smaller tables whole."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Chosen = Mapping[str, Tensor | None]  # by table: row ids, ascending; None: all 
 
 
 class RowChooser:
-    """Knows, for this rank's share of every table, which rows the newest save holds as they are."""
+    """Knows, for this rank's share of every table, which rows the newest save holds unchanged."""
 
     def __init__(
         self, policy: Priority, tables: Sequence[Table], tracker: Tracker, *, rank: int = 0, world: int = 1
@@ -34,16 +34,16 @@ class RowChooser:
 
     @property
     def chosen(self) -> Chosen:
-        """What the priority save under way holds."""
+        """What the priority save in progress holds."""
         return self._chosen
 
     @property
     def memory_bytes(self) -> dict[str, int]:
-        """What choosing takes, by table."""
+        """The memory that choosing needs, by table."""
         return {name: each.memory_bytes for name, each in self._selectors.items()}
 
     def start(self) -> None:
-        """Training begins here, or goes on from a checkpoint: all is as it was saved."""
+        """Training starts, or continues from a checkpoint: everything is as saved."""
         sizes = {name: table.parameter.nbytes for name, table in self._tables.items()}
         self._selectors = {}
         for name in sorted(largest(sizes)):
@@ -54,7 +54,7 @@ class RowChooser:
         self._columns, self._pending = {}, {}
 
     def begin(self, kind: Kind) -> None:
-        """A snapshot is taken now: of the rows chosen at this moment, or, for a checkpoint, of all."""
+        """A snapshot is taken now: of the rows chosen at this moment or, for a checkpoint, of all."""
         rows_only = kind is Kind.PRIORITY
         self._chosen = {name: self._choose(table) for name, table in self._tables.items()} if rows_only else {}
         for name, each in self._selectors.items():
@@ -75,12 +75,12 @@ class RowChooser:
         self._chosen = {}
 
     def forget(self, name: str, start: int, stop: int) -> None:
-        """These rows were brought back from the newest save."""
+        """These rows were restored from the newest save."""
         if name in self._selectors:
             self._selectors[name].forget(start, stop)
 
     def _choose(self, table: Table) -> Tensor | None:
-        """None also where the newest save lacks columns, as before an optimizer's first step: rows stand on those."""
+        """None also if the newest save lacks columns that rows need, as before an optimizer's first step."""
         stored = self._columns.get(table.name) or self._tracker.stored(table.name)
         if table.name not in self._selectors or stored != table.spec():
             return None

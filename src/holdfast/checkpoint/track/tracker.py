@@ -86,7 +86,7 @@ class Tracker:
         return max(self._steps.count_of.values(), default=0)
 
     def observe(self, name: str, observer: Callable[[Tensor], None] | None) -> None:
-        """Show somebody every gradient that moves a table."""
+        """Pass every gradient that moves a table to an observer."""
         self._watch(name).observer = observer
 
     def stored(self, name: str) -> TableSpec | None:
@@ -135,7 +135,7 @@ class Tracker:
         self._full = False
 
     def failed(self, kind: Kind) -> None:
-        """The snapshot was not committed, or nobody knows: its rows stay marked and go into the next one."""
+        """The snapshot was not committed, or this is unknown: its rows stay marked and go into the next one."""
         if kind is not Kind.PRIORITY:
             self._full = False
 
@@ -153,7 +153,7 @@ class Tracker:
             self.mark(name, None)
 
     def forget_all(self) -> None:
-        """Nothing changed since anything: the tables are about to be restored."""
+        """Clear all marks: the tables are about to be restored."""
         for watch in self._watches.values():
             watch.marks.forget()
             watch.stored = None
@@ -194,7 +194,7 @@ class Tracker:
         watch = self._watches.get(name)
         if watch is None:
             near = ", ".join(get_close_matches(name, self._watches) or list(self._watches)[:5])
-            raise ConfigurationError(f"there is no table {name!r}; did you mean one of: {near}?")
+            raise ConfigurationError(f"unknown table {name!r}; did you mean one of: {near}?")
         return watch
 
 
@@ -208,10 +208,12 @@ def _look_at(check: Callable[[Optimizer], None] | None, attributes: PlainAttribu
 def _checked(ids: Tensor | Sequence[int], table: Table) -> Tensor:
     rows = torch.as_tensor(ids, device=table.parameter.device)
     if rows.numel() and (rows.is_floating_point() or rows.is_complex() or rows.dtype is torch.bool):
-        raise ConfigurationError(f"rows of table {table.name!r} are named by integers, not {rows.dtype}")
+        raise ConfigurationError(f"rows of table {table.name!r} must be integers, not {rows.dtype}")
     rows = rows.to(torch.int64)
     if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < table.rows:
-        raise ConfigurationError(f"table {table.name!r} has rows 0 to {table.rows - 1}; one that was named is outside")
+        raise ConfigurationError(
+            f"table {table.name!r} has rows 0 to {table.rows - 1}; a row outside this range was passed"
+        )
     return rows
 
 

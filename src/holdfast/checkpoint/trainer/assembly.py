@@ -1,4 +1,4 @@
-"""Builds what a Checkpointer is made of, from what the user handed over: each part once, in the order of need."""
+"""Builds the parts of a Checkpointer from the user's arguments: each part once, in order of dependency."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from holdfast.storage import Store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assembled:
-    """What a Checkpointer works with."""
+    """The parts of a Checkpointer."""
 
     store: Store
     reader: Reader | None
@@ -64,7 +64,7 @@ class Assembled:
     pinned: bool  # the buffer's pages are locked for the GPU
 
     def close(self) -> None:
-        """Give everything back, last the handler, first the agent; each even if one before it raises."""
+        """Release everything, from the agent to the signal handler, even if something raises on the way."""
         with ExitStack() as stack:
             stack.callback(self.termination.restore)
             stack.callback(self.buffer.close)
@@ -75,7 +75,7 @@ class Assembled:
 
 
 class Assembly:
-    """The ground that all parts of one rank stand on, and how each is built on it."""
+    """What all parts of one rank share, and how each is built from it."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Assembly:
         self._buffer = self._reserve()
 
     def parts(self) -> Assembled:
-        """All of them."""
+        """Build all parts."""
         pinned = _pin_for(self._tables, self._buffer)
         shared = SharedNews(self._state) if self._agreement.rank == 0 else None
         observers = [each for each in (self._tracker, self._chooser, shared) if each is not None]

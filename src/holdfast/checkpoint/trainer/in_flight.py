@@ -1,4 +1,4 @@
-"""A save under way, and what those see of it who keep account of saves."""
+"""A save in progress, and what the observers of saves see of it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from holdfast.types import Kind
 
 
 class SaveObserver(Protocol):
-    """Keeps its own account of what is saved: sees each save begin, and then commit or fail."""
+    """Keeps its own record of what is saved: sees each save begin, and then commit or fail."""
 
     def begin(self, kind: Kind, /) -> None:
-        """A snapshot is about to be taken. An exception calls the save off."""
+        """A snapshot is about to be taken. An exception cancels the save."""
         ...
 
     def committed(self, kind: Kind, state: Sequence[PieceDigest], /) -> None:
-        """The snapshot is committed; ``state`` digests what it holds besides rows."""
+        """The snapshot is committed; ``state`` digests its contents other than rows."""
         ...
 
     def failed(self, kind: Kind, /) -> None:
@@ -40,5 +40,5 @@ class InFlight:
 
     @property
     def is_priority(self) -> bool:
-        """Whether it is no checkpoint but holds rows between two of them."""
+        """Whether it is a priority save rather than a checkpoint."""
         return self.intent.kind is Kind.PRIORITY

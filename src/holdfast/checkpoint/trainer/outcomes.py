@@ -1,4 +1,4 @@
-"""What became of the saves: the one under way, how the last one failed, the position that the next one builds on."""
+"""The outcomes of saves: the one in progress, how the last one failed, the position that the next one builds on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Tell = Callable[[TrainingEvent], None]
 
 
 class Outcomes:
-    """One save at a time: ``begin``, then ``committed`` or ``give_up``. Nobody else changes what it holds."""
+    """One save at a time: ``begin``, then ``committed`` or ``give_up``. Nothing else changes its state."""
 
     def __init__(self, observers: Sequence[SaveObserver], *, tell: Tell, runtime: Runtime = SYSTEM) -> None:
         self._observers = observers
@@ -36,7 +36,7 @@ class Outcomes:
 
     @property
     def in_flight(self) -> InFlight | None:
-        """The save under way."""
+        """The save in progress."""
         return self._in_flight
 
     @property
@@ -46,12 +46,12 @@ class Outcomes:
 
     @property
     def failure(self) -> str | None:
-        """Why the last checkpoint that ended was not committed; None if it was."""
+        """Why the last finished checkpoint was not committed; None if it was."""
         return self._failure
 
     @property
     def taken_over(self) -> str | None:
-        """By which other trainer; nothing more is committed then."""
+        """The error, once another trainer has taken over the run; nothing more is committed then."""
         return self._taken_over
 
     @property
@@ -61,7 +61,7 @@ class Outcomes:
 
     @property
     def failed(self) -> bool:
-        """Whether the last save failed and no other is under way."""
+        """Whether the last save failed and no other is in progress."""
         return self._failure is not None and self._in_flight is None
 
     @property
@@ -71,7 +71,7 @@ class Outcomes:
 
     @property
     def now_s(self) -> float:
-        """By a monotonic clock."""
+        """The time by a monotonic clock."""
         return self._runtime.monotonic_s()
 
     def may_retry(self) -> bool:
@@ -79,11 +79,11 @@ class Outcomes:
         return self._pause.is_over(self._runtime.monotonic_s())
 
     def go_on(self, position: Position) -> None:
-        """Save from here: the tables are those of this position's checkpoint."""
+        """Continue saving from this position, whose checkpoint the tables hold."""
         self._position = position
 
     def begin(self, intent: Intent) -> None:
-        """A snapshot is being taken. What an observer raises is raised, and no save is under way."""
+        """A snapshot is being taken. If an observer raises, the error propagates and no save is in progress."""
         begun: list[SaveObserver] = []
         try:
             for observer in self._observers:
@@ -96,7 +96,7 @@ class Outcomes:
         self._in_flight = InFlight(intent=intent)
 
     def taken(self, intent: Intent, stall_s: float) -> None:
-        """Its snapshot is whole, after the loop waited for so long."""
+        """The snapshot is complete, and the loop waited this long for it."""
         self._stats.count_snapshot(stall_s, checkpoint=intent.kind is not Kind.PRIORITY)
         self._tell(
             SnapshotTaken(
@@ -111,12 +111,12 @@ class Outcomes:
         )
 
     def awaited(self, checkpoint: str) -> InFlight | None:
-        """The save under way, if it is this one: there may be news of one that was given up."""
+        """The save in progress, if it is this one: a report may be about one that was given up."""
         in_flight = self._in_flight
         return in_flight if in_flight is not None and in_flight.intent.checkpoint == checkpoint else None
 
     def committed(self, info: CheckpointInfo, state: Sequence[PieceDigest] = ()) -> None:
-        """The save under way is in the run; ``state`` digests what it holds besides rows."""
+        """The save in progress is committed; ``state`` digests its contents other than rows."""
         ended = self._end()
         self._pause.end()
         for observer in self._observers:
@@ -130,7 +130,7 @@ class Outcomes:
         self._stats.count_commit(info.step, self._runtime.monotonic_s())
 
     def give_up(self, why: str) -> None:
-        """The save under way will not be committed; its rows stay marked and go into the next one."""
+        """The save in progress will not be committed; its rows stay marked and go into the next one."""
         ended = self._end()
         for observer in self._observers:
             observer.failed(ended.intent.kind)
@@ -146,49 +146,49 @@ class Outcomes:
         self._count_failure(step, why)
 
     def skip(self) -> bool:
-        """A checkpoint is due but skipped: the save under way takes too long. False if that was known already."""
+        """A checkpoint is due but skipped: the save in progress takes too long. False if that was known already."""
         known = self._expect()
         self._in_flight = replace(known, skipped=True)
         self._stats.skipped += not known.skipped
         return not known.skipped
 
     def delay_rows(self) -> bool:
-        """Rows are due, but must wait for the save under way. False if that was known already."""
+        """A priority save is due, but must wait for the save in progress. False if that was known already."""
         known = self._expect()
         self._in_flight = replace(known, delayed_rows=True)
         self._stats.priority_late += not known.delayed_rows
         return not known.delayed_rows
 
     def call_off(self) -> None:
-        """Something newer is due; rows between two checkpoints are not missed then."""
+        """Something newer is due; a cancelled priority save is no loss then."""
         known = self._expect()
         self._in_flight = replace(known, unwanted=known.is_priority)
 
     def ask(self, problem: str = "") -> None:
-        """An agent is asked what became of the save under way, because of this problem."""
+        """An agent is asked for the outcome of the save in progress, because of this problem."""
         known = self._expect()
         self._in_flight = replace(known, asked=True, problem=problem or known.problem)
 
     def wait_for_buffer(self) -> None:
-        """A snapshot did not fit into the buffer."""
+        """Count a snapshot that did not fit in the buffer."""
         self._stats.buffer_waits += 1
 
     def lose_agent(self) -> None:
-        """An agent died."""
+        """Count an agent that died."""
         self._stats.agent_deaths += 1
 
     def arranged(self, stats: GridStats) -> None:
-        """The grid was rearranged."""
+        """Record what rearranging the grid has done."""
         self._stats.grid = stats
 
     def meter(self, pls: float | None) -> None:
-        """So large a portion of samples is lost by now."""
+        """Record the portion of lost samples so far."""
         self._stats.pls = pls
 
     def recovered(
         self, what: Happening, *, step: int, checkpoint_step: int, since_s: float, lost_share: float = 1.0
     ) -> None:
-        """Training stands at ``step`` again, after work on it since then."""
+        """Training is at ``step`` again, after a recovery that began at ``since_s``."""
         self._tell(
             Recovery(
                 what=what,
@@ -203,15 +203,15 @@ class Outcomes:
         )
 
     def raise_term(self, term: int) -> None:
-        """From now on saves are of this term."""
+        """Later saves belong to this term."""
         self._position = replace(self._position, term=term)
 
     def drop_baseline(self) -> None:
-        """The run has dropped what the next save would have stood on."""
+        """The run has dropped what the next save would depend on."""
         self._position = self._position.without_baseline()
 
     def lose_run(self, to: str) -> None:
-        """Another trainer has taken the run over."""
+        """Another trainer has taken over the run."""
         self._taken_over = to
 
     def _expect(self) -> InFlight:
@@ -226,11 +226,11 @@ class Outcomes:
         self._stats.failed += 1
         pause_s = self._pause.begin(self._runtime.monotonic_s())
         self._tell_given_up(step, why, pause_s, intent)
-        told = "%s; the next save holds its rows, in %.0f s at the earliest; %s"
+        told = "%s; the next save, in %.0f s at the earliest, includes its rows; %s"
         logger.warning(told, self._failure, pause_s, self.age)
 
     def _give_up_rows(self, ended: InFlight, why: str) -> None:
-        """A priority save that failed is no failed checkpoint: the next one chooses the same rows and newer ones."""
+        """A failed priority save is not a failed checkpoint: the next one chooses the same rows and newer ones."""
         if ended.unwanted:
             return
         self._stats.priority_failed += 1

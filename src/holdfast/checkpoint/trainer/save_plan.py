@@ -1,4 +1,4 @@
-"""From what is asked for, and where the trainer stands, to the intent that all ranks follow."""
+"""From a request, and the trainer's position, to the intent that all ranks follow."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SaveRequest:
 
 
 class SavePlanner:
-    """Asks the policies what a save is to be: its kind, what it stands on, how precisely it stores each table."""
+    """Asks the policies what a save should be: its kind, what it depends on, how precisely it stores each table."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class SavePlanner:
         self._runtime = runtime
 
     def intend(self, request: SaveRequest, position: Position, count: CountChanges) -> Intent:
-        """The intent; rank 0's is that of all. ``count`` tells what changed, where the strategy wants to know."""
+        """The intent; rank 0's applies to all. ``count`` returns what changed, if the strategy needs it."""
         stored = {} if request.priority else self.stored(position)
         kind = Kind.PRIORITY if request.priority else self._kind(position, stored, count)
         base = {Kind.FULL: None, Kind.DIFFERENTIAL: position.baseline}.get(kind, position.checkpoint)
@@ -80,7 +80,7 @@ class SavePlanner:
         return isinstance(self._strategy, Grid) and kind is Kind.INCREMENTAL
 
     def _kind(self, position: Position, stored: Mapping[str, Stored], count: CountChanges) -> Kind:
-        """Of the checkpoint that is due, its tables stored like this."""
+        """The kind of the due checkpoint, with its tables stored like this."""
         if position.is_too_coarse(fidelities(stored)):
             return Kind.FULL
         changed = count(stored) if self._strategy.counts_changes else None

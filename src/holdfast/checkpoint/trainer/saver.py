@@ -1,4 +1,4 @@
-"""Takes snapshots, one at a time: the trainer's side of a save, up to the moment from which the loop goes on."""
+"""Takes snapshots, one at a time: the trainer's side of a save, up to the point where the loop continues."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ logger = logging.getLogger("holdfast")
 
 
 class Saver:
-    """Plans a save with the other ranks, and copies what it holds to the agent; its outcome comes later."""
+    """Plans a save with the other ranks, and copies its contents to the agent; the outcome comes later."""
 
     def __init__(
         self,
@@ -57,9 +57,9 @@ class Saver:
         self._compared = False  # the ranks' tables, at the first save
 
     def start(self, *, restored: bool) -> None:
-        """Training begins, or goes on from a checkpoint that was restored.
+        """Training starts, or continues from a restored checkpoint.
 
-        The ranks must hold the same, and the first save wait for nothing that can be done now.
+        Checks that the ranks hold the same tables, and prepares what the first save would otherwise wait for.
         """
         if self._shared is not None and restored:
             self._shared.restored()
@@ -111,7 +111,7 @@ class Saver:
         return taken_by_all
 
     def _before(self, request: SaveRequest, force: bool) -> str:
-        """What becomes of the save under way before this one is taken, or whether this one is."""
+        """What happens to the save in progress before this one is taken, or whether this one is."""
         in_flight, may_retry = self._outcomes.in_flight, self._outcomes.may_retry()
         found = before_save(
             OverlapContext(
@@ -132,24 +132,24 @@ class Saver:
     def _tell_late(self, request: SaveRequest, in_flight: InFlight) -> None:
         if not self._outcomes.delay_rows():
             return  # they stay due: told and counted once, not at every step
-        told = "step %d: the rows due now are saved after the save of step %d, which is still being written; %s"
+        told = "step %d: the priority save due now waits for the save of step %d, which is still being written; %s"
         logger.info(told, request.step, in_flight.intent.step, self._outcomes.age)
 
     def _tell_skipped(self, request: SaveRequest) -> None:
         if not self._outcomes.skip():
             return  # the save stays due: it is told and counted once, not at every step
         age = self._outcomes.age
-        logger.info("step %d: skipped a save, the last one is still being written; %s", request.step, age)
+        logger.info("step %d: skipped a save because the previous one is still being written; %s", request.step, age)
 
     def _publishable(self, request: SaveRequest) -> dict[str, Any] | None:
-        """The intent as all ranks are told it; None where rows have no checkpoint to stand on."""
+        """The intent that all ranks receive; None if a priority save has no checkpoint to build on."""
         position = self._outcomes.position
         if request.priority and position.baseline is None:
             return None
         return self._planner.intend(request, position, self._capture.changed).to_json()
 
     def _taken(self, intent: Intent, request: SaveRequest, started_s: float) -> bool:
-        """Take the snapshot; False if the agent died over it."""
+        """Take the snapshot; False if the agent died meanwhile."""
         try:
             self._snapshot(intent, request, started_s)
         except AgentDied as error:
@@ -180,7 +180,7 @@ class Saver:
         self._count_wait(client.waited_s, filler.copied_bytes)
 
     def _captured(self, intent: Intent, request: SaveRequest) -> Captured:
-        """What is this rank's own comes from the request, what all ranks do alike from the intent."""
+        """The rank's own state comes from the request, shared decisions from the intent."""
         if intent.kind is Kind.PRIORITY:
             return self._capture.take_rows(intent.step)
         rank = RankState(step=intent.step, reader=request.place.reader, rng=request.place.rng or capture_rng())
@@ -191,13 +191,13 @@ class Saver:
         return captured
 
     def _count_wait(self, waited_s: float, needed_bytes: int) -> None:
-        """A snapshot that does not fit into the buffer waits for the agent: not silently."""
+        """Count and report a snapshot that waited for the agent because it did not fit in the buffer."""
         if not waited_s:
             return
         self._outcomes.wait_for_buffer()
         logger.warning(
-            "a snapshot of %.1f MiB waited %.2f s for the agent, because the buffer has %.1f MiB; "
-            "set buffer_bytes=%d to avoid it",
+            "a snapshot of %.1f MiB waited %.2f s for the agent, because the buffer has only %.1f MiB; set "
+            "buffer_bytes=%d to avoid this",
             needed_bytes / 2**20,
             waited_s,
             self._buffer.frames * self._buffer.frame_bytes / 2**20,

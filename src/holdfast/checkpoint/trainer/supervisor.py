@@ -1,4 +1,4 @@
-"""A trainer's agents, one after another: hears from the one at work, and replaces it when it dies."""
+"""A trainer's agents in succession: listens to the current one, and replaces it when it dies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _POLL_S = 0.5
 
 
 class Agents:
-    """Passes on what the agent at work reports; the next one is asked what became of a save that outlived its own."""
+    """Relays what the current agent reports; its successor is asked about saves whose outcome is unknown."""
 
     def __init__(
         self,
@@ -52,28 +52,28 @@ class Agents:
         self._arranged = False
 
     def start(self, term: int, announce: Callable[[], str | None]) -> None:
-        """Start the first; ``announce`` writes the lease that says so until it is up."""
+        """Start the first agent; ``announce`` writes a lease for it until it is up."""
         self._client = self._started(term, announce)
 
     @property
     def client(self) -> AgentClient:
-        """To hand the one at work a snapshot."""
+        """The current agent, to send it a snapshot."""
         if self._client is None:
             raise SaveFailed("no agent was started")
         return self._client
 
     @property
     def pid(self) -> int | None:
-        """The process of the one at work, where it has one."""
+        """The process id of the current agent; None if it is a thread."""
         return self._client.pid if self._client else None
 
     @property
     def fence(self) -> Fence:
-        """What keeps those that were given up from committing."""
+        """What keeps agents that were given up from committing."""
         return self._fence
 
     def poll(self, timeout_s: float = 0.0) -> None:
-        """Take in what was reported. Raises TakenOver once another trainer owns the run."""
+        """Process what was reported. Raises TakenOver once another trainer owns the run."""
         if self._client is not None:
             for event in self._client.poll(timeout_s):
                 self._on(event)
@@ -81,14 +81,14 @@ class Agents:
             raise TakenOver(self._outcomes.taken_over)
 
     def prepare(self) -> None:
-        """See to it, as far as that is possible, that the next save has an agent."""
+        """Make sure, if possible, that the next save has an agent."""
         if self.client.is_lost:
             self._replaced()
         elif self._fence.is_due:
             self._fence.close(self.client)
 
     def settle(self, *, cancel: bool = False) -> None:
-        """Learn how the save under way ended: the next one's parent depends on it."""
+        """Wait for the outcome of the save in progress: the next one's parent depends on it."""
         in_flight = self._outcomes.in_flight
         if cancel and in_flight is not None:
             self._outcomes.call_off()
@@ -100,7 +100,7 @@ class Agents:
             waiting.tell(f"{self.client.state}; {self._outcomes.age}")
 
     def drain(self) -> None:
-        """Wait until no save is under way; raises SaveFailed, or TakenOver, if the last one failed."""
+        """Wait until no save is in progress; raises SaveFailed, or TakenOver, if the last one failed."""
         self.settle()
         if self._outcomes.taken_over is not None:
             raise TakenOver(self._outcomes.taken_over)
@@ -108,7 +108,7 @@ class Agents:
             raise SaveFailed(self._outcomes.failure)
 
     def arrange(self) -> None:
-        """Wait until all is rearranged that is due, or until the agent is gone."""
+        """Wait until everything due is rearranged, or until the agent is gone."""
         if self._client is None or not self._in_grid:
             return
         waiting = Wait("increments to be rearranged", runtime=self._runtime)
@@ -120,7 +120,7 @@ class Agents:
             waiting.tell(self.client.state)
 
     def annotate(self, checkpoint: str, metrics: Mapping[str, float]) -> None:
-        """Attach metrics to a committed checkpoint. Raises AgentDied where no agent is left to do it."""
+        """Attach metrics to a committed checkpoint. Raises AgentDied if no agent is left to do it."""
         if self._client is None:
             return
         try:
@@ -130,11 +130,11 @@ class Agents:
             self._client.annotate(checkpoint, dict(metrics))
 
     def lost(self, message: str) -> None:
-        """One died: go on, say so, start another, and let it find out what became of the save.
+        """An agent died: log it, start another, and let that one find out what became of the save.
 
-        When they die one after another, the next one is started with the next save.
+        If several die in a row, the next one is started with the next save.
         """
-        logger.warning("%s; training goes on and another agent is started; %s", message, self._outcomes.age)
+        logger.warning("%s; training continues and another agent is started; %s", message, self._outcomes.age)
         self._outcomes.lose_agent()
         self._deaths += 1
         in_flight = self._outcomes.in_flight
@@ -149,7 +149,7 @@ class Agents:
             )
 
     def close(self) -> None:
-        """End the one at work after its work."""
+        """Stop the current agent after its work."""
         if self._client is None:
             return
         client, self._client = self._client, None
@@ -189,7 +189,7 @@ class Agents:
         problem = f"{event.error}: {event.message}"
         if event.unknown and not in_flight.asked:
             logger.warning(
-                "whether checkpoint %s was committed is unknown (%s); asking", event.checkpoint, event.message
+                "it is unknown whether checkpoint %s was committed (%s); asking", event.checkpoint, event.message
             )
             self._ask(in_flight, problem)
             return
@@ -205,7 +205,7 @@ class Agents:
         if event.taken_over:
             self._outcomes.lose_run(event.problem)
         if event.term is None:
-            logger.warning("an agent that cannot be killed is not fenced off yet: %s", event.problem)
+            logger.warning("an agent that cannot be killed has not been fenced off yet: %s", event.problem)
             return
         self._outcomes.raise_term(event.term)
         for last in self.client.close():
@@ -219,7 +219,7 @@ class Agents:
         return AgentClient(self._buffer, agent, self._limits, runtime=self._runtime)
 
     def _replaced(self) -> bool:
-        """Whether another agent is at work, which asks first what became of the saves that nobody knows the end of."""
+        """Whether another agent is running; it is first asked about all saves with an unknown outcome."""
         try:
             self._fence.leave_behind(self.client)
             self.client.close()
@@ -233,8 +233,8 @@ class Agents:
     def _ask(self, in_flight: InFlight, problem: str) -> None:
         """Ask about a save whose outcome is unknown.
 
-        An answer that is no answer either counts as a failure. That is safe even if the commit turns up later: the
-        next save stands on the same parent and holds the same rows and more.
+        If the answer does not settle it, the save counts as failed. That is safe even if the commit turns up later: the
+        next save builds on the same parent and holds the same rows and more.
         """
         self._outcomes.ask(problem)
         self.client.resolve(in_flight.intent.checkpoint)
