@@ -43,6 +43,7 @@ def follow(
         try:
             _tell_news(watch.look(run.head()), tell)
             if exported and (update := exported.update()):
+                _tell_news(watch.look(run.head()), tell)  # it may hold a checkpoint committed since the last look
                 _tell_update(update, exported.path, tell)
         except ConfigurationError:
             raise
