@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 
 import holdfast as hf
 from holdfast.checkpoint.follow.news import CatalogWatch
-from holdfast.cli import app
+from holdfast.checkpoint.follow.update import Update
+from holdfast.cli import app, following
 from tests.tiny import Tiny, build, same, train_step
 
 COMMAND = [sys.executable, "-c", "from holdfast.cli import main; main()", "follow"]
@@ -98,6 +99,21 @@ def test_a_process_that_goes_on_follows_with_increments(training: Training, tmp_
             process.kill()
     assert [each["step"] for each in told if each["event"] == "committed"] == [1, 2, 3]
     assert all(each["rows"] > 0 and each["size_bytes"] > 0 and each["age_s"] >= 0 for each in told if "kind" in each)
+
+
+def test_a_commit_is_reported_before_the_export_that_holds_it(
+    training: Training, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update = following._Export.update
+
+    def save_first(export: following._Export) -> Update | None:
+        training.save()  # after the look at the catalog
+        return update(export)
+
+    monkeypatch.setattr(following._Export, "update", save_first)
+    lines = follow(tmp_path / "run", "--json", "--once", "--export", tmp_path / "model.safetensors").splitlines()
+    told = [(each["event"], each["step"]) for each in map(json.loads, lines)]
+    assert told == [("committed", 1), ("committed", 2), ("exported", 2)]
 
 
 def test_going_back_is_told(training: Training, tmp_path: Path) -> None:
