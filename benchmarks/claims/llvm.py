@@ -17,6 +17,7 @@ import numpy as np
 from benchmarks.claims import _llvm_twins
 from benchmarks.report import Figure, Report, Table
 from holdfast.kernels import quantize
+from holdfast.kernels.parts import in_parts
 from holdfast.kernels.quantize import Method, Scheme
 from holdfast.kernels.quantize.cpu import encode
 from holdfast.kernels.quantize.scheme import resolution, starts
@@ -110,7 +111,7 @@ def _speedups(pair: Pair, repeats: int) -> dict[str, float]:
 
 def _seconds(rows: int, work: Callable[[slice], object], threads: int) -> float:
     started_s = time.perf_counter()
-    quantize.in_parts(rows, work, threads=threads)
+    in_parts(rows, work, threads=threads)
     return time.perf_counter() - started_s
 
 

@@ -102,6 +102,68 @@ class Stored:
 EXACTLY = Stored(bits=None)
 
 
+class UpdateMethod(Enum):
+    """How a gradient changes a row and its slots; the formulas stand in the design note on the cluster.
+
+    Attributes:
+        SGD: Against the gradient.
+        MOMENTUM: SGD with a running sum of gradients.
+        NESTEROV: SGD with the same sum, looking one step ahead.
+        ADAGRAD: By the sum of squared gradients of each value.
+        ROWWISE_ADAGRAD: By the sum of mean squared gradients of the row.
+        SPARSE_ADAM: Adam as ``torch.optim.SparseAdam`` has it, by the row's own count of updates.
+        ADAM: As ``torch.optim.Adam`` has it, by the row's own count of updates.
+    """
+
+    SGD = "sgd"
+    MOMENTUM = "momentum"
+    NESTEROV = "nesterov"
+    ADAGRAD = "adagrad"
+    ROWWISE_ADAGRAD = "rowwise_adagrad"
+    SPARSE_ADAM = "sparse_adam"
+    ADAM = "adam"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotSpec:
+    """A slot before the width of its table is known.
+
+    Args:
+        name: As in the state of the optimizer of ``torch.optim`` that has it.
+        single: One number for each row, instead of one for each value of the row.
+        initial: What rows without an update hold.
+    """
+
+    name: str
+    single: bool = False
+    initial: float = 0.0
+
+    def column(self, dim: int) -> ColumnSpec:
+        """Of a table whose rows have ``dim`` values."""
+        return ColumnSpec(name=self.name, dtype="F32", row_shape=() if self.single else (dim,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateRule:
+    """What servers compute for a row that has a gradient; the learning rate comes with each push.
+
+    Args:
+        method: Which formula.
+        slots: What it keeps of each row, in the order of the formula.
+        momentum: Of ``MOMENTUM`` and ``NESTEROV``.
+        beta1: Of the methods of Adam: how much of the mean gradient is kept.
+        beta2: The same of the mean squared gradient.
+        eps: Added to a denominator.
+    """
+
+    method: UpdateMethod
+    slots: tuple[SlotSpec, ...] = ()
+    momentum: float = 0.0
+    beta1: float = 0.0
+    beta2: float = 0.0
+    eps: float = 0.0
+
+
 class Since(Enum):
     """Where a delta starts."""
 

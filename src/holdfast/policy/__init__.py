@@ -2,6 +2,7 @@
 
 from holdfast.policy.base import Policy, registered
 from holdfast.policy.grid import DeadShare, Grid, Pairs, Rule, default_strategy
+from holdfast.policy.optimizer import SGD, Adagrad, Adam, Optimizer, RowwiseAdagrad
 from holdfast.policy.overlap import Overlap
 from holdfast.policy.partial import PLS, Partial
 from holdfast.policy.precision import Auto, Bits, Exact, PaperTable, PerTable, Precision
@@ -24,8 +25,11 @@ __all__ = [
     "MFU",
     "PLS",
     "SCAR",
+    "SGD",
     "SSU",
     "UNREACHABLE_STEPS",
+    "Adagrad",
+    "Adam",
     "Auto",
     "Bits",
     "Consecutive",
@@ -43,6 +47,7 @@ __all__ = [
     "KeepTagged",
     "Never",
     "OneShot",
+    "Optimizer",
     "Overlap",
     "Pairs",
     "PaperTable",
@@ -52,6 +57,7 @@ __all__ = [
     "Precision",
     "Priority",
     "Retention",
+    "RowwiseAdagrad",
     "Rule",
     "SaveContext",
     "SavePolicy",

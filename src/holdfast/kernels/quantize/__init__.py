@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import NamedTuple, Protocol, TypeVar, cast
+from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.kernels.parts import in_parts
 from holdfast.kernels.quantize.scheme import BITS, CONSTANT, ESCAPED, MAX_DIM, Method, Scheme, record_bytes
 
 __all__ = [
@@ -23,18 +21,12 @@ __all__ = [
     "Scheme",
     "decode",
     "encode",
-    "in_parts",
     "record_bytes",
     "warm_up",
 ]
 
 Rows = NDArray[np.float32]
 Records = NDArray[np.uint8]
-Result = TypeVar("Result")
-
-_PART = 16384  # rows that a thread takes at a time, at least: for fewer, asking for the next ones would show
-_TOGETHER = 16  # rows that the kernels work on at once
-_PARTS_PER_THREAD = 4  # so that a thread that was held up leaves rows to the others
 
 
 class Encoding(NamedTuple):
@@ -65,27 +57,6 @@ def decode(records: Records, scheme: Scheme, dim: int, *, threads: int = 1) -> R
 def warm_up() -> None:
     """Compile or load now what encoding and decoding need."""
     _kernels()
-
-
-def in_parts(rows: int, work: Callable[[slice], Result], *, threads: int) -> list[Result]:
-    """Do the work on all rows, some at a time, on this thread and so many less one of our own; results in any order."""
-    if threads == 1 or rows <= _PART:
-        return [work(slice(0, rows))]
-    size = max(_PART, -(-rows // (threads * _PARTS_PER_THREAD * _TOGETHER)) * _TOGETHER)
-    parts = iter([slice(start, min(start + size, rows)) for start in range(0, rows, size)])
-
-    def take_parts() -> list[Result]:
-        return [work(part) for part in parts]  # each part goes to one thread: next() on a list's iterator is atomic
-
-    pool = _pool(threads - 1, os.getpid())
-    others = [pool.submit(take_parts) for _ in range(threads - 1)]
-    return [*take_parts(), *(result for other in others for result in other.result())]
-
-
-@cache
-def _pool(threads: int, process: int) -> ThreadPoolExecutor:
-    """Threads that stay: starting them takes a tenth of what a plain grid of a table takes. A fork has none of them."""
-    return ThreadPoolExecutor(threads, thread_name_prefix="holdfast-quantize")
 
 
 class _Kernels(Protocol):

@@ -1,0 +1,237 @@
+"""Row updates in Numba: without the GIL, one thread for each part of a push. Importing this module compiles them.
+
+Every operation is the reference's, in its order: nothing is fused or reordered. Each kernel runs over many rows:
+passing arrays on counts references, which for each row would take longer than the row.
+
+The gradient of ``rows[number]`` is ``g[number - shift]``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba.core import types  # type: ignore[import-untyped, unused-ignore]
+from numpy.typing import NDArray
+
+from holdfast.kernels.compiled import compiled
+from holdfast.kernels.optimize.grouping import find_outside, group
+from holdfast.kernels.optimize.reference import LANES, LAST_STEP, NOT_A_NUMBER, Floats, Groups, Ids, Numbers, Slots
+from holdfast.types import UpdateMethod
+
+__all__ = ["find_outside", "group", "sum_groups", "update"]
+
+Doubles = NDArray[np.float64]
+
+_METHODS = {method: number for number, method in enumerate(UpdateMethod)}
+_SGD, _MOMENTUM, _NESTEROV, _ADAGRAD, _ROWWISE_ADAGRAD, _SPARSE_ADAM = range(6)  # and after them Adam
+_LR, _MOMENTUM_SHARE, _BETA1, _BETA2, _EPS = range(5)  # of Numbers
+_BLOCK = 256  # rows whose gradients are gone through before the rows are: they stay in the cache
+_ZERO, _ONE = np.float32(0), np.float32(1)
+
+_INT, _FLOAT, _DOUBLE = types.int64, types.float32, types.float64
+_IDS = types.Array(types.int64, 1, "C", readonly=True)  # or writable
+_GRADIENTS = types.Array(types.float32, 2, "C", readonly=True)  # or writable
+_SHARD, _NUMBERS = types.Array(types.float32, 2, "C"), types.Array(types.float64, 1, "C")
+_VECTOR = types.Array(types.float32, 1, "C")
+_ROWS = (_IDS, _INT, _INT, _GRADIENTS, _INT, _NUMBERS, _SHARD)  # rows, begin, end, g, shift, numbers, w
+
+
+@compiled([_FLOAT(_FLOAT)], error_model="numpy")
+def _stored(value: np.float32) -> np.float32:
+    return value if value == value else NOT_A_NUMBER
+
+
+@compiled([types.void(*_ROWS)], error_model="numpy")
+def _sgd(rows: Ids, begin: int, end: int, g: Floats, shift: int, numbers: Doubles, w: Floats) -> None:
+    lr = np.float32(numbers[_LR])
+    for number in range(begin, end):
+        row, at = max(rows[number], 0), max(number - shift, 0)  # here and below: no index counts from the end
+        for i in range(w.shape[1]):
+            w[row, i] = _stored(w[row, i] - lr * g[at, i])
+
+
+@compiled([types.void(*_ROWS, _SHARD, _INT)], error_model="numpy")
+def _momentum(
+    rows: Ids, begin: int, end: int, g: Floats, shift: int, numbers: Doubles, w: Floats, sums: Floats, nesterov: int
+) -> None:
+    lr, share = np.float32(numbers[_LR]), np.float32(numbers[_MOMENTUM_SHARE])
+    for number in range(begin, end):
+        row, at = max(rows[number], 0), max(number - shift, 0)
+        for i in range(w.shape[1]):
+            moved = share * sums[row, i] + g[at, i]
+            ahead = g[at, i] + share * moved if nesterov else moved
+            sums[row, i] = _stored(moved)
+            w[row, i] = _stored(w[row, i] - lr * ahead)
+
+
+@compiled([types.void(*_ROWS, _SHARD)], error_model="numpy")
+def _adagrad(rows: Ids, begin: int, end: int, g: Floats, shift: int, numbers: Doubles, w: Floats, sums: Floats) -> None:
+    lr, eps = np.float32(numbers[_LR]), np.float32(numbers[_EPS])
+    for number in range(begin, end):
+        row, at = max(rows[number], 0), max(number - shift, 0)
+        for i in range(w.shape[1]):
+            total = sums[row, i] + g[at, i] * g[at, i]
+            sums[row, i] = _stored(total)
+            w[row, i] = _stored(w[row, i] - lr * (g[at, i] / (np.sqrt(total) + eps)))
+
+
+@compiled([types.void(_IDS, _INT, _INT, _GRADIENTS, _INT, _NUMBERS, _SHARD, _VECTOR, _VECTOR)], error_model="numpy")
+def _add_to_sums(
+    rows: Ids, begin: int, end: int, g: Floats, shift: int, numbers: Doubles, sums: Floats, sizes: Floats, lanes: Floats
+) -> None:
+    """Add each row's mean square to its sum; the sizes of the rows' steps."""
+    lr, eps, whole = np.float32(numbers[_LR]), np.float32(numbers[_EPS]), g.shape[1] // LANES * LANES
+    for number in range(begin, end):
+        row, at = max(rows[number], 0), max(number - shift, 0)
+        for lane in range(LANES):
+            lanes[lane] = _ZERO
+        for start in range(0, whole, LANES):
+            for lane in range(LANES):
+                lanes[lane] += g[at, start + lane] * g[at, start + lane]
+        for i in range(whole, g.shape[1]):
+            lanes[i - whole] += g[at, i] * g[at, i]
+        for half in (8, 4, 2, 1):
+            for lane in range(half):
+                lanes[lane] += lanes[half + lane]
+        total = sums[row, 0] + lanes[0] / np.float32(g.shape[1])
+        sizes[number - begin] = lr / (np.sqrt(total) + eps)
+        sums[row, 0] = _stored(total)
+
+
+@compiled([types.void(*_ROWS, _SHARD, _VECTOR, _VECTOR)], error_model="numpy")
+def _rowwise_adagrad(
+    rows: Ids, begin: int, end: int, g: Floats, shift: int, numbers: Doubles, w: Floats,
+    sums: Floats, sizes: Floats, lanes: Floats,
+) -> None:  # fmt: skip
+    """In two passes: in one, each row would wait for its sum to come from memory before the next one is asked for."""
+    _add_to_sums(rows, begin, end, g, shift, numbers, sums, sizes, lanes)
+    for number in range(begin, end):
+        row, at, size = max(rows[number], 0), max(number - shift, 0), sizes[number - begin]
+        for i in range(w.shape[1]):
+            w[row, i] = _stored(w[row, i] - size * g[at, i])
+
+
+@compiled([_DOUBLE(_DOUBLE, _INT)], error_model="numpy")
+def _power(base: float, exponent: int) -> float:
+    """By squaring, because libraries differ in the last bit of a power."""
+    result = 1.0
+    while exponent > 0:
+        if exponent & 1:
+            result = result * base
+        base, exponent = base * base, exponent >> 1
+    return result
+
+
+@compiled([_FLOAT(_FLOAT)], error_model="numpy")
+def _next(step: np.float32) -> np.float32:
+    return min((step if step > _ZERO else _ZERO) + _ONE, LAST_STEP)
+
+
+@compiled([types.void(*_ROWS, _SHARD, _SHARD, _SHARD)], error_model="numpy")
+def _sparse_adam(
+    rows: Ids, begin: int, end: int, g: Floats, shift: int, numbers: Doubles, w: Floats,
+    means: Floats, squares: Floats, steps: Floats,
+) -> None:  # fmt: skip
+    lr, beta1, beta2, eps = numbers[_LR], numbers[_BETA1], numbers[_BETA2], np.float32(numbers[_EPS])
+    first, second = np.float32(1.0 - beta1), np.float32(1.0 - beta2)
+    for number in range(begin, end):
+        row, at = max(rows[number], 0), max(number - shift, 0)
+        steps[row, 0] = _next(steps[row, 0])
+        step = int(steps[row, 0])
+        size = np.float32(lr * np.sqrt(1.0 - _power(beta2, step)) / (1.0 - _power(beta1, step)))
+        for i in range(w.shape[1]):
+            mean = means[row, i] + first * (g[at, i] - means[row, i])
+            square = squares[row, i] + second * (g[at, i] * g[at, i] - squares[row, i])
+            means[row, i], squares[row, i] = _stored(mean), _stored(square)
+            w[row, i] = _stored(w[row, i] - size * (mean / (np.sqrt(square) + eps)))
+
+
+@compiled([types.void(*_ROWS, _SHARD, _SHARD, _SHARD)], error_model="numpy")
+def _adam(
+    rows: Ids, begin: int, end: int, g: Floats, shift: int, numbers: Doubles, w: Floats,
+    means: Floats, squares: Floats, steps: Floats,
+) -> None:  # fmt: skip
+    lr, beta1, beta2, eps = numbers[_LR], numbers[_BETA1], numbers[_BETA2], np.float32(numbers[_EPS])
+    first, second = np.float32(1.0 - beta1), np.float32(1.0 - beta2)
+    kept1, kept2, near = np.float32(beta1), np.float32(beta2), beta1 > 0.5
+    for number in range(begin, end):
+        row, at = max(rows[number], 0), max(number - shift, 0)
+        steps[row, 0] = _next(steps[row, 0])
+        step = int(steps[row, 0])
+        size = np.float32(lr / (1.0 - _power(beta1, step)))
+        root = np.float32(np.sqrt(1.0 - _power(beta2, step)))
+        for i in range(w.shape[1]):
+            change = g[at, i] - means[row, i]
+            mean = means[row, i] + first * change if near else g[at, i] - kept1 * change
+            square = kept2 * squares[row, i] + (second * g[at, i]) * g[at, i]
+            means[row, i], squares[row, i] = _stored(mean), _stored(square)
+            w[row, i] = _stored(w[row, i] - (size * mean) / (np.sqrt(square) / root + eps))
+
+
+@compiled([types.void(_INT, *_ROWS, _SHARD, _SHARD, _SHARD, _VECTOR, _VECTOR)], error_model="numpy")
+def _update_rows(
+    method: int, rows: Ids, begin: int, end: int, g: Floats, shift: int, numbers: Doubles, w: Floats,
+    first: Floats, second: Floats, third: Floats, sizes: Floats, lanes: Floats,
+) -> None:  # fmt: skip
+    if method == _SGD:
+        _sgd(rows, begin, end, g, shift, numbers, w)
+    elif method <= _NESTEROV:
+        _momentum(rows, begin, end, g, shift, numbers, w, first, method - _MOMENTUM)
+    elif method == _ADAGRAD:
+        _adagrad(rows, begin, end, g, shift, numbers, w, first)
+    elif method == _ROWWISE_ADAGRAD:
+        _rowwise_adagrad(rows, begin, end, g, shift, numbers, w, first, sizes, lanes)
+    elif method == _SPARSE_ADAM:
+        _sparse_adam(rows, begin, end, g, shift, numbers, w, first, second, third)
+    else:
+        _adam(rows, begin, end, g, shift, numbers, w, first, second, third)
+
+
+@compiled([types.void(_IDS, _IDS, _INT, _INT, _GRADIENTS, _SHARD)])
+def _sum(starts: Ids, order: Ids, begin: int, end: int, gradients: Floats, sums: Floats) -> None:
+    """The sums of some groups, in the order of their positions."""
+    for number in range(begin, end):
+        at, first = max(number - begin, 0), max(order[starts[number]], 0)
+        for i in range(sums.shape[1]):
+            sums[at, i] = gradients[first, i]
+        for place in range(starts[number] + 1, starts[number + 1]):
+            position = max(order[place], 0)
+            for i in range(sums.shape[1]):
+                sums[at, i] += gradients[position, i]
+
+
+@compiled([types.void(_INT, _NUMBERS, _IDS, _IDS, _IDS, _INT, _INT, _GRADIENTS, _SHARD, _SHARD, _SHARD, _SHARD)])
+def _update(
+    method: int, numbers: Doubles, rows: Ids, starts: Ids, order: Ids, begin: int, end: int,
+    gradients: Floats, w: Floats, first: Floats, second: Floats, third: Floats,
+) -> None:  # fmt: skip
+    grouped, size = starts.shape[0] > 0, min(_BLOCK, end - begin)
+    sums = np.empty((size if grouped else 0, w.shape[1]), np.float32)
+    sizes, lanes = np.empty(size, np.float32), np.empty(LANES, np.float32)
+    for block in range(begin, end, _BLOCK):
+        stop = min(block + _BLOCK, end)
+        if grouped:
+            _sum(starts, order, block, stop, gradients, sums)
+            _update_rows(method, rows, block, stop, sums, block, numbers, w, first, second, third, sizes, lanes)
+        else:
+            _update_rows(method, rows, block, stop, gradients, 0, numbers, w, first, second, third, sizes, lanes)
+
+
+def sum_groups(groups: Groups, gradients: Floats) -> Floats:
+    """The sum of each group: its first gradient, plus its second, plus its third, and so on."""
+    sums = np.empty((len(groups.rows), gradients.shape[1]), np.float32)
+    _sum(groups.starts, groups.order, 0, len(sums), gradients, sums)
+    sums[np.isnan(sums)] = NOT_A_NUMBER
+    return sums
+
+
+def update(
+    method: UpdateMethod,
+    numbers: Numbers,
+    groups: Groups,
+    part: slice,
+    gradients: Floats,
+    weights: Floats,
+    slots: Slots,
+) -> None:
+    """Apply the groups ``part`` to their rows."""
+    _update(_METHODS[method], np.array(numbers), *groups, part.start, part.stop, gradients, weights, *slots)
