@@ -60,7 +60,7 @@ class EventQueue:
         self._broken: set[str] = set()  # hooks that have raised: said once each
 
     def tell(self, event: TrainingEvent) -> None:
-        """This has happened."""
+        """Queue an event for the hooks."""
         self._waiting.append(event)
 
     def deliver(self) -> None:

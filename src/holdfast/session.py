@@ -411,7 +411,7 @@ class Checkpointer:
             self._routine.save_baseline_if_due()
 
     def _stand_on(self, position: Position, pls: Mapping[str, Any] | None, *, stepping: bool = False) -> None:
-        """Training begins, or goes on, from here; ``pls`` is the meter of lost samples as the checkpoint holds it."""
+        """Training starts or continues from here; ``pls`` is the meter of lost samples that the checkpoint holds."""
         self._outcomes.go_on(position)
         self._routine.start(position.step, restored=position.checkpoint is not None, stepping=stepping)
         if self._metering is not None:
@@ -419,7 +419,7 @@ class Checkpointer:
             self._outcomes.meter(self._metering.meter.pls)
 
     def _ensure_started(self, *, stepping: bool = False) -> None:
-        """``stepping``: the first step was made already, so that this is not the state before it."""
+        """``stepping``: the first step was already taken, so this is not the state before it."""
         if self._closed:
             raise RunError("this Checkpointer is closed")
         if self._started:

@@ -52,7 +52,7 @@ class TableSpec:
 
     @property
     def slots(self) -> tuple[ColumnSpec, ...]:
-        """The optimizer's columns."""
+        """The columns of the optimizer."""
         return self.columns[1:]
 
 

@@ -294,7 +294,7 @@ def test_waiting_for_a_save_is_told_with_what_the_agent_does(told: pytest.LogCap
         told.handler.addFilter(lambda record: gate.open() or True)  # as soon as somebody is told
         training.guard.drain()
         training.clock.runs = False
-    assert "waiting for the save of step 1 for" in told.text
+    assert "waiting for the save of step 1 after" in told.text
     assert training.guard.stats.agent_deaths == 0
 
 

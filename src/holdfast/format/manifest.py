@@ -34,7 +34,7 @@ class BundleRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a chunk lies: bundle by index, byte range of the object, first entry in the bundle's directory."""
+    """Where a chunk is: bundle by index, byte range of the object, first entry in the bundle's directory."""
 
     bundle: int
     offset: int
@@ -83,7 +83,7 @@ class RowsChunk:
         return self.visible(0)
 
     def visible(self, replacing: int) -> int:
-        """How many records, from the first one on, a checkpoint needs that comes after so many replacing ones."""
+        """How many leading records a checkpoint needs that comes after this many replacing ones."""
         if not self.segments:
             return self.rows
         return sum(rows for replaced, rows in self.segments if not 0 <= replaced < replacing)
@@ -106,13 +106,13 @@ class TensorSpec:
 
     @property
     def length(self) -> int:
-        """Its bytes."""
+        """Its size in bytes."""
         return math.prod(self.shape) * itemsize(self.dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablePart:
-    """What this writer saved of rows ``start .. stop`` of a table; ``whole`` means every one of them."""
+    """What this writer saved of rows ``start .. stop`` of a table; ``whole`` means all of them."""
 
     spec: TableSpec
     start: int
@@ -141,7 +141,7 @@ class Manifest:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of its bundles."""
+        """The size of its bundles."""
         return sum(bundle.size_bytes for bundle in self.bundles)
 
     @property
@@ -160,7 +160,7 @@ class Manifest:
         return sum((segment.replaced - ALIVE) * segment.rows for chunk in chunks for segment in chunk.segments)
 
     def encode(self) -> bytes:
-        """The manifest's object."""
+        """The manifest as the bytes of its object."""
         return seal(KIND, VERSION, self.to_json())
 
     def to_json(self) -> dict[str, Any]:
@@ -186,7 +186,7 @@ def table_spec_to_json(spec: TableSpec) -> dict[str, Any]:
 
 
 def table_spec_from_json(body: dict[str, Any]) -> TableSpec:
-    """The inverse of table_spec_to_json."""
+    """Parse what table_spec_to_json produced."""
     columns = tuple(_column_from_json(column) for column in fields.items(body["columns"], "columns"))
     names = fields.texts([column.name for column in columns], "columns")
     if any(name == IDS or name.endswith(".escapes") for name in names):
@@ -222,7 +222,7 @@ def chunk_to_json(chunk: RowsChunk) -> list[Any]:
 
 
 def chunk_from_json(body: list[Any]) -> RowsChunk:
-    """The inverse of chunk_to_json."""
+    """Parse what chunk_to_json produced."""
     return _chunk_from_json(body)
 
 

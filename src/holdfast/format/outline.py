@@ -36,7 +36,7 @@ _NOWHERE = Place(bundle=0, offset=0, length=0, block=0)
 
 
 class Replacing(NamedTuple):
-    """The checkpoints that a part is arranged by: so many ``checkpoints`` of a timeline, from ``start`` on."""
+    """The checkpoints that a part is arranged by: ``checkpoints`` of a timeline, from ``start`` on."""
 
     timeline: int
     start: int
@@ -82,7 +82,7 @@ class Shares:
         return Share(int(self.part[number]), spec, int(self.start[number]), int(self.stop[number]), whole)
 
     def of_part(self, part: int) -> list[Share]:
-        """A part's shares."""
+        """The shares of one part."""
         return [self[number] for number in np.flatnonzero(self.part == part).tolist()]
 
 
@@ -152,7 +152,7 @@ class Outline:
         return self._rows[part]
 
     def visible(self, replacing: Numbers) -> Numbers:
-        """How many records, from the first one on, each chunk has that are needed after so many replacing ones."""
+        """How many leading records of each chunk are needed after this many replacing checkpoints."""
         counts = self.chunks["segments"]
         replaced, rows = self.segments[:, 0], self.segments[:, 1]
         gone = (replaced >= 0) & (replaced < np.repeat(replacing, counts))
@@ -162,7 +162,7 @@ class Outline:
 
 
 class _Making:
-    """Collects manifests; what is the same in many of them is kept once."""
+    """Collects manifests; what many of them have in common is kept once."""
 
     def __init__(self) -> None:
         self._parts: list[OutlinedPart] = []

@@ -38,7 +38,7 @@ class RankState:
 
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any]) -> RankState:
-        """The inverse of to_tree."""
+        """Parse and validate what to_tree produced."""
         reader, rng = (_optional(tree, name, _is_mapping) for name in ("reader", "rng"))
         if rng is not None:
             _require_rng(rng)
@@ -65,7 +65,7 @@ class JobState:
 
     @classmethod
     def from_tree(cls, tree: object) -> JobState:
-        """The inverse of to_tree."""
+        """Parse and validate what to_tree produced."""
         tree = _exactly(tree, set(cls.__slots__), "job")
         return cls(
             deltas=_deltas(tree["deltas"]),
@@ -85,7 +85,7 @@ class SharedState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedState:
-    """The state in one part. What is ``shared`` stands in the first part of a checkpoint, and only there."""
+    """The state in one part. ``shared`` state is only in the first part of a checkpoint."""
 
     rank: RankState
     shared: SharedState | None = None
@@ -119,17 +119,17 @@ class SavedState:
 
 
 def rows_tree(step: int) -> dict[str, Any]:
-    """The state of a priority save: it holds rows and no other state."""
+    """The state of a priority save, which holds rows and no other state."""
     return {"step": step}
 
 
 def weights_only_tree(weights: Mapping[str, Tensor]) -> dict[str, Any]:
-    """A training that says it holds no more than dense weights: a restore leaves optimizers and extras as they are."""
+    """A training that declares it holds only dense weights: a restore leaves optimizers and extras alone."""
     return {"model": dict(weights), "modules": {}, "optimizers": [], "extra": {}, _WEIGHTS_ONLY: True}
 
 
 def is_weights_only(training: Mapping[str, Any]) -> bool:
-    """Whether it says so."""
+    """Whether a training declares that it holds only dense weights."""
     return _WEIGHTS_ONLY in training
 
 

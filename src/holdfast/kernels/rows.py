@@ -24,7 +24,7 @@ class Gather(NamedTuple):
 
 
 def gather_rows(gathers: Sequence[Gather]) -> None:
-    """Do all of them, on a CPU with as many threads as torch uses; those on a GPU are only queued."""
+    """Gather all of them, on a CPU with as many threads as torch uses; those on a GPU are only queued."""
     kernels = _kernels()
     lines = []
     for gather in gathers:
@@ -78,7 +78,7 @@ class RowScatter:
 
 
 def warm_up() -> None:
-    """Compile or load now what a gather on a CPU needs, so that no save waits for it."""
+    """Compile or load the CPU gather now, so that no save waits for it."""
     _kernels()
 
 

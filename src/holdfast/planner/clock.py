@@ -26,7 +26,7 @@ from holdfast.policy.arguments import is_finite_number, require, require_count
 
 
 class EventKind(Enum):
-    """What happens."""
+    """The kinds of events in a virtual job."""
 
     SAVE = "save"  # the end of a save interval
     PRIORITY_SAVE = "priority save"  # in between, of the share r of the rows that matter most
@@ -79,7 +79,7 @@ class Emulation:
 
     @property
     def step_s(self) -> float:
-        """What one step stands for."""
+        """The time that one step stands for."""
         return self.schedule.total_s / self.steps
 
     def events(self) -> tuple[Event, ...]:

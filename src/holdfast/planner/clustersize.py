@@ -20,7 +20,7 @@ class MtbfOverNodes(ABC):
     __slots__ = ()
 
     def mtbf_s(self, nodes: int) -> float:
-        """The job's MTBF on so many nodes."""
+        """The job's MTBF on this many nodes."""
         require_count(self, "nodes", nodes)
         return self._mtbf_s(nodes)
 

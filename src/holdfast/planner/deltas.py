@@ -77,7 +77,7 @@ class RowFormat:
 
 
 def stored_for(restores: float, *, difference: bool = False) -> Stored:
-    """The fewest bits that so many restores are shown to leave within 0.01% of the AUC, as ``hf.Auto`` decides."""
+    """The fewest bits shown to keep this many restores within 0.01% of the AUC, as ``hf.Auto`` decides."""
     hours = restores  # one an hour
     precision = Auto(failure_probability=1.0, nodes=1, expected_hours=hours, difference=difference)
     return precision.decide("", 0)
@@ -113,7 +113,7 @@ def sizes_of(
     total_s: float,
     delta_share: float = 1.0,
 ) -> Sizes:
-    """Play a job's saves; ``delta_share`` is what a row takes in a delta beside that in a baseline."""
+    """Simulate a job's saves; ``delta_share`` is the size of a row in a delta relative to a baseline."""
     saves = max(1, min(_MOST_SAVES, int(total_s / interval_s)))
     rows, written, read = list[float](), list[float](), list[float]()
     deltas = DeltaSizes()

@@ -32,7 +32,7 @@ class EmulatedRun:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The inverse of ``asdict``."""
+        """Parse what ``asdict`` produced."""
         failures = tuple(_built(Failure, {**each, "servers": tuple(each["servers"])}) for each in data["failures"])
         return _built(cls, {**data, "overheads": _built(Overheads, data["overheads"]), "failures": failures})
 
@@ -93,7 +93,7 @@ class EmulatedJob:
                 require(finite, self, f"overheads of {strategy.name}", "finite", run.overheads)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """The result as plain JSON values."""
         body = asdict(self)
         for strategy in body["strategies"]:
             strategy["recovery"] = strategy["recovery"].value

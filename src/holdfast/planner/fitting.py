@@ -23,7 +23,7 @@ LEAST_FAILURES: Final = 5
 class JobHistory:
     """How long jobs ran, and which of them failed; the others ended or are still running ("censored").
 
-    Leaving the others out, as CPR does, makes failures look more frequent than they are.
+    Leaving the censored jobs out, as CPR does, makes failures look more frequent than they are.
     """
 
     failed_s: tuple[float, ...]
@@ -70,7 +70,7 @@ class Fit:
 
     @property
     def name(self) -> str:
-        """The family."""
+        """The name of the distribution family."""
         return type(self.model).__name__
 
     @property

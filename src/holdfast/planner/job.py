@@ -32,7 +32,7 @@ class Job:
 
     @property
     def failures(self) -> float:
-        """How many to expect."""
+        """The expected number of failures."""
         return self.total_s / self.mtbf_s
 
     @property

@@ -46,13 +46,13 @@ class Parity:
             )
 
     def rebuild_s(self, server_bytes: float) -> float:
-        """To rebuild one server: it reads as many rows of ``data`` others for each of its own."""
+        """The time to rebuild one server, which reads from ``data`` others for each of its rows."""
         return self.data * server_bytes / self.network_bytes_per_s
 
     def escape_probability(self, *, mtbf_s: float, window_s: float, servers: int, lost_servers: int) -> float:
-        """How likely a failure cannot be repaired: too many servers at once, or more of the group before the repair.
+        """The probability that a failure cannot be repaired: too many servers at once, or more before the repair.
 
-        ``window_s`` is the time until the lost servers are whole again.
+        ``window_s`` is the time until the lost servers are rebuilt.
         """
         spare = self.parities - lost_servers
         if spare < 0:

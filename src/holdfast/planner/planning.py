@@ -42,7 +42,7 @@ class Budget:
         require(fits, self, "overhead_share", "above 0, or None", limit)
 
     def objections(self, rung: Rung) -> tuple[str, ...]:
-        """What about a rung goes beyond this budget; in words, each with what would allow it."""
+        """How a rung exceeds this budget, each as a phrase."""
         found = []
         if math.isinf(rung.overhead_share):
             found.append("the store cannot keep up")

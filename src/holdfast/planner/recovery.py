@@ -70,12 +70,12 @@ class Comparison:
 
     @property
     def overheads(self) -> Overheads:
-        """Of what was chosen."""
+        """The overheads of the chosen recovery."""
         return self.full if self.recovery is Recovery.FULL else self.partial
 
     @property
     def interval_s(self) -> float | None:
-        """Of what was chosen."""
+        """The save interval of the chosen recovery."""
         return self.full_interval_s if self.recovery is Recovery.FULL else self.partial_interval_s
 
     @property

@@ -16,7 +16,7 @@ from holdfast.policy.arguments import require, require_count, require_duration
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Some servers lose what they hold after so much training."""
+    """Some servers lose what they hold, at a given training time."""
 
     at_s: float  # of training: overheads, and training that is done again, do not count
     servers: tuple[int, ...]
@@ -24,7 +24,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureSchedule:
-    """The failures of one job, in order. Times are of training, so that every way to recover meets the same ones."""
+    """The failures of one job, in order. Times are training times, so every strategy faces the same failures."""
 
     total_s: float
     servers: int

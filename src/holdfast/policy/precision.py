@@ -42,7 +42,7 @@ class Precision(Policy, ABC):
 @registered("exact")
 @dataclass(frozen=True, slots=True)
 class Exact(Precision):
-    """Every bit."""
+    """Store every bit."""
 
     def decide(self, table: str, restores: int) -> Stored:
         return EXACTLY

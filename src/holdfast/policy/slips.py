@@ -42,7 +42,7 @@ def _save(value: object) -> str | None:
 
 
 def _minutes(value: object) -> float | None:
-    """Of a timedelta (told by its method: policies know no clock) or of text such as ``10m``."""
+    """Minutes of a timedelta (recognised by its method: policies know no clock) or of text such as ``10m``."""
     if callable(seconds := getattr(value, "total_seconds", None)):
         return float(seconds()) / 60
     if isinstance(value, str) and (span := _SPAN.fullmatch(value.strip())):

@@ -60,11 +60,11 @@ def cheapest(
     method: str,
     study: Iterable[Measurement] = STUDY,
 ) -> Shown:
-    """The setting with the fewest bytes that is shown to bear so many restores; exact rows where none is.
+    """The setting with the fewest bytes that is shown to tolerate this many restores; exact rows if none is.
 
-    Nothing is read into the study that it does not show. Fewer restores cost no more than those measured, but half of
-    them need not cost half, so a bound is never scaled down. What more restores than were measured would cost is not
-    known, so a bound is never extrapolated. Where only differences are wanted, 8 bits of the row stand in beyond them.
+    The study is never extrapolated. Fewer restores cost no more than those measured, but half as many need not cost
+    half, so a bound is never scaled down. The cost of more restores than were measured is unknown, so a bound is never
+    stretched. If only differences are wanted, 8 bits of the row are used beyond them.
     """
     fits = [each for each in study if each.method == method and difference in (None, each.difference)]
     fits += [each for each in study if each.method == method and each.bits == BASELINE_BITS and each not in fits]
@@ -77,6 +77,6 @@ def cheapest(
 
 
 def _bits(stored: Stored) -> tuple[int, int]:
-    """Of a value in a delta, then in a baseline: deltas are what is mostly written."""
+    """Bits of a value in a delta, then in a baseline: deltas are what is written most."""
     assert stored.bits is not None
     return stored.bits, BASELINE_BITS if stored.difference else stored.bits

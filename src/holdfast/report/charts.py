@@ -64,7 +64,7 @@ def points_over_time(rows: Rows, title: str) -> dict[str, Any]:
 
 
 def values_over_steps(rows: Rows, title: str) -> dict[str, Any]:
-    """The field ``value`` at each ``step``: a line through the live timeline, pale points for what is ``abandoned``."""
+    """The field ``value`` at each ``step``: a line for the live timeline, pale points for ``abandoned`` ones."""
     step = alt.X("step:Q", title="step", scale=alt.Scale(zero=False, nice=False, padding=8), axis=_whole_ticks())
     base = alt.Chart(_data(rows)).encode(x=step, y=alt.Y("value:Q", title=title, scale=_near(), axis=_ticks()))
     line = base.transform_filter("!datum.abandoned").mark_line(color=_INK, strokeWidth=1.5)
@@ -114,7 +114,7 @@ def stacked_causes(rows: Rows, names: Sequence[str]) -> dict[str, Any]:
 
 
 def dots(rows: Rows, names: Sequence[str], title: str, *, limit: float | None = None) -> dict[str, Any]:
-    """A dot for each ``value`` beside its ``name``, a tick at the mean, and a line at a limit."""
+    """A dot for each ``value`` next to its ``name``, a tick at the mean, and a line at a limit."""
     unit = plain_unit([*(row["value"] for row in rows), limit or 0.0])
     title = in_units(title, unit)
     rows = [{**row, "value": row["value"] / unit.factor} for row in rows]
@@ -133,7 +133,7 @@ def dots(rows: Rows, names: Sequence[str], title: str, *, limit: float | None = 
 
 
 def moments(rows: Rows, title: str, *, end: float) -> dict[str, Any]:
-    """A mark at each of the ``hours``, up to the end, beside its ``name``, in the order they come."""
+    """A mark at each of the ``hours``, up to the end, next to its ``name``, in the given order."""
     chart = (
         alt.Chart(_data(rows))
         .mark_point(shape="triangle-down", filled=True, size=90, color=_LIMIT, opacity=1)

@@ -21,7 +21,7 @@ _CAUSES = [field.name for field in fields(Overheads)]
 
 
 def emulation_page(job: EmulatedJob) -> ReportPage:
-    """Every strategy beside the others."""
+    """A comparison of every strategy."""
     sections = [_overheads(job), _measured(job, "pls", "Portion of lost samples", "PLS used", limit=job.pls_budget)]
     sections.append(_measured(job, "auc_drop", "Accuracy", "AUC lost relative to the training without failures"))
     sections.append(_failures(job))

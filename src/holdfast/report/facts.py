@@ -40,7 +40,7 @@ class RunFacts:
 
     @property
     def size_bytes(self) -> int:
-        """Of all checkpoints."""
+        """The size of all checkpoints."""
         return sum(info.size_bytes for info in self.checkpoints)
 
     @property
@@ -50,7 +50,7 @@ class RunFacts:
 
     @property
     def stall_s(self) -> float | None:
-        """How long training waited for them; None where no checkpoint tells."""
+        """How long training waited for them; None if no checkpoint records it."""
         known = [info.stall_s for info in self.checkpoints if info.stall_s is not None]
         return sum(known) if known else None
 
@@ -61,7 +61,7 @@ class RunFacts:
 
     @property
     def loss(self) -> Losses:
-        """What all of them cost."""
+        """What all failures together cost."""
         return sum((each for each in self.losses if each is not None), start=Losses())
 
     @property

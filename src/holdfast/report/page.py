@@ -24,7 +24,7 @@ _ROWS_IN_VIEW = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """A figure to see at once."""
+    """A key figure."""
 
     label: str
     value: str
@@ -33,7 +33,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A Vega-Lite chart, and what it shows in words."""
+    """A Vega-Lite chart, and a text that says what it shows."""
 
     caption: str
     spec: dict[str, Any]
@@ -50,7 +50,7 @@ class PageTable:
 
     @property
     def in_view(self) -> Sequence[Sequence[str]]:
-        """Rows that are seen at once."""
+        """The rows that are not collapsed."""
         return self.rows[:_ROWS_IN_VIEW]
 
     @property
@@ -61,7 +61,7 @@ class PageTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """What stands under one heading."""
+    """The contents under one heading."""
 
     title: str
     text: Sequence[str] = ()
@@ -71,7 +71,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportPage:
-    """A report."""
+    """A report: its title, key figures and sections."""
 
     title: str
     subtitle: str

@@ -17,7 +17,7 @@ _COLUMNS = ("table", "weights", "rows", "size", "mean loss")
 
 
 def stored_section(stored: Sequence[StoredRows]) -> Section | None:
-    """Codecs, sizes and losses of the rows that the newest checkpoint stands on."""
+    """Codecs, sizes and losses of the rows that the newest checkpoint depends on."""
     if not stored:
         return None
     groups: dict[tuple[str, str], list[StoredRows]] = {}

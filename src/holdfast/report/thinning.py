@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def thinned(points: Sequence[T], value: Callable[[T], float], most: int = MOST_DRAWN) -> list[T]:
-    """At most so many points, in their order: of each group of neighbours the smallest and the largest."""
+    """At most this many points, in order: the smallest and the largest of each group of neighbours."""
     if len(points) <= most:
         return list(points)
     width = math.ceil(len(points) / (most // 2))
@@ -24,7 +24,7 @@ def thinned(points: Sequence[T], value: Callable[[T], float], most: int = MOST_D
 
 
 def told_of_thinning(points: int) -> list[str]:
-    """What to say above charts of so many checkpoints, if anything."""
+    """The note above charts of this many checkpoints, if any."""
     if points <= MOST_DRAWN:
         return []
     return [

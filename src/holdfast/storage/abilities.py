@@ -28,7 +28,7 @@ class Remote(Protocol):
 
     @property
     def is_remote(self) -> bool:
-        """Then more requests at once are worth it."""
+        """Whether more concurrent requests are worthwhile."""
         ...
 
 
@@ -43,7 +43,7 @@ class ListsNames(Protocol):
 
 @runtime_checkable
 class HasCaches(Protocol):
-    """Stands behind a cache."""
+    """A store behind a cache."""
 
     def forget(self, name: str) -> None:
         """Let the next read of an object come from where it is kept."""
@@ -52,10 +52,10 @@ class HasCaches(Protocol):
 
 @runtime_checkable
 class KeepsReserve(Protocol):
-    """Can keep room back for what is small and must get through."""
+    """A store that can hold space back for small writes that must succeed."""
 
     def reserve(self, size_bytes: int) -> None:
-        """Keep so much room. Raises StorageFull."""
+        """Hold back this much space. Raises StorageFull."""
         ...
 
     def release(self) -> int:
@@ -72,7 +72,7 @@ class HasTemporaries(Protocol):
         ...
 
     def remove_temporaries(self, is_left: IsLeft) -> None:
-        """Remove those, named like the objects they were to become, that nobody will finish."""
+        """Remove temporary files that nobody will finish; each is named after the object it was to become."""
         ...
 
 
@@ -106,6 +106,6 @@ def sweep(store: Store) -> None:
 
 
 def remove_temporaries(store: Store, is_left: IsLeft) -> None:
-    """Remove temporaries, each named like the object that it was to become, that nobody will finish."""
+    """Remove temporary files that nobody will finish, if the store has any."""
     if isinstance(store, HasTemporaries):
         store.remove_temporaries(is_left)

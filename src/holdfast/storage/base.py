@@ -36,7 +36,7 @@ class Store(Protocol):
         ...
 
     def put(self, name: str, data: Buffer | Sequence[Buffer], *, create: bool = False) -> None:
-        """Write an object; several buffers are written one after another without being joined."""
+        """Write an object; several buffers are written in sequence without being joined."""
         ...
 
     def get(self, name: str) -> Buffer:

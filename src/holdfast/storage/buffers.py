@@ -24,7 +24,7 @@ def total_bytes(views: Sequence[memoryview]) -> int:
 
 
 def same_bytes(content: Buffer, views: Sequence[memoryview]) -> bool:
-    """Whether the views, one after another, hold exactly ``content``."""
+    """Whether the views, concatenated, equal ``content``."""
     remaining = memoryview(content)
     if remaining.nbytes != total_bytes(views):
         return False

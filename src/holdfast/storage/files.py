@@ -34,7 +34,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileInfo:
-    """What stat(2) tells about a file."""
+    """What stat(2) reports about a file."""
 
     size_bytes: int
     modified_s: float
@@ -60,7 +60,7 @@ class FileSystem(Protocol):
         ...
 
     def close(self, handle: int) -> None:
-        """Give the handle back."""
+        """Close the handle."""
         ...
 
     def link(self, source: str, target: str) -> None:
@@ -68,7 +68,7 @@ class FileSystem(Protocol):
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file another name, replacing what had it."""
+        """Rename a file, replacing any existing one."""
         ...
 
     def unlink(self, path: str) -> None:
@@ -88,11 +88,11 @@ class FileSystem(Protocol):
         ...
 
     def read(self, path: str, start: int, stop: int | None, into: memoryview | None = None) -> Buffer:
-        """Bytes ``[start, stop)`` of a file, fewer where it ends earlier; in ``into`` where that is given."""
+        """Bytes ``[start, stop)`` of a file, fewer if it ends earlier; in ``into`` if given."""
         ...
 
     def forget(self, path: str) -> None:
-        """Drop what is cached of a file, as far as that can be asked for."""
+        """Drop what is cached of a file, as far as possible."""
         ...
 
     def stat(self, path: str) -> FileInfo:
@@ -196,7 +196,7 @@ def _read(handle: int, start: int, stop: int, into: memoryview | None) -> memory
 
 
 def _fresh(length: int) -> memoryview:
-    """Memory to read into: cleared only where that takes no time, so that small reads need no NumPy."""
+    """Memory to read into: zeroed only if that is cheap, so small reads need no NumPy."""
     if length <= _CLEARED_BYTES:
         return memoryview(bytearray(length))
     import numpy as np

@@ -25,9 +25,9 @@ _CREATE_ATTEMPTS = 10
 class LocalStore:
     """A Store on any filesystem with hard links and a truthful fsync.
 
-    A put writes a temporary beside the object, makes it durable, links it to its name, then makes the names of the
-    directory and of all above it durable, whoever created them: another process may have made a directory and not
-    got to that yet. Deletes are not made durable; a power cut may bring an object back.
+    A put writes a temporary file next to the object, makes it durable, links it to its name, then makes the names of
+    the directory and of all its parents durable, whichever process created them: another one may have made a directory
+    without having synced it yet. Deletes are not made durable; a power cut may undo them.
     """
 
     def __init__(self, root: str | os.PathLike[str], files: FileSystem = POSIX, runtime: Runtime = SYSTEM) -> None:
@@ -82,7 +82,7 @@ class LocalStore:
         return self._path(name) if self._files is POSIX else None
 
     def reserve(self, size_bytes: int) -> None:
-        """Keep so much of the disk, at least, in a file that is no object. Raises StorageFull."""
+        """Reserve at least this much disk space in a file that is not an object. Raises StorageFull."""
         path = os.path.join(self._root, _RESERVE)
         with explained(path):
             if self._size_bytes(path) >= size_bytes:
@@ -122,7 +122,7 @@ class LocalStore:
                 self._prune(path)
 
     def remove_temporaries(self, is_left: Callable[[ObjectInfo], bool]) -> None:
-        """Remove those that nobody will finish; each has the name of the object that it was to become."""
+        """Remove temporary files that nobody will finish; each is named after the object it was to become."""
         with explained(self._root), suppress(FileNotFoundError):
             for path in list(self._temporaries(self._root)):
                 with suppress(FileNotFoundError):  # finished meanwhile
@@ -190,9 +190,9 @@ class LocalStore:
             ) from error
 
     def _sync_names(self, path: str) -> None:
-        """Make every name from the root's down to the object's durable.
+        """Make every name durable, from the root's down to the object's.
 
-        Only after the object has its name: from then on its directories are not empty and nobody can remove them.
+        Only after the object has its name: from then on its directories are not empty, so none can be removed.
         """
         directory = os.path.dirname(path)
         self._files.sync_directory(directory)

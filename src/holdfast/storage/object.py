@@ -31,10 +31,10 @@ _TRANSFER_BYTES = 1 << 20  # more than this takes its time
 class ObjectStore:
     """A Store in a bucket, under the URL's path.
 
-    Only requests that may be repeated are retried here. An exclusive create is sent once: repeated after a lost
-    answer, it would find its own object and report that somebody else was first. If it fails, compare what is there
-    with what was written, as RetryingStore does. It is also sent whole (S3 takes at most 5 GB that way); other puts
-    go in parts.
+    Only idempotent requests are retried here. An exclusive create is sent once: repeated after a lost response, it
+    would find its own object and report that another writer was first. If it fails, compare what is there with what was
+    written, as RetryingStore does. It is also sent in one request (S3 allows at most 5 GB that way); other puts go in
+    parts.
     """
 
     def __init__(

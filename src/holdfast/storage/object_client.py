@@ -48,15 +48,15 @@ def connect(url: str, options: Mapping[str, str], answer_s: float) -> Clients:
 class ForkGuard:
     """Refuses to work in a process that was forked from one in which object stores were used.
 
-    Their client runs threads, which a fork does not copy: every request of the child would wait for ever, that of a
-    store opened there, too.
+    Their client runs threads, which a fork does not copy: every request of the child would hang, even that of a store
+    opened there.
     """
 
     def __init__(self) -> None:
         self._used_in: int | None = None
 
     def check(self, url: str) -> None:
-        """Before every request."""
+        """Call before every request."""
         process = os.getpid()
         if self._used_in is None:
             self._used_in = process

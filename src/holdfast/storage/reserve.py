@@ -18,7 +18,7 @@ LEAST_RESERVE_BYTES = 1 << 16  # less would not hold a catalog and its pages
 
 
 def keep_reserve(store: Store, size_bytes: int) -> None:
-    """Let a store keep so much room, or as much of it as there is; none where it cannot be written."""
+    """Let a store hold back this much space, or as much as there is; none if it cannot be written."""
     with suppress(StorageError):
         while isinstance(store, KeepsReserve) and size_bytes >= LEAST_RESERVE_BYTES:
             try:
@@ -29,7 +29,7 @@ def keep_reserve(store: Store, size_bytes: int) -> None:
 
 @contextmanager
 def released_reserve(store: Store) -> Iterator[bool]:
-    """Give the room free, and keep what is left of it afterwards; whether there was any."""
+    """Release the reserve, and rebuild it afterwards from what is left; whether there was any."""
     size_bytes = store.release() if isinstance(store, KeepsReserve) else 0
     try:
         yield size_bytes > 0

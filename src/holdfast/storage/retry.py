@@ -43,7 +43,7 @@ class RetryingStore:
     """A Store that tries again, with growing random pauses, while another one is unavailable.
 
     No attempt begins later than ``total_s`` after the first, so an operation takes that long and one attempt at most.
-    Whoever waits is told now and then. A full store is tried once more if ``make_room`` says that it deleted something.
+    Long waits are logged. A full store is retried once if ``make_room`` says that it deleted something.
 
     An attempt that failed may still have created its object. So an exclusive create that finds the object there on a
     later attempt compares: the same bytes count as its own success. Writers that contend for a name must therefore
@@ -75,7 +75,7 @@ class RetryingStore:
 
     @property
     def oldest(self) -> UnderWay | None:
-        """The operation that has been under way for longest."""
+        """The operation that has been running longest."""
         with self._lock:
             return self._under_way[0] if self._under_way else None
 
@@ -107,7 +107,7 @@ class RetryingStore:
         return path_of(self._store, name)
 
     def reserve(self, size_bytes: int) -> None:
-        """Keep so much room, where the store can."""
+        """Hold back this much space, if the store can."""
         if isinstance(self._store, KeepsReserve):
             self._store.reserve(size_bytes)
 
@@ -150,7 +150,7 @@ class RetryingStore:
         self._retry(f"delete of {len(doomed)} objects", lambda _: self._store.delete(doomed))
 
     def remove_temporaries(self, is_left: IsLeft) -> None:
-        """Remove temporaries that nobody will finish, where the store has such things."""
+        """Remove temporary files that nobody will finish, if the store has any."""
         self._retry("removal of temporaries", lambda _: remove_temporaries(self._store, is_left))
 
     def now_s(self) -> float:
@@ -200,5 +200,5 @@ class RetryingStore:
                 self._under_way[:] = [each for each in self._under_way if each is not operation]
 
     def _chance(self) -> float:
-        """Between 0 and 1, different in every process, so that those that failed together do not return together."""
+        """Between 0 and 1, different in every process, so that those that failed together do not retry together."""
         return (int(self._runtime.token(), 16) % 1024) / 1024

@@ -21,9 +21,9 @@ def open_store(
     """The store at a local path or a ``file://``, ``memory://``, ``s3://``, ``gs://``, ``az://`` or ``abfs://`` URL.
 
     ``options`` go to the object store's client (endpoint, region, credentials, ``allow_http``, ``timeout``, ...) and
-    win over the environment variables it reads. ``patience_s`` is how long whoever uses the store will try it when it
-    does not answer: a single request waits no longer than that (and five seconds at least, a minute at most; longer
-    only while it moves megabytes). Nothing is contacted or created yet.
+    take precedence over environment variables. ``patience_s`` is how long the caller will retry a store that does not
+    respond: a single request waits no longer than that (but at least five seconds and at most a minute, or longer while
+    it moves megabytes). Nothing is contacted or created yet.
     """
     text = os.fspath(url)
     scheme, separator, rest = text.partition("://")

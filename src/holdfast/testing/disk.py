@@ -215,7 +215,7 @@ class SimulatedDisk:
 
     @contextmanager
     def _operation(self, kind: str, subject: str) -> Iterator[bool]:
-        """Do one operation, unless the power is off or goes off now; tells whether only half of it gets done."""
+        """Do one operation, unless the power is off or goes off now; returns whether only half of it gets done."""
         with self._lock:
             if self._is_off:
                 raise PowerCut(f"the disk has no power: {kind} {subject}")

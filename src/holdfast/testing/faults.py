@@ -142,7 +142,7 @@ class FaultyStore:
 
 
 def garbled(data: Buffer, fault: Fault) -> Buffer:
-    """What a read gives instead of ``data``; the object itself stays as it is."""
+    """What a read returns instead of ``data``; the object itself is not changed."""
     found = bytearray(data)
     if fault is Fault.SHORT:
         return found[: len(found) // 2]

@@ -51,15 +51,17 @@ class S3Server:
 
     @property
     def url(self) -> str:
-        """The bucket."""
+        """The URL of the bucket."""
         return f"s3://{BUCKET}"
 
     def place(self) -> S3Place:
-        """An empty place of its own in the bucket."""
+        """A new, empty prefix in the bucket."""
         return S3Place(url=f"{self.url}/{secrets.token_hex(4)}/run", options=self.options())
 
     def options(self, identity: str = "writer", secret: str = _SECRET) -> dict[str, str]:
-        """What ``open_store`` needs beside the URL; the other identity is ``reader``, who may not write."""
+        """The options that ``open_store`` needs besides the URL; the other identity is ``reader``, without write
+        access.
+        """
         return {
             "endpoint": f"http://{_HOST}:{self._ports['s3']}",
             "allow_http": "true",
@@ -84,7 +86,7 @@ class S3Server:
         self._wait()
 
     def kill(self) -> None:
-        """End the server at once, as a crash would."""
+        """Kill the server, as a crash would."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

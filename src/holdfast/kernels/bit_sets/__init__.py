@@ -100,7 +100,7 @@ def clear(bits: Tensor) -> None:
 
 
 def warm_up(device: torch.device | str = "cpu") -> None:
-    """Compile or load now what this device's kernels need, so that no training step waits for it."""
+    """Compile or load this device's kernels now, so that no training step waits for it."""
     bits = new_set(64, device)
     for dtype in (torch.int32, torch.int64):
         mark(bits, torch.zeros(1, dtype=dtype, device=device), 64)

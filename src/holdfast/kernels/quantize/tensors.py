@@ -41,7 +41,7 @@ def encode(table: Tensor, scheme: Scheme, ids: Tensor | None = None) -> Tensor:
 
 
 def warm_up(table: Tensor, scheme: Scheme) -> None:
-    """Compile or load now what ``encode`` needs for such a table, so that no save waits for it."""
+    """Compile or load what ``encode`` needs for such a table now, so that no save waits for it."""
     if len(table):
         encode(table[:1], scheme)
         encode(table, scheme, torch.zeros(1, dtype=torch.int64, device=table.device))
