@@ -10,9 +10,11 @@ from typing import Any, cast
 
 import numpy as np
 from numba.core import types  # type: ignore[import-untyped, unused-ignore]
+from numba.np.numpy_support import carray  # type: ignore[import-untyped, unused-ignore]
 from numpy.typing import NDArray
 
 from holdfast.kernels.compiled import compiled
+from holdfast.kernels.memory import pointer
 from holdfast.kernels.quantize.scheme import KEPT, REFITS
 
 Rows = NDArray[np.float32]
@@ -154,3 +156,14 @@ def encode_plain(rows: Rows, out: Records, bits: int) -> int:
         words[0] = (words[0] + np.uint32(0x7FFF)) & np.uint32(0xFFFF8000)
         _put(rows, out, row, bits, numbers[0], numbers[1], (words[0] >> np.uint32(15)) | words[1])
     return len(rows)
+
+
+@compiled(["void(int64, int64, int64[::1], int64)"])
+def gather(target: int, source: int, ids: NDArray[np.int64], width: int) -> None:
+    """Copy scattered rows, none asked for before it is needed."""
+    words = max(width // 8, 0)
+    to = carray(pointer(target), (ids.shape[0], words), np.int64)
+    for row in range(ids.shape[0]):
+        at = carray(pointer(source + ids[row] * width), words, np.int64)
+        for word in range(words):
+            to[row, word] = at[word]

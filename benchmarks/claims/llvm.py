@@ -2,7 +2,8 @@
 
 A kernel is written for LLVM by hand only where Numba has no word for what it does, or where that makes it 1.5 times as
 fast: ``lanes_least_speedup`` must not fall below. The quantizers keep sixteen rows in the lanes of a register; their
-twins encode a row at a time, to the same bytes.
+twins encode a row at a time, to the same bytes. A gather of scattered rows, of torch's memory, prefetches each some
+rows ahead, which its twin cannot.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from benchmarks.claims import _llvm_twins
 from benchmarks.report import Figure, Report, Table
-from holdfast.kernels import quantize
+from holdfast.kernels import gather, quantize
 from holdfast.kernels.parts import in_parts
 from holdfast.kernels.quantize import Method, Scheme
 from holdfast.kernels.quantize.cpu import encode
@@ -24,6 +26,7 @@ from holdfast.kernels.quantize.scheme import resolution, starts
 
 THREADS = (1, 2)
 PLAIN_BITS, FITTED_BITS = (8, 4), (4, 2)
+GATHERED_DIMS, GATHERED_SHARE = (16, 32, 64), 0.1  # of the rows, in ascending order: what changed since a save
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,15 +35,17 @@ class Plan:
 
     dims: Sequence[int]
     encoded_bytes: int
+    table_bytes: int  # of which rows are gathered
     repeats: int
 
 
 PLANS = {
-    "tiny": Plan(dims=(32,), encoded_bytes=2**20, repeats=1),
-    "small": Plan(dims=(32, 128), encoded_bytes=2**24, repeats=7),
+    "tiny": Plan(dims=(32,), encoded_bytes=2**20, table_bytes=2**20, repeats=1),
+    "small": Plan(dims=(32, 128), encoded_bytes=2**24, table_bytes=2**28, repeats=7),
     "full": Plan(
         dims=(32, 64, 128, 256),
         encoded_bytes=2**28,
+        table_bytes=2**31,
         repeats=15,
     ),
 }
@@ -63,8 +68,13 @@ def run(scale: str) -> Report:
         rows = np.random.default_rng(dim).standard_normal((plan.encoded_bytes // (4 * dim), dim), dtype=np.float32)
         for pair in (*(_plain(rows, bits) for bits in PLAIN_BITS), *(_fitted(rows, bits) for bits in FITTED_BITS)):
             speedups |= _speedups(pair, plan.repeats)
+    prefetched: dict[str, float] = {}
+    for dim in GATHERED_DIMS:
+        prefetched |= _speedups(_gathered(plan.table_bytes, dim), plan.repeats)
     figures: dict[str, Figure] = {"lanes_least_speedup": min(speedups.values()), **speedups}
-    return Report(title="Written for LLVM", tables=[_table(speedups)], figures=figures)
+    figures |= {"prefetch_most_speedup": max(prefetched.values()), **prefetched}
+    tables = [_table("Encoding, lanes over rows", speedups), _table("Gathering, prefetched over not", prefetched)]
+    return Report(title="Written for LLVM", tables=tables, figures=figures)
 
 
 def _plain(rows: _llvm_twins.Rows, bits: int) -> Pair:
@@ -96,6 +106,25 @@ def _records(rows: _llvm_twins.Rows, scheme: Scheme) -> _llvm_twins.Records:
     return np.zeros((len(rows), quantize.record_bytes(scheme, rows.shape[1])), dtype=np.uint8)
 
 
+def _gathered(table_bytes: int, dim: int) -> Pair:
+    width = 4 * dim
+    source = torch.arange(table_bytes // 4, dtype=torch.int32).view(-1, dim)
+    ids = np.flatnonzero(np.random.default_rng(dim).random(len(source)) < GATHERED_SHARE)
+    ours, theirs = (np.zeros((len(ids), width), dtype=np.uint8) for _ in range(2))
+
+    def kernel(part: slice) -> None:
+        chosen = ids[part]
+        gather.gather([(ours[part].ctypes.data, source.data_ptr(), chosen.ctypes.data, width, len(chosen))], 1)
+
+    return Pair(
+        name=f"gather_{width}bytes",
+        rows=len(ids),
+        kernel=kernel,
+        twin=lambda part: _llvm_twins.gather(theirs[part].ctypes.data, source.data_ptr(), ids[part], width),
+        outputs=(ours, theirs),
+    )
+
+
 def _speedups(pair: Pair, repeats: int) -> dict[str, float]:
     """Median over median, the kernel and its twin taking turns; their results are the same to the bit."""
     found: dict[str, float] = {}
@@ -115,7 +144,7 @@ def _seconds(rows: int, work: Callable[[slice], object], threads: int) -> float:
     return time.perf_counter() - started_s
 
 
-def _table(speedups: dict[str, float]) -> Table:
+def _table(caption: str, speedups: dict[str, float]) -> Table:
     names = dict.fromkeys(name.rsplit("_", 2)[0] for name in speedups)
     rows = [(name, *(f"{speedups[f'{name}_{count}threads_speedup']:.2f}×" for count in THREADS)) for name in names]
-    return Table(caption="Lanes over rows, GB/s over GB/s", headers=("rows", "one thread", "two threads"), rows=rows)
+    return Table(caption=caption, headers=("rows", "one thread", "two threads"), rows=rows)

@@ -1,7 +1,7 @@
 """What kernels do with addresses that Numba has no word for, each as what LLVM shall do.
 
 Loads, stores and copies are plain Numba on ``carray(pointer(address), shape, dtype)``: it was measured to take no
-longer than instructions written by hand, nor than these with each row asked for some rows ahead.
+longer than instructions written by hand.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from llvmlite import ir  # type: ignore[import-untyped, unused-ignore]
-from numba.core import types  # type: ignore[import-untyped, unused-ignore]
+from numba.core import cgutils, types  # type: ignore[import-untyped, unused-ignore]
 from numba.extending import intrinsic  # type: ignore[import-untyped, unused-ignore]
 
+LINE_BYTES = 64  # of a cache line: what one prefetch fetches
 WORD, HALF_WORD = ir.IntType(64), ir.IntType(32)
 _BYTES = ir.IntType(8).as_pointer()
 
@@ -39,6 +40,20 @@ def _add_atomically(typing: Any, address: Any, amount: Any) -> Any:
     return instruction(build, types.int64, 2)
 
 
+@intrinsic
+def _prefetch_line(typing: Any, address: Any) -> Any:
+    def build(builder: Any, address: Any) -> Any:
+        kind = ir.FunctionType(ir.VoidType(), [_BYTES, HALF_WORD, HALF_WORD, HALF_WORD])
+        get_function: Any = cgutils.get_or_insert_function
+        function = get_function(builder.module, kind, "llvm.prefetch.p0i8")
+        read, keep_in_all_caches, data = (ir.Constant(HALF_WORD, value) for value in (0, 3, 1))
+        builder.call(function, [builder.inttoptr(address, _BYTES), read, keep_in_all_caches, data])
+        return address
+
+    return instruction(build, types.int64, 1)
+
+
 # What numba calls is not what a type checker sees.
 pointer = cast(Callable[[int], Any], _pointer)  # to give to ``carray``
 add_atomically = cast(Callable[[int, int], int], _add_atomically)  # to a counter of threads; what it was before
+prefetch_line = cast(Callable[[int], int], _prefetch_line)  # ask for the cache line at an address, and go on
