@@ -5,12 +5,14 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import DamagedData
 from holdfast.format.bundle import BLOCK_BYTES
+from holdfast.format.chunk_check import check_places
 from holdfast.format.document import seal, unseal
 from holdfast.format.manifest import (
     BundleRef,
@@ -23,6 +25,7 @@ from holdfast.format.manifest import (
     table_spec_from_json,
     table_spec_to_json,
 )
+from holdfast.format.manifest_check import bundle_numbers
 from holdfast.format.state_pieces import Piece
 from holdfast.types import ColumnSpec, TableSpec
 
@@ -101,6 +104,24 @@ def table_parts(draw: st.DrawFn, spec: TableSpec, writing: _Writing) -> TablePar
 @given(manifests())
 def test_every_manifest_comes_back(manifest: Manifest) -> None:
     assert Manifest.decode(manifest.encode(), name="x") == manifest
+
+
+@given(st.permutations(range(40)))
+def test_an_empty_chunk_may_start_where_another_one_does(order: list[int]) -> None:
+    offsets = [HEAD_BYTES + number // 2 * BLOCK_BYTES for number in range(40)]  # two at each place, one of them empty
+    lengths = [BLOCK_BYTES * (number % 2) for number in range(40)]
+    columns = {
+        "bundle": np.zeros(40, dtype=np.int64),
+        "offset": np.array(offsets)[order],
+        "length": np.array(lengths)[order],
+        "block": np.arange(40)[order] // 2,
+    }
+    size = HEAD_BYTES + 20 * BLOCK_BYTES
+    bundles = bundle_numbers((BundleRef(name="b", size_bytes=size, head_bytes=HEAD_BYTES, digest="d"),))
+    check_places(columns, bundles)
+    columns["length"][order.index(1)] *= 2
+    with pytest.raises(ValueError, match="overlap"):
+        check_places(columns, bundles)
 
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -41,7 +41,7 @@ class Staged:
     """A part of a checkpoint that is not committed yet."""
 
     rows: dict[str, SavedRow]
-    ever: frozenset[Applied]  # all that any incarnation of this server had applied
+    applied: Mapping[int, Progress]  # as the server knows it
 
 
 @dataclass
@@ -52,16 +52,14 @@ class Storage:
     staged: dict[int, Staged] = field(default_factory=dict)
 
     def commit(self, save: int) -> None:
-        """Every row holds each worker's pushes up to where it paused, but for those lost with a dead server."""
+        """Every server has applied each worker's pushes up to where it paused, and none beyond."""
         staged = self.staged.pop(save)
         for row, saved in staged.rows.items():
-            for worker, number in saved.log:
-                if number > saved.progress[worker].pushed:
-                    raise BrokenPromise(f"checkpoint {save} holds push {number} of worker {worker}, {row}")
             for worker, each in saved.progress.items():
-                for number in range(1, each.pushed + 1):
-                    if (worker, number) not in staged.ever:
-                        raise BrokenPromise(f"checkpoint {save} lacks push {number} of worker {worker}, {row}")
+                if staged.applied.get(worker) != each:
+                    raise BrokenPromise(f"worker {worker} paused at {each}, the server at {staged.applied}: {save}")
+                if beyond := [number for who, number in saved.log if who == worker and number > each.pushed]:
+                    raise BrokenPromise(f"checkpoint {save} holds pushes {beyond} of worker {worker}, {row}")
         self.rows = staged.rows
 
 
@@ -72,6 +70,7 @@ class Shard:
         self.rows: dict[str, Log] = dict.fromkeys(ROWS, ())
         self._storage = storage
         self._ever = ever  # all that any incarnation of this server applied
+        self.applied: Callable[[], Mapping[int, Progress]] = dict  # as the server knows it
 
     def load(self) -> Mapping[int, Progress]:
         held: dict[int, Progress] = {}
@@ -96,7 +95,7 @@ class Shard:
 
     def copy(self, save: int, progress: Mapping[int, Progress]) -> None:
         rows = {row: SavedRow(log, dict(progress)) for row, log in self.rows.items()}
-        self._storage.staged[save] = Staged(rows, frozenset(self._ever))
+        self._storage.staged[save] = Staged(rows, self.applied())
 
     def save_first(self, progress: Mapping[int, Progress]) -> None:
         """A priority save."""
@@ -140,8 +139,8 @@ class Simulation:
         self.chance = random.Random(seed)
         self.cores = cores
         self.steps = self.chance.randint(4, 10)
-        self.faults = self.chance.randint(0, 6)
-        self.saves = self.chance.randint(0, 4)
+        self.faults = self.chance.randint(0, 8)
+        self.saves = self.chance.randint(0, 12)
         view = View.first(servers=self.chance.randint(1, 3), workers=self.chance.randint(1, 3))
         self.controller = cores.controller(view)
         self.storage = [Storage() for _ in view.servers]
@@ -172,8 +171,8 @@ class Simulation:
         dice = self.chance.random()
         if self.faults and dice < 0.02:
             self.faults -= 1
-            self.chance.choice((self._kill, self._kill, self._stop, self._cut))()
-        elif self.saves and dice < 0.05:
+            self.chance.choice((self._kill, self._kill, self._stop, self._stop, self._cut))()
+        elif self.saves and dice < 0.06:
             self.saves -= 1
             self._save_something()
         elif self.starting and dice < 0.10:
@@ -191,7 +190,9 @@ class Simulation:
         """The process runs; the controller hears of that later."""
         if member.role is Role.SERVER:
             shard = Shard(self.storage[member.index], self.ever[member.index])
-            self.processes[member] = Process(member, self.cores.server(member, shard, view), shard)
+            core = self.cores.server(member, shard, view)
+            shard.applied = lambda: core.progress
+            self.processes[member] = Process(member, core, shard)
         else:
             self.processes[member] = Process(member, self.cores.worker(member, self.CREDITS))
         self.starting.append(member)
@@ -298,7 +299,7 @@ class Simulation:
                 case Replace(member):
                     self._make(member, None)
                 case Fence(member):
-                    if self.chance.random() < 0.5 and member in self.processes:
+                    if self.chance.random() < 0.3 and member in self.processes:
                         self.processes[member].alive = False  # the others cannot be reached, and live on for a while
                 case Saved(save, _):
                     for storage in self.storage:
@@ -332,7 +333,8 @@ class Simulation:
 
     def _check_zombie(self, process: Process, sender: Member, before: dict[str, Log]) -> None:
         view = process.core.view
-        if view is not None and not view.holds(sender) and process.shard.rows != before:
+        is_dead = view is not None and sender.incarnation < view.workers[sender.index]
+        if is_dead and process.shard.rows != before:
             raise BrokenPromise(f"{process.member} applied a push of {sender}, which it knows to be dead")
 
     def _is_over(self) -> bool:
