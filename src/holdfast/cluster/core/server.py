@@ -81,8 +81,9 @@ class ServerCore:
 
     @property
     def progress(self) -> dict[int, Progress]:
-        """What is applied, by worker."""
-        return {index: heard.progress for index, heard in self._workers.items() if heard.progress is not None}
+        """By worker, what its rows hold: what was applied here, or what they held when they were loaded."""
+        applied = {index: heard.progress for index, heard in self._workers.items() if heard.progress is not None}
+        return {**self._held, **applied}
 
     def handle(self, sender: Member, message: Message) -> list[Send]:
         """Take a message in."""
