@@ -60,6 +60,10 @@ class View:
         """Whether this is the one in its place; the controller always is."""
         return member.role is Role.CONTROLLER or self.incarnation(member.role, member.index) == member.incarnation
 
+    def replaces(self, member: Member) -> bool:
+        """Whether a newer one is in its place."""
+        return member.role is not Role.CONTROLLER and self.incarnation(member.role, member.index) > member.incarnation
+
     @property
     def members(self) -> tuple[Member, ...]:
         """All servers, then all workers."""

@@ -112,12 +112,11 @@ class ServerCore:
 
     def _adopt_view(self, view: View) -> Iterator[Send]:
         """Take nothing more from whoever was replaced, and then say how far it came."""
-        if self._view is None or view.number <= self._view.number:
+        if view.replaces(self.member):
+            self.ended = True  # even before it was told to begin
+        if self.ended or self._view is None or view.number <= self._view.number:
             return
         self._view = view
-        if not view.holds(self.member):
-            self.ended = True
-            return
         for index, incarnation in enumerate(view.workers):
             heard = self._workers[index]
             if incarnation > heard.incarnation:

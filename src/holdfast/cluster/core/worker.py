@@ -146,12 +146,11 @@ class WorkerCore:
             yield Send(self._server(index), Hello(progress, progress))
 
     def _adopt_view(self, view: View) -> Iterator[Send]:
-        if self._view is None or view.number <= self._view.number:
+        if view.replaces(self.member):
+            self.ended = True  # even before it was told to begin
+        if self.ended or self._view is None or view.number <= self._view.number:
             return
         self._view = view
-        if not view.holds(self.member):
-            self.ended = True
-            return
         self._pause = None  # a save does not outlive a death
         for index, channel in enumerate(self._channels):
             if view.servers[index] > channel.incarnation:
