@@ -1,0 +1,134 @@
+"""Processes of a job on this machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+import select
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from holdfast.cluster.core.members import Member, Role
+from holdfast.cluster.launch import child
+from holdfast.cluster.launch.base import CLOSE_S, Death, Spare, Tenant, label
+from holdfast.cluster.launch.local_process import LocalProcess
+from holdfast.cluster.launch.threads import require_threads, thread_settings
+from holdfast.errors import ConfigurationError, RunError
+from holdfast.runtime import SYSTEM, Runtime
+
+LOOPBACK: Final = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalProcesses:
+    """Runs servers and workers as processes of this machine.
+
+    Args:
+        logs: A folder for what processes print, one file each; without one they print where this process does.
+        server_threads: How many threads a server computes with. None: as the environment says.
+        worker_threads: How many threads a worker computes with. None: as the environment says.
+    """
+
+    logs: str | os.PathLike[str] | None = None
+    server_threads: int | None = 1
+    worker_threads: int | None = None
+
+    def __post_init__(self) -> None:
+        require_threads(self, self.server_threads, self.worker_threads)
+
+    def open(self, *, servers: int, workers: int, spares: int = 0) -> LocalLauncher:
+        """A launcher, to be closed by whoever opened it.
+
+        Args:
+            servers: How many servers there will be; any number fits on this machine.
+            workers: How many workers there will be.
+            spares: How many processes will wait for somebody's death.
+        """
+        return LocalLauncher(self)
+
+
+class LocalLauncher:
+    """Starts processes of this machine, and hears of their deaths by their pidfds: no thread, no polling."""
+
+    _runtime: Runtime = SYSTEM
+
+    def __init__(self, settings: LocalProcesses) -> None:
+        self._settings = settings
+        self._logs = None if settings.logs is None else _folder(Path(settings.logs))
+        self._processes: dict[Tenant, LocalProcess] = {}
+        self._tenants: dict[int, Tenant] = {}  # by pidfd
+        self._epoll = select.epoll()
+
+    @property
+    def host(self) -> str:
+        return LOOPBACK
+
+    def start(self, tenant: Tenant, target: str, payload: bytes) -> None:
+        if self._epoll.closed:
+            raise RunError(f"{tenant} cannot be started: the launcher is closed")
+        if tenant in self._processes:
+            raise RunError(f"{tenant} is running already; give a replacement the next incarnation")
+        log = None if self._logs is None else self._logs / f"{label(tenant)}.log"
+        job = child.pack(target, self.host, payload)
+        try:
+            process = LocalProcess(label(tenant), job, self._environment(tenant.role), log)
+        except OSError as error:
+            remedy = "check memory, the limits that `ulimit -a` shows, and the folder for logs"
+            raise RunError(f"{tenant} could not be started: {error}; {remedy}") from error
+        self._processes[tenant] = process
+        self._tenants[process.pidfd] = tenant
+        self._epoll.register(process.pidfd, select.EPOLLIN)
+
+    def adopt(self, spare: Spare, member: Member) -> None:
+        process = self._processes.pop(spare, None)
+        if process is not None:
+            self._processes[member] = process
+            self._tenants[process.pidfd] = member
+
+    def deaths(self) -> list[Death]:
+        return [] if self._epoll.closed else self._bury(timeout_s=0.0)
+
+    def fileno(self) -> int:
+        return self._epoll.fileno()
+
+    def kill(self, tenant: Tenant) -> None:
+        if tenant in self._processes:
+            self._processes[tenant].kill()
+
+    def domain(self, tenant: Tenant) -> str:
+        return platform.node()
+
+    def close(self, *, grace_s: float = CLOSE_S) -> None:
+        if self._epoll.closed:
+            return
+        end_s = self._runtime.monotonic_s() + grace_s
+        while self._processes and (left_s := end_s - self._runtime.monotonic_s()) > 0:
+            self._bury(timeout_s=left_s)
+        for process in self._processes.values():
+            process.kill()
+        while self._processes:
+            self._bury(timeout_s=None)
+        self._epoll.close()
+
+    def _bury(self, timeout_s: float | None) -> list[Death]:
+        ended = [self._tenants.pop(pidfd) for pidfd, _ in self._epoll.poll(timeout_s)]
+        buried = []
+        for tenant in ended:
+            process = self._processes.pop(tenant)
+            self._epoll.unregister(process.pidfd)
+            buried.append(process.bury(tenant))
+        return buried
+
+    def _environment(self, role: Role) -> Mapping[str, str]:
+        threads = self._settings.server_threads if role is Role.SERVER else self._settings.worker_threads
+        return {**os.environ, **thread_settings(threads)}
+
+
+def _folder(path: Path) -> Path:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"LocalProcesses: logs must be a folder that can be written to: {error}") from error
+    return path.absolute()

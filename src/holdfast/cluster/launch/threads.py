@@ -1,0 +1,19 @@
+"""How many threads a process computes with: what the libraries that it may load read when they are loaded."""
+
+from __future__ import annotations
+
+from holdfast.policy.arguments import require_count
+
+_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+
+def thread_settings(threads: int | None) -> dict[str, str]:
+    """Variables of a process's environment; None leaves it as it is."""
+    return {} if threads is None else dict.fromkeys(_VARIABLES, str(threads))
+
+
+def require_threads(owner: object, server_threads: int | None, worker_threads: int | None) -> None:
+    """Refuse a number of threads that is none."""
+    for name, value in (("server_threads", server_threads), ("worker_threads", worker_threads)):
+        if value is not None:
+            require_count(owner, name, value)

@@ -1,0 +1,123 @@
+"""Local processes: everything that a launcher promises, and what holds on one machine only."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+import holdfast as hf
+from holdfast.cluster.core.members import Member, Role
+from holdfast.cluster.launch.base import Spare
+from holdfast.cluster.launch.functions import import_name
+from holdfast.cluster.launch.local import LocalProcesses
+from holdfast.errors import ConfigurationError
+from tests.cluster.launch import targets
+from tests.cluster.launch.launcher_suite import SERVER, WORKER, LauncherSuite, is_gone, next_deaths, read, wait_for
+
+
+class TestLocalProcesses(LauncherSuite):
+    LAUNCHING = "LocalProcesses()"
+    IMPORTS = "from holdfast.cluster.launch.local import LocalProcesses"
+
+    @pytest.fixture
+    def launching(self) -> LocalProcesses:
+        return LocalProcesses()
+
+    def test_a_script_whose_name_is_no_module_name_runs_elsewhere(self, tmp_path: Path) -> None:
+        script = self.script(tmp_path, "train-all.py")
+        with self.run(str(script), "tell", str(tmp_path / "told"), directory=tmp_path) as process:
+            assert process.wait(60) == 0
+        assert read(tmp_path / "told") == {"module": "__mp_main__"}
+
+    def test_a_script_that_another_module_hides_runs_elsewhere(self, tmp_path: Path) -> None:
+        (tmp_path / "job").mkdir()
+        script = self.script(tmp_path / "job", "queue.py")
+        with self.run("-P", str(script), "tell", str(tmp_path / "told"), directory=tmp_path) as process:
+            assert process.wait(60) == 0
+        assert read(tmp_path / "told") == {"module": "__mp_main__"}
+
+    def test_a_module_that_is_run_is_imported_elsewhere(self, tmp_path: Path) -> None:
+        (tmp_path / "jobs").mkdir()
+        self.script(tmp_path / "jobs")
+        with self.run("-m", "jobs.train", "tell", str(tmp_path / "told"), directory=tmp_path) as process:
+            assert process.wait(60) == 0
+        assert read(tmp_path / "told") == {"module": "jobs.train"}
+
+
+@pytest.fixture
+def launcher():
+    launcher = LocalProcesses(worker_threads=2).open(servers=1, workers=1)
+    yield launcher
+    launcher.close(grace_s=0.0)
+
+
+def test_a_terminal_s_signals_reach_the_controller_only(launcher, tmp_path: Path) -> None:
+    launcher.start(SERVER, import_name(targets.serve), str(tmp_path).encode())
+    pid = read(tmp_path / "up")["pid"]
+    assert os.getsid(pid) == os.getpgid(pid) == pid
+
+
+def test_a_process_takes_its_helpers_along_but_not_its_agent(launcher, tmp_path: Path) -> None:
+    launcher.start(WORKER, import_name(targets.have_helpers), str(tmp_path).encode())
+    found = read(tmp_path / "up")
+    os.kill(found["pid"], signal.SIGKILL)
+    next_deaths(launcher)
+    wait_for(lambda: is_gone(found["helper"]))
+    assert not is_gone(found["agent"])
+    os.kill(found["agent"], signal.SIGKILL)
+
+
+def test_a_crash_below_python_tells_where_it_happened(launcher) -> None:
+    launcher.start(SERVER, import_name(targets.crash), b"")
+    (death,) = next_deaths(launcher)
+    assert death.how == "killed by SIGSEGV"
+    assert "targets.py" in death.last_words
+
+
+def test_workers_have_the_arguments_the_directory_and_the_threads_of_the_controller(launcher, tmp_path: Path) -> None:
+    launcher.start(WORKER, import_name(targets.describe), str(tmp_path / "told").encode())
+    told = read(tmp_path / "told")
+    assert told["directory"] == os.getcwd()
+    assert told["threads"] == "2"
+
+
+def test_processes_print_where_the_controller_does(launcher, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    launcher.start(SERVER, import_name(targets.describe), str(tmp_path / "told").encode())
+    next_deaths(launcher)
+    assert capfd.readouterr().out == "described\n"
+
+
+def test_logs_are_kept_by_process_and_their_end_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    launcher = LocalProcesses(logs=tmp_path / "logs").open(servers=1, workers=1)
+    launcher.start(Member(Role.SERVER, 3, 2), import_name(targets.give_up), b"")
+    launcher.start(Spare(Role.SERVER, 1), import_name(targets.describe), str(tmp_path / "told").encode())
+    told = {str(each.tenant): each for each in next_deaths(launcher, 2)}
+    launcher.close()
+    assert told["server 3 (2)"].how == "exit code 7"
+    assert told["server 3 (2)"].last_words == "the disk is full"
+    assert (tmp_path / "logs" / "server-3.2.log").read_text() == "the disk is full\n"
+    assert (tmp_path / "logs" / "spare-server-1.log").read_text() == "described\n"
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_launcher_keeps_no_descriptor_of_the_dead(launcher) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for incarnation in range(1, 4):
+        launcher.start(Member(Role.SERVER, 0, incarnation), import_name(targets.leave), b"0")
+        next_deaths(launcher)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_folder_for_logs_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigurationError, match="logs must be a folder"):
+        LocalProcesses(logs=tmp_path / "file").open(servers=1, workers=1)
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.5, True])
+def test_a_number_of_threads_that_is_none_is_refused(threads: object) -> None:
+    with pytest.raises(hf.HoldfastError, match="LocalProcesses: server_threads"):
+        LocalProcesses(server_threads=threads)
