@@ -124,6 +124,35 @@ class UpdateMethod(Enum):
     ADAM = "adam"
 
 
+class StartKind(Enum):
+    """What rows without an update hold.
+
+    Attributes:
+        UNIFORM: Drawn evenly between two numbers.
+        NORMAL: Drawn from a normal distribution.
+        CONSTANT: One number everywhere.
+    """
+
+    UNIFORM = "uniform"
+    NORMAL = "normal"
+    CONSTANT = "constant"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """How the rows of a table begin.
+
+    Args:
+        kind: What they hold.
+        first: The least value, the mean, or the only value.
+        second: The greatest value, or the standard deviation.
+    """
+
+    kind: StartKind
+    first: float
+    second: float = 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotSpec:
     """A slot before the width of its table is known.

@@ -18,6 +18,7 @@ from holdfast.policy.retention import (
     closure,
 )
 from holdfast.policy.strategy import Consecutive, Full, Intermittent, OneShot, Strategy, StrategyContext
+from holdfast.policy.tables import Constant, Init, Normal, Tables, Uniform, tables
 from holdfast.policy.when import UNREACHABLE_STEPS, EveryMinutes, EverySteps, Never, SaveContext, SavePolicy
 from holdfast.types import Stored
 
@@ -33,12 +34,14 @@ __all__ = [
     "Auto",
     "Bits",
     "Consecutive",
+    "Constant",
     "DeadShare",
     "EveryMinutes",
     "EverySteps",
     "Exact",
     "Full",
     "Grid",
+    "Init",
     "Intermittent",
     "KeepAll",
     "KeepBest",
@@ -46,6 +49,7 @@ __all__ = [
     "KeepLast",
     "KeepTagged",
     "Never",
+    "Normal",
     "OneShot",
     "Optimizer",
     "Overlap",
@@ -64,9 +68,12 @@ __all__ = [
     "Stored",
     "Strategy",
     "StrategyContext",
+    "Tables",
     "TimeToLive",
+    "Uniform",
     "closure",
     "default_strategy",
     "largest",
     "registered",
+    "tables",
 ]
