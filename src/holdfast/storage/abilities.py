@@ -6,14 +6,13 @@ A store that wraps another one has all of these and delegates those that the oth
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 from holdfast.storage.base import ObjectInfo, Store
 
 IsLeft = Callable[[ObjectInfo], bool]
 
 
-@runtime_checkable
 class HasFiles(Protocol):
     """Its objects are files of this machine, which some can read faster."""
 
@@ -78,7 +77,8 @@ class HasTemporaries(Protocol):
 
 def path_of(store: Store, name: str) -> str | None:
     """The file that an object is, where the store has files."""
-    return store.path(name) if isinstance(store, HasFiles) else None
+    # Asked per bundle: isinstance of a protocol takes 10 µs.
+    return cast(HasFiles, store).path(name) if hasattr(store, "path") else None
 
 
 def is_remote(store: Store) -> bool:
