@@ -1,0 +1,44 @@
+"""Who has been silent for too long, by heartbeats. Times are given, never read."""
+
+from __future__ import annotations
+
+from holdfast.cluster.core.members import Member
+
+
+class Liveness:
+    """A member that is watched and was not heard from for ``timeout_s`` is overdue.
+
+    ``tick`` has to be called several times within the timeout: when it was not, whoever watches was stopped itself,
+    and what it missed meanwhile is nobody's silence.
+    """
+
+    def __init__(self, *, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._deadlines: dict[Member, float] = {}
+        self._ticked_s: float | None = None
+
+    def watch(self, member: Member, now_s: float, *, grace_s: float = 0.0) -> None:
+        """From now on; a process that starts may take ``grace_s`` longer until it is first heard."""
+        self._deadlines[member] = now_s + self._timeout_s + grace_s
+
+    def forget(self, member: Member) -> None:
+        """It is dead, or replaced."""
+        self._deadlines.pop(member, None)
+
+    def heard(self, member: Member, now_s: float) -> bool:
+        """It lives; False: nobody counts on it any more, or yet."""
+        if member not in self._deadlines:
+            return False
+        self._deadlines[member] = now_s + self._timeout_s
+        return True
+
+    def tick(self, now_s: float) -> None:
+        """Time passes for the one who watches."""
+        before, self._ticked_s = self._ticked_s, now_s
+        if before is not None and now_s - before > self._timeout_s / 2:
+            for member in self._deadlines:
+                self._deadlines[member] += now_s - before
+
+    def overdue(self, now_s: float) -> list[Member]:
+        """Those whose time has run out, as long as they are not forgotten."""
+        return [member for member, deadline in self._deadlines.items() if now_s > deadline]

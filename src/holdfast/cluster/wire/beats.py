@@ -1,0 +1,91 @@
+"""The controller's side of heartbeats: a thread that answers them and keeps who was heard when."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import suppress
+from math import ceil
+
+import zmq
+
+from holdfast.cluster.core.liveness import Liveness
+from holdfast.cluster.core.members import CONTROLLER, Member
+from holdfast.cluster.wire.frames import Beat, BeatAnswer, Route, read_header, read_message, write
+from holdfast.cluster.wire.malformed import MalformedFrame
+from holdfast.cluster.wire.sockets import Socket, Sockets
+from holdfast.runtime import SYSTEM, Runtime
+
+_MOST_QUEUED = 16  # answers to a member that is stopped
+_TICKS = 8  # within the timeout
+
+
+class Beats:
+    """Collects the heartbeats of members that are watched; answers all, and tells those that are not.
+
+    Args:
+        sockets: Of the controller's endpoint, which is closed after this.
+        timeout_s: A member that is silent for longer is overdue.
+        runtime: Clock.
+    """
+
+    def __init__(self, sockets: Sockets, *, timeout_s: float, runtime: Runtime = SYSTEM) -> None:
+        self._runtime = runtime
+        self._timeout_s = timeout_s
+        self._liveness = Liveness(timeout_s=timeout_s)
+        self._lock = threading.Lock()
+        self._stop = os.eventfd(0, os.EFD_CLOEXEC)
+        socket, self.address = sockets.listening(most_queued=_MOST_QUEUED)
+        self._thread = threading.Thread(target=self._run, args=(socket,), name="holdfast-beats", daemon=True)
+        self._thread.start()
+
+    def watch(self, member: Member, *, grace_s: float = 0.0) -> None:
+        """Count on a member from now on; while it starts, it may be silent for ``grace_s`` longer."""
+        with self._lock:
+            self._liveness.watch(member, self._runtime.monotonic_s(), grace_s=grace_s)
+
+    def forget(self, member: Member) -> None:
+        """It is dead or replaced; if it lives, its next beat is answered with that."""
+        with self._lock:
+            self._liveness.forget(member)
+
+    def overdue(self) -> list[Member]:
+        """Members that were silent for too long and are not forgotten."""
+        with self._lock:
+            now_s = self._runtime.monotonic_s()
+            self._liveness.tick(now_s)
+            return self._liveness.overdue(now_s)
+
+    def close(self) -> None:
+        """End the thread."""
+        if self._thread.is_alive():
+            os.eventfd_write(self._stop, 1)
+            self._thread.join()
+        if self._stop >= 0:
+            os.close(self._stop)
+            self._stop = -1
+
+    def _run(self, socket: Socket) -> None:
+        poller = zmq.Poller()
+        poller.register(socket, zmq.POLLIN)
+        poller.register(self._stop, zmq.POLLIN)
+        with suppress(zmq.ContextTerminated):
+            while self._stop not in (ready := dict(poller.poll(ceil(self._timeout_s / _TICKS * 1000)))):
+                with self._lock:
+                    self._liveness.tick(self._runtime.monotonic_s())
+                if socket in ready:
+                    self._answer(socket, *socket.recv_multipart())
+        socket.close(linger=0)
+
+    def _answer(self, socket: Socket, connection: bytes, head: bytes, *more: bytes) -> None:
+        try:
+            header = read_header(head)
+            sender = Route.from_bytes(header.route).sender
+            is_beat = isinstance(read_message(header.code, bytearray(head), ()), Beat)
+        except MalformedFrame:
+            return
+        if is_beat and not more:
+            with self._lock:
+                is_counted_on = self._liveness.heard(sender, self._runtime.monotonic_s())
+            answer, _ = write(Route(CONTROLLER, sender).to_bytes(), header.number, BeatAnswer(is_counted_on))
+            socket.send_multipart([connection, answer], zmq.NOBLOCK)

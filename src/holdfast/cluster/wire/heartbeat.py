@@ -1,0 +1,93 @@
+"""A member's heartbeat: a thread tells the controller that this process lives, and hears the same of the controller."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import suppress
+from math import ceil
+
+import zmq
+
+from holdfast.cluster.core.members import CONTROLLER, Member
+from holdfast.cluster.wire.address import Address
+from holdfast.cluster.wire.frames import Beat, BeatAnswer, Route, read_header, read_message, write
+from holdfast.cluster.wire.malformed import MalformedFrame
+from holdfast.cluster.wire.sockets import Socket, Sockets
+from holdfast.runtime import SYSTEM, Runtime
+
+_MOST_QUEUED = 4  # beats that a controller has not taken: older ones say nothing more than the next
+
+
+class Heartbeat:
+    """Beats from a thread with a socket of its own, however busy the process is.
+
+    Args:
+        member: Who lives.
+        sockets: Of its endpoint, which is closed after this.
+        address: Where the controller listens for heartbeats.
+        period_s: Between two beats.
+        runtime: Clock.
+    """
+
+    def __init__(
+        self, member: Member, sockets: Sockets, address: Address, *, period_s: float, runtime: Runtime = SYSTEM
+    ) -> None:
+        self._period_s = period_s
+        self._runtime = runtime
+        self._route = Route(member, CONTROLLER).to_bytes()
+        self._sent = 0
+        self.answered = 0  # the last beat that the controller has answered
+        self.is_dismissed = False  # the controller lives, and does not count on this member any more
+        self._stop = os.eventfd(0, os.EFD_CLOEXEC)
+        socket = sockets.connected(address, most_queued=_MOST_QUEUED)
+        self._thread = threading.Thread(target=self._run, args=(socket,), name="holdfast-heartbeat", daemon=True)
+        self._thread.start()
+
+    @property
+    def controller_silent_s(self) -> float:
+        """For how long beats were not answered. Time in which this process itself was stopped does not count."""
+        return max(0, self._sent - self.answered - 1) * self._period_s
+
+    def close(self) -> None:
+        """End the thread."""
+        if self._thread.is_alive():
+            os.eventfd_write(self._stop, 1)
+            self._thread.join()
+        if self._stop >= 0:
+            os.close(self._stop)
+            self._stop = -1
+
+    def _run(self, socket: Socket) -> None:
+        poller = zmq.Poller()
+        poller.register(socket, zmq.POLLIN)
+        poller.register(self._stop, zmq.POLLIN)
+        with suppress(zmq.ContextTerminated):
+            while self._beat_once(socket, poller):
+                pass
+        socket.close(linger=0)
+
+    def _beat_once(self, socket: Socket, poller: zmq.Poller) -> bool:
+        """Send a beat and listen until the next is due; False: stop."""
+        self._sent += 1
+        head, _ = write(self._route, self._sent, Beat())
+        with suppress(zmq.Again):  # nobody takes them: that is the controller's silence
+            socket.send(head, zmq.NOBLOCK)
+        due_s = self._runtime.monotonic_s() + self._period_s
+        while (left_s := due_s - self._runtime.monotonic_s()) > 0:
+            ready = dict(poller.poll(ceil(left_s * 1000)))
+            if self._stop in ready:
+                return False
+            if socket in ready:
+                self._hear(bytearray(socket.recv()))
+        return True
+
+    def _hear(self, head: bytearray) -> None:
+        try:
+            header = read_header(head)
+            answer = read_message(header.code, head, ())
+        except MalformedFrame:
+            return
+        if isinstance(answer, BeatAnswer) and self.answered < header.number <= self._sent:
+            self.answered = header.number
+            self.is_dismissed = not answer.is_counted_on
