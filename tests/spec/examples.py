@@ -2,7 +2,8 @@
 
 An example is a fenced block whose first word says how it is shown and whose second what: ``hexdump NAME`` as
 ``hexdump -C`` prints the object, ``document NAME`` with its JSON spread over lines, ``skeleton CHECKPOINT``, ``state
-CHECKPOINT`` (a skeleton spread over lines), ``listing``, ``numbers``, ``values``.
+CHECKPOINT`` (a skeleton spread over lines), ``listing``, ``numbers``, ``values``, ``frames NAME`` (a message between
+members of a job, each of its frames as ``hexdump -C`` prints it), ``messages`` (all of their types).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import holdfast
 from holdfast.checkpoint.commit import chain, lease, pages
 from holdfast.format import bundle, catalog, layout, tree
+from tests.cluster.wire.page_examples import frames_of, messages
 from tests.codec.page_examples import record
 from tests.spec.grid_life import grid_life
 from tests.spec.sample import SampleRun, sample_run
@@ -139,6 +141,8 @@ _KINDS: dict[str, Callable[[SampleRun, str], str]] = {
     "values": _values,
     "gridlife": lambda _run, _name: grid_life(),
     "record": lambda _run, what: record(what),
+    "frames": lambda _run, what: "\n".join(hexdump(frame) for frame in frames_of(what)),
+    "messages": lambda _run, _what: messages(),
 }
 
 

@@ -12,7 +12,7 @@ from holdfast.cluster.wire.malformed import MalformedFrame
 from holdfast.cluster.wire.sheet import Array, Cursor, Sheet
 from holdfast.errors import ConfigurationError
 
-INLINE_BYTES = 2048  # up to here a copy into the header is cheaper than a frame (design note 009)
+INLINE_BYTES = 4096  # up to here a copy into the header is cheaper than a frame (design note 009)
 MOST_DIMENSIONS = 8
 
 # By code, which is part of the format. A bfloat16 travels as uint16: NumPy has no such type.
