@@ -26,9 +26,12 @@ class Meeting:
         self._numbers = itertools.count()
         self._endpoints: list[Endpoint] = []
 
-    def endpoint(self, member: Member, url: str | None = None, credentials: Credentials | None = None) -> Endpoint:
+    def endpoint(
+        self, member: Member, url: str | None = None, credentials: Credentials | None = None, pulse_s: float = 1.0
+    ) -> Endpoint:
         is_encrypted = True if self.kind == "encrypted" else None
-        made = Endpoint(member, credentials or self.credentials, url or self.url(), is_encrypted=is_encrypted)
+        known = credentials or self.credentials
+        made = Endpoint(member, known, url or self.url(), is_encrypted=is_encrypted, pulse_s=pulse_s)
         self._endpoints.append(made)
         return made
 

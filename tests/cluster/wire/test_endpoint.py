@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import socket
 from dataclasses import replace
@@ -39,7 +38,6 @@ def test_large_arrays_whose_sender_forgets_them_at_once_arrive_as_they_were(meet
         gradients = (np.full((256, 1024), number, np.float32), np.arange(20_000), np.full(7, number, np.int32))
         worker.send(SERVER, Push(number, gradients, b"place", BEGINNING))
         del gradients
-        gc.collect()
         np.full((256, 1024), -1.0, np.float32)  # takes memory that was freed too early
     for number, (_, push) in enumerate(received(server, 12)):
         assert isinstance(push, Push)
@@ -86,6 +84,25 @@ def test_frames_that_a_cut_connection_lost_break_the_stream(loopback: Meeting) -
         worker.send(SERVER, Applied(4))
         until(lambda: server.receive() or server.dropped.broken)
         assert server.receive() == []
+    finally:
+        worker.disconnect(SERVER)
+        proxy.close()
+
+
+def test_the_loss_of_the_last_message_shows_without_another_one(loopback: Meeting) -> None:
+    worker, server = loopback.endpoint(WORKER, pulse_s=0.05), loopback.endpoint(SERVER)
+    proxy = Proxy(int(server.address.url.rpartition(":")[2]))
+    try:
+        worker.connect(SERVER, replace(server.address, url=f"tcp://127.0.0.1:{proxy.port}"))
+        worker.send(SERVER, Applied(1))
+        received(server, 1)
+        proxy.swallow()
+        worker.send(SERVER, Applied(2))
+        assert proxy.swallowed.wait(30)
+        proxy.cut()
+        reports: list[object] = []
+        until(lambda: worker.wait(0.06) or reports.extend(server.receive()) or reports)  # type: ignore[func-returns-value]
+        assert reports == [(SERVER, Broken(WORKER))]
     finally:
         worker.disconnect(SERVER)
         proxy.close()
@@ -187,7 +204,7 @@ def test_what_is_sent_to_the_disconnected_is_dropped_and_does_not_hold_up_the_en
 
 def test_a_view_disconnects_whoever_it_replaces(loopback: Meeting) -> None:
     worker, server = loopback.pair()
-    worker.send(Member(Role.SERVER, 1, 1), Applied(1))
+    worker.send(Member(Role.SERVER, 1, 1), Applied(1))  # waits for an address
     view = View.first(servers=2, workers=1)
     worker.disconnect_replaced(view)
     assert set(worker.addresses) == {SERVER}

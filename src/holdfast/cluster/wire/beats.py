@@ -33,6 +33,7 @@ class Beats:
         self._runtime = runtime
         self._timeout_s = timeout_s
         self._liveness = Liveness(timeout_s=timeout_s)
+        self._heard: set[Member] = set()
         self._lock = threading.Lock()
         self._stop = os.eventfd(0, os.EFD_CLOEXEC)
         socket, self.address = sockets.listening(most_queued=_MOST_QUEUED)
@@ -48,6 +49,12 @@ class Beats:
         """It is dead or replaced; if it lives, its next beat is answered with that."""
         with self._lock:
             self._liveness.forget(member)
+            self._heard.discard(member)
+
+    def heard(self, member: Member) -> bool:
+        """Whether a member that is watched has beaten since then."""
+        with self._lock:
+            return member in self._heard
 
     def overdue(self) -> list[Member]:
         """Members that were silent for too long and are not forgotten."""
@@ -87,5 +94,7 @@ class Beats:
         if is_beat and not more:
             with self._lock:
                 is_counted_on = self._liveness.heard(sender, self._runtime.monotonic_s())
+                if is_counted_on:
+                    self._heard.add(sender)
             answer, _ = write(Route(CONTROLLER, sender).to_bytes(), header.number, BeatAnswer(is_counted_on))
             socket.send_multipart([connection, answer], zmq.NOBLOCK)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
-from math import ceil
+from math import ceil, inf
 from typing import cast
 
 import zmq
@@ -11,12 +12,15 @@ import zmq
 from holdfast.cluster.core.members import Member, View
 from holdfast.cluster.core.messages import Broken, Message
 from holdfast.cluster.wire.address import Address, Peer
-from holdfast.cluster.wire.frames import Framed, Introduction, Opening, read_header, read_message
+from holdfast.cluster.wire.frames import Framed, Introduction, Opening, Pulse, read_header, read_message
 from holdfast.cluster.wire.inbox import Dropped, Inbox
 from holdfast.cluster.wire.keys import Credentials
 from holdfast.cluster.wire.malformed import MalformedFrame
 from holdfast.cluster.wire.outbox import Outbox
 from holdfast.cluster.wire.sockets import Socket, Sockets
+from holdfast.runtime import SYSTEM, Runtime
+
+logger = logging.getLogger("holdfast")
 
 _AT_ONCE = int(zmq.NOBLOCK)
 _MOST_AT_ONCE = 1000  # messages, so that a loop comes back to its other duties
@@ -35,6 +39,10 @@ class Endpoint:
         url: Where to listen: ``tcp://HOST:*`` (a free port), ``tcp://HOST:PORT`` or ``ipc://PATH``.
         is_encrypted: None: unless the address is loopback or ipc.
         admits: Whether the job has such a member; others are not listened to.
+        pulse_s: How often to show the receivers of all streams that nothing is missing, as long as this end is waited
+            on or received from.
+        io_threads: That move bytes; one moves some GB/s.
+        runtime: Clock.
     """
 
     def __init__(
@@ -45,9 +53,14 @@ class Endpoint:
         *,
         is_encrypted: bool | None = None,
         admits: Callable[[Member], bool] = lambda _: True,
+        pulse_s: float = 1.0,
+        io_threads: int = 1,
+        runtime: Runtime = SYSTEM,
     ) -> None:
         self.member = member
-        self.sockets = Sockets(credentials, url, is_encrypted=is_encrypted)
+        self.sockets = Sockets(credentials, url, is_encrypted=is_encrypted, io_threads=io_threads)
+        self._runtime, self._pulse_s = runtime, pulse_s
+        self._pulse_due_s = runtime.monotonic_s() + pulse_s
         try:
             self._socket, self.address = self.sockets.listening()
         except BaseException:
@@ -57,6 +70,7 @@ class Endpoint:
         self._outbox = Outbox(member, self.address, self.sockets, self._inbox.dropped)
         self._poller, self._polled = zmq.Poller(), frozenset[int]()
         self._poller.register(self._socket, zmq.POLLIN)
+        self._newcomers: list[Member] = []
         self._is_closed = False
 
     @property
@@ -75,8 +89,13 @@ class Endpoint:
         return self._outbox.addresses
 
     def connect(self, member: Member, address: Address) -> None:
-        """Say where a member is; a connection is made when something is sent to it."""
-        self._outbox.learn(Peer(member, address))
+        """Connect to a member, which learns by that where this one is."""
+        self._outbox.connect(Peer(member, address))
+
+    def take_newcomers(self) -> list[Member]:
+        """Members whose streams began since this was last asked: they can be sent to, and introduced to others."""
+        newcomers, self._newcomers = self._newcomers, []
+        return newcomers
 
     def introduce(self, to: Member, members: Iterable[Member]) -> None:
         """Tell a member where others are, as far as that is known here, before whatever is sent to it next."""
@@ -107,16 +126,22 @@ class Endpoint:
             also: File descriptors to wait for as well, such as pidfds and wake-up pipes.
         """
         self._watch(frozenset(also))
-        ready = self._poller.poll(None if timeout_s is None else ceil(max(0.0, timeout_s) * 1000))
-        return [cast(int, each) for each, _ in ready if each is not self._socket]
+        end_s = inf if timeout_s is None else self._runtime.monotonic_s() + timeout_s
+        while True:
+            left_s = min(end_s, self._pulse_if_due()) - self._runtime.monotonic_s()
+            ready = self._poller.poll(ceil(max(0.0, left_s) * 1000))
+            if ready or self._runtime.monotonic_s() >= end_s:
+                return [cast(int, each) for each, _ in ready if each is not self._socket]
 
     def receive(self, timeout_s: float | None = 0.0) -> list[tuple[Member, Message]]:
-        """All messages that are there, with their senders; waits for the first one if none is.
+        """All messages that are there, with their senders; if none is, waits until something arrives.
 
+        What arrives may be nothing to hand over, so that the list can be empty before the time is up.
         Where frames of a member are missing or malformed, ``(self.member, Broken(that member))`` is among them, once:
         this end's own report. Nothing more is received from that incarnation of it.
         """
         self.sockets.check_process()
+        self._pulse_if_due()
         arrived = self._drained()
         if not arrived and timeout_s != 0.0:
             self.wait(timeout_s)
@@ -131,6 +156,14 @@ class Endpoint:
         self._outbox.close(linger_s)
         self._socket.close(linger=0)
         self.sockets.close()
+
+    def _pulse_if_due(self) -> float:
+        """When the next one is."""
+        now_s = self._runtime.monotonic_s()
+        if now_s >= self._pulse_due_s:
+            self._pulse_due_s = now_s + self._pulse_s
+            self._outbox.pulse()
+        return self._pulse_due_s
 
     def _watch(self, also: frozenset[int]) -> None:
         for fd in self._polled - also:
@@ -153,21 +186,30 @@ class Endpoint:
         try:
             header = read_header(head)
             sender = self._inbox.accept(header.route, header.number)
-        except MalformedFrame:
-            self.dropped.malformed += 1
+        except MalformedFrame as error:
+            self._complain("a member of the job", error)
             return
         if sender is not None:
             try:
                 self._hand_over(sender, read_message(header.code, head, frames), arrived)
-            except MalformedFrame:
-                self.dropped.malformed += 1
+            except MalformedFrame as error:
+                self._complain(str(sender), error)
                 self._inbox.condemn(header.route)
         arrived.extend((self.member, Broken(each)) for each in self._inbox.take_broken())
 
+    def _complain(self, sender: str, error: MalformedFrame) -> None:
+        """Once: only members get this far, so that it is another release, or a fault of ours."""
+        self.dropped.malformed += 1
+        if self.dropped.malformed == 1:
+            logger.warning("%s dropped a malformed message of %s: %s", self.member, sender, error)
+
     def _hand_over(self, sender: Member, message: Framed, arrived: list[_Arrived]) -> None:
         match message:
+            case Pulse():
+                pass
             case Opening(address):
                 self._outbox.learn(Peer(sender, address))
+                self._newcomers.append(sender)
             case Introduction(peers):
                 for peer in peers:
                     self._outbox.learn(peer)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from holdfast.cluster.core import messages as core
 from holdfast.cluster.core.members import Member, Role
 from holdfast.cluster.wire.address import Address, Peer
 from holdfast.cluster.wire.fields import record
 from holdfast.cluster.wire.malformed import MalformedFrame
-from holdfast.cluster.wire.sheet import Array, Cursor, Sheet
+from holdfast.cluster.wire.sheet import MOST_FRAME_BYTES, Array, Cursor, Sheet
+from holdfast.errors import ConfigurationError
 
 VERSION = 1  # of the format: peers of another version are refused, because a job runs one release
 MAGIC = b"HF"
@@ -38,6 +39,11 @@ class Introduction:
 
 
 @dataclass(frozen=True, slots=True)
+class Pulse:
+    """Nothing but its number, now and then on every stream: it shows a gap that no other message would."""
+
+
+@dataclass(frozen=True, slots=True)
 class Beat:
     """From a member to the controller: it lives."""
 
@@ -49,7 +55,7 @@ class BeatAnswer:
     is_counted_on: bool
 
 
-Framed: TypeAlias = core.Message | Opening | Introduction | Beat | BeatAnswer
+Framed: TypeAlias = core.Message | Opening | Introduction | Pulse | Beat | BeatAnswer
 
 # By code, which is part of the format: codes are never given to another type. A new message is a line here.
 TYPES: dict[int, type] = {
@@ -73,6 +79,7 @@ TYPES: dict[int, type] = {
     241: Introduction,
     242: Beat,
     243: BeatAnswer,
+    244: Pulse,
 }
 _WRITERS = {kind: (code, record(kind).write) for code, kind in TYPES.items()}
 _READERS = {code: record(kind).read for code, kind in TYPES.items()}
@@ -105,8 +112,7 @@ class Route:
         return route
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(NamedTuple):
     """What stands before the fields of a message."""
 
     code: int
@@ -139,4 +145,10 @@ def write(route: bytes, number: int, message: Framed) -> tuple[bytearray, list[A
     code, fields = _WRITERS[type(message)]
     sheet = Sheet(HEADER.pack(MAGIC, VERSION, code, number) + route)
     fields(sheet, message)
+    largest = max([len(sheet.head), *[array.nbytes for array in sheet.frames]])
+    if largest > MOST_FRAME_BYTES:
+        raise ConfigurationError(
+            f"a {type(message).__name__} of {largest} bytes in one piece cannot be sent (at most {MOST_FRAME_BYTES}); "
+            "use more servers or smaller batches"
+        )
     return sheet.head, sheet.frames

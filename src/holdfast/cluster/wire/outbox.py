@@ -9,7 +9,7 @@ import zmq
 from holdfast.cluster.core.members import Member, Role, View
 from holdfast.cluster.core.streams import Outgoing
 from holdfast.cluster.wire.address import Address, Peer
-from holdfast.cluster.wire.frames import Framed, Introduction, Opening, Route, write
+from holdfast.cluster.wire.frames import Framed, Introduction, Opening, Pulse, Route, write
 from holdfast.cluster.wire.inbox import Dropped
 from holdfast.cluster.wire.sockets import Socket, Sockets
 
@@ -65,7 +65,7 @@ class Outbox:
         return dict(self._addresses)
 
     def learn(self, peer: Peer) -> None:
-        """Where a member is. A member has one address for life, so that only the first counts."""
+        """Where a member is. It has one address for life, so that only the first counts."""
         member = peer.member
         if self._is_gone(member) or member in self._addresses:
             return
@@ -84,6 +84,17 @@ class Outbox:
             return
         if not line.send(message):
             self._dropped.unsent += 1
+
+    def connect(self, peer: Peer) -> None:
+        """Learn where a member is, and tell it at once where this one is."""
+        self.learn(peer)
+        if peer.member not in self._lines:
+            self._connected(peer.member)
+
+    def pulse(self) -> None:
+        """Give every stream a number, so that whoever misses an earlier one notices."""
+        for line in self._lines.values():
+            line.send(Pulse())
 
     def introduce(self, to: Member, members: tuple[Member, ...]) -> None:
         """Tell a member the addresses of others, before whatever is sent to it next."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from holdfast.cluster.wire.malformed import MalformedFrame
 
 Array = NDArray[Any]
+MOST_FRAME_BYTES = 1 << 30  # a receiver cuts off whoever announces more, before memory is taken
 
 
 class Sheet:

@@ -12,12 +12,12 @@ import zmq
 from holdfast.cluster.wire.address import Address
 from holdfast.cluster.wire.guard import Guard, present
 from holdfast.cluster.wire.keys import Credentials
+from holdfast.cluster.wire.sheet import MOST_FRAME_BYTES
 from holdfast.errors import ConfigurationError
 
 Socket: TypeAlias = zmq.Socket[bytes]
 
 _ZERO_COPY_BYTES = 1 << 18  # below this a copy costs less than ZeroMQ's word that a buffer is free (design note 009)
-_MOST_FRAME_BYTES = 1 << 31  # a stranger that announces more is cut off before memory is taken
 _HANDSHAKE_MS = 10_000
 _RECONNECT_MS, _MOST_RECONNECT_MS = 20, 500
 
@@ -29,13 +29,16 @@ class Sockets:
         credentials: Of the job.
         url: Where to bind: ``tcp://HOST:*`` (a free port), ``tcp://HOST:PORT`` or ``ipc://PATH``.
         is_encrypted: None: unless the address is loopback or ipc.
+        io_threads: That move bytes; one moves some GB/s.
     """
 
-    def __init__(self, credentials: Credentials, url: str, *, is_encrypted: bool | None = None) -> None:
+    def __init__(
+        self, credentials: Credentials, url: str, *, is_encrypted: bool | None = None, io_threads: int = 1
+    ) -> None:
         self._url, is_local = _resolved(url)
         self._credentials = credentials
         self._process = os.getpid()
-        self._context: zmq.Context[Socket] = zmq.Context()
+        self._context: zmq.Context[Socket] = zmq.Context(io_threads)
         self._guard = Guard(
             self._context, credentials, is_encrypted=not is_local if is_encrypted is None else is_encrypted
         )
@@ -53,7 +56,7 @@ class Sockets:
 
     def listening(self, *, most_queued: int = 0) -> tuple[Socket, Address]:
         """A ROUTER that members can connect to; ``most_queued`` messages to each are kept (0: all)."""
-        socket = self._made(zmq.ROUTER, most_queued)
+        socket = self._made(zmq.ROUTER, self._url, most_queued)
         self._guard.protect(socket)
         self._bind(socket, self._next_url())
         bound = cast(bytes, socket.last_endpoint).rstrip(b"\0").decode()
@@ -61,7 +64,7 @@ class Sockets:
 
     def connected(self, address: Address, *, most_queued: int = 0) -> Socket:
         """A DEALER to an address. It has no name of its own, so that no connection is taken for another's."""
-        socket = self._made(zmq.DEALER, most_queued)
+        socket = self._made(zmq.DEALER, address.url, most_queued)
         present(socket, self._credentials, address.key, is_encrypted=address.is_encrypted)
         socket.connect(address.url)
         return socket
@@ -71,13 +74,13 @@ class Sockets:
         self._context.term()
         self._guard.join()
 
-    def _made(self, kind: int, most_queued: int) -> Socket:
+    def _made(self, kind: int, url: str, most_queued: int) -> Socket:
         socket: Socket = self._context.socket(kind)
         socket.sndhwm = most_queued  # a high-water mark drops messages; credits bound what is on its way
         socket.rcvhwm = 0
         socket.linger = 0
-        socket.ipv6 = "[" in self._url
-        socket.maxmsgsize = _MOST_FRAME_BYTES
+        socket.ipv6 = "[" in url
+        socket.maxmsgsize = MOST_FRAME_BYTES
         socket.handshake_ivl = _HANDSHAKE_MS
         socket.reconnect_ivl, socket.reconnect_ivl_max = _RECONNECT_MS, _MOST_RECONNECT_MS
         socket.copy_threshold = _ZERO_COPY_BYTES
