@@ -12,6 +12,8 @@ import torch
 hypothesis.settings.register_profile("no deadlines", deadline=None)  # a busy machine is no fault
 hypothesis.settings.load_profile("no deadlines")
 os.environ.pop("COLUMNS", None)  # pytest's workers have some: a command sees a pipe unless a test says otherwise
+# Read when Ray is imported: it stays on loopback, reports nothing, and writes no token into the home directory.
+os.environ.update(RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0", RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled")
 torch.set_num_threads(1)  # tiny models: threads that wait for each other would cost more than they bring
 
 pytest.register_assert_rewrite("holdfast.testing.store_suite")

@@ -100,11 +100,11 @@ class LauncherSuite:
         yield launcher
         launcher.close(grace_s=0.0)
 
-    def serving(self, launcher: Launcher, tenant: Member | Spare, folder: Path) -> dict[str, int]:
+    def serving(self, launcher: Launcher, tenant: Member | Spare, folder: Path) -> dict[str, Any]:
         """Start a process that waits, and say its pid and port once it is up."""
         folder.mkdir()
         launcher.start(tenant, import_name(targets.serve), str(folder).encode())
-        found: dict[str, int] = read(folder / "up")
+        found: dict[str, Any] = read(folder / "up")
         return found
 
     def script(self, folder: Path, name: str = "train.py") -> Path:
@@ -188,7 +188,7 @@ class LauncherSuite:
         assert read(tmp_path / "told")
 
     def test_a_place_is_not_taken_twice(self, launcher: Launcher, tmp_path: Path) -> None:
-        self.serving(launcher, SERVER, tmp_path / "server")
+        launcher.start(SERVER, import_name(targets.serve), str(tmp_path).encode())
         with pytest.raises(RunError, match="next incarnation"):
             launcher.start(SERVER, import_name(targets.serve), b"")
 
@@ -204,7 +204,7 @@ class LauncherSuite:
         assert [each.tenant for each in next_deaths(launcher)] == [member]
 
     def test_a_replacement_starts_in_the_place_of_the_dead(self, launcher: Launcher, tmp_path: Path) -> None:
-        for incarnation in range(1, 4):
+        for incarnation in (1, 2):
             member = Member(Role.SERVER, 0, incarnation)
             self.serving(launcher, member, tmp_path / str(incarnation))
             launcher.kill(member)

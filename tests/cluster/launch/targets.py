@@ -46,7 +46,8 @@ def serve(payload: bytes, surroundings: Surroundings) -> None:
     """Keep a port until orphaned, then say so."""
     folder = Path(payload.decode())
     with socket.create_server((surroundings.host, 0)) as listening:
-        put(folder / "up", pid=os.getpid(), port=listening.getsockname()[1])
+        host, port = listening.getsockname()
+        put(folder / "up", pid=os.getpid(), port=port, host=host, directory=os.getcwd())
         poller = select.poll()
         poller.register(surroundings.orphaned_fd, select.POLLIN)
         poller.poll()

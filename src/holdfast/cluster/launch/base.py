@@ -93,9 +93,9 @@ class Launcher(Protocol):
         ...
 
     def kill(self, tenant: Tenant) -> None:
-        """End a process, even a stopped one, and what it started in its process group; no-op for one that is gone.
+        """End a process, even a stopped one; no-op for one that is gone. Its death is told of like any other.
 
-        It runs nothing more from here on. Its death is told of like any other.
+        Its helpers end with it, as far as the launcher reaches them; its agent does not.
         """
         ...
 
@@ -106,7 +106,7 @@ class Launcher(Protocol):
     def close(self, *, grace_s: float = CLOSE_S) -> None:
         """Wait for those that are ending, then kill the rest. Nothing is left when it returns; may be called again.
 
-        Agents are not touched: they run in sessions of their own, and end when they have committed.
+        Agents are not touched: they end when they have committed.
         """
         ...
 

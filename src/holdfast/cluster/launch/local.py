@@ -12,7 +12,7 @@ from typing import Final
 
 from holdfast.cluster.core.members import Member, Role
 from holdfast.cluster.launch import child
-from holdfast.cluster.launch.base import CLOSE_S, Death, Spare, Tenant, label
+from holdfast.cluster.launch.base import CLOSE_S, Death, Launcher, Spare, Tenant, label
 from holdfast.cluster.launch.local_process import LocalProcess
 from holdfast.cluster.launch.threads import require_threads, thread_settings
 from holdfast.errors import ConfigurationError, RunError
@@ -38,7 +38,7 @@ class LocalProcesses:
     def __post_init__(self) -> None:
         require_threads(self, self.server_threads, self.worker_threads)
 
-    def open(self, *, servers: int, workers: int, spares: int = 0) -> LocalLauncher:
+    def open(self, *, servers: int, workers: int, spares: int = 0) -> Launcher:
         """A launcher, to be closed by whoever opened it.
 
         Args:
