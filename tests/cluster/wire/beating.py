@@ -15,7 +15,7 @@ from holdfast.cluster.wire.sockets import Sockets
 
 def main() -> None:
     told = json.loads(sys.stdin.readline())
-    address = Address(url=told["url"], key=bytes.fromhex(told["key"]), is_encrypted=told["is_encrypted"])
+    address = Address.from_json(told["address"])
     sockets = Sockets(Credentials.from_json(told["credentials"]), "tcp://127.0.0.1:*")
     heartbeat = Heartbeat(Member(Role.SERVER, 0, 1), sockets, address, period_s=told["period_s"])
     while not heartbeat.is_dismissed:

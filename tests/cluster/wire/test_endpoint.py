@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 from dataclasses import replace
 
@@ -154,6 +155,29 @@ def test_a_malformed_message_ends_its_senders_stream_and_nothing_else(loopback: 
     assert server.dropped.malformed == 2
     worker.send(SERVER, Applied(5))
     assert received(server, 1) == [(WORKER, Applied(5))]
+    line.close()
+
+
+def test_whatever_members_send_the_process_lives(loopback: Meeting) -> None:
+    worker, server = loopback.pair()
+    line, _ = raw(loopback, server)
+    chance = random.Random(0)
+    sample = Push(3, (np.arange(9), np.zeros((40, 40), np.float32)), b"place", BEGINNING)
+    for incarnation in range(1, 400):
+        head, arrays = write(Route(replace(WORKER, index=1, incarnation=incarnation), SERVER).to_bytes(), 1, sample)
+        frames = [head, *(bytearray(array) for array in arrays)]
+        for _ in range(chance.randint(1, 3)):
+            frame = chance.choice(frames)
+            frame[chance.randrange(len(frame))] = chance.randrange(256)
+        del frames[0][chance.choice((0, 20, 40, len(head), len(head))) :]
+        line.send_multipart(frames[: chance.choice((1, 2, 2, 2))])
+    worker.send(SERVER, Applied(5))
+    arrived: list[tuple[Member, object]] = []
+    until(lambda: (WORKER, Applied(5)) in arrived or arrived.extend(server.receive()))  # type: ignore[func-returns-value]
+    until(lambda: server.receive(0.01) == [])
+    assert server.dropped.malformed > 50
+    worker.send(SERVER, Applied(6))
+    assert received(server, 1) == [(WORKER, Applied(6))]
     line.close()
 
 

@@ -10,11 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.cluster.core.members import Member, Role
-from holdfast.cluster.core.messages import BEGINNING, Applied, Message, Pull, Push
+from holdfast.cluster.core.messages import BEGINNING, Applied, Hello, Message, Progress, Pull, Push
+from holdfast.cluster.wire import arrays
 from holdfast.cluster.wire.arrays import INLINE_BYTES
 from holdfast.cluster.wire.fields import codec_of
 from holdfast.cluster.wire.frames import HEADER_BYTES, TYPES, Framed, Route, read_header, read_message, write
 from holdfast.cluster.wire.malformed import MalformedFrame
+from holdfast.cluster.wire.sheet import MOST_FRAME_BYTES
 from holdfast.errors import ConfigurationError
 from tests.cluster.wire.samples import MESSAGES, same
 
@@ -133,6 +135,22 @@ def test_arrays_that_arrive_are_aligned_and_may_be_written_to(count: int) -> Non
     assert isinstance(push, Push)
     assert all(each.flags.aligned and each.flags.writeable for each in push.gradients)
     assert same(push.gradients, payload)
+
+
+def test_an_array_that_is_larger_than_a_frame_takes_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrays, "MOST_FRAME_BYTES", 10_000)
+    payload = (np.arange(7000).reshape(70, 100), np.arange(5000, dtype=np.int32))
+    head, frames = framed(Pull(1, payload))
+    assert [len(frame) for frame in frames] == [10_000] * 5 + [6_000] + [10_000] * 2
+    pull = read(head, frames)
+    assert same(pull, Pull(1, payload))
+    with pytest.raises(MalformedFrame):
+        read(head, [frames[0], *frames])
+
+
+def test_a_header_that_is_larger_than_a_frame_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="Hello"):
+        framed(Hello(Progress(1, bytes(MOST_FRAME_BYTES)), BEGINNING))
 
 
 def test_an_array_with_gaps_is_sent_whole() -> None:

@@ -85,9 +85,7 @@ def test_a_process_that_is_stopped_is_overdue_and_learns_when_it_wakes_that_it_w
     beats = Beats(controller.sockets, timeout_s=0.3)
     told = {
         "credentials": loopback.credentials.to_json(),
-        "url": beats.address.url,
-        "key": beats.address.key.hex(),
-        "is_encrypted": beats.address.is_encrypted,
+        "address": beats.address.to_json(),
         "period_s": PERIOD_S,
     }
     beats.watch(SERVER, grace_s=60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 from holdfast.cluster.core.members import Member
@@ -18,6 +19,16 @@ class Address:
     url: str
     key: bytes
     is_encrypted: bool
+
+    def to_json(self) -> str:
+        """For a process that is to connect to it."""
+        return json.dumps({"url": self.url, "key": self.key.hex(), "is_encrypted": self.is_encrypted})
+
+    @classmethod
+    def from_json(cls, text: str) -> Address:
+        """As ``to_json`` wrote it."""
+        found = json.loads(text)
+        return cls(url=found["url"], key=bytes.fromhex(found["key"]), is_encrypted=found["is_encrypted"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.cluster.wire.malformed import MalformedFrame
-from holdfast.cluster.wire.sheet import Array, Cursor, Sheet
+from holdfast.cluster.wire.sheet import MOST_FRAME_BYTES, Array, Cursor, Sheet
 from holdfast.errors import ConfigurationError
 
 INLINE_BYTES = 4096  # up to here a copy into the header is cheaper than a frame (design note 009)
@@ -56,7 +56,8 @@ def _write(sheet: Sheet, array: Array) -> None:
         sheet.align()
         sheet.head += array.tobytes()
     else:
-        sheet.frames.append(np.ascontiguousarray(array))
+        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        sheet.frames.extend(flat[at : at + MOST_FRAME_BYTES] for at in range(0, flat.size, MOST_FRAME_BYTES))
 
 
 def _read(cursor: Cursor) -> Array:
@@ -65,15 +66,27 @@ def _read(cursor: Cursor) -> Array:
     if dtype is None or is_inline > 1 or dimensions > MOST_DIMENSIONS:
         raise MalformedFrame(f"no array has type {code}, place {is_inline} and {dimensions} dimensions")
     shape = cursor.numbers(_SHAPES[dimensions])
-    flat = cursor.array(dtype, prod(shape)) if is_inline else _of_frame(cursor.frame(), dtype, prod(shape))
+    flat = cursor.array(dtype, prod(shape)) if is_inline else _of_frames(cursor, dtype, prod(shape))
     if dtype.kind == "b" and flat.size and flat.view(np.uint8).max() > 1:
         raise MalformedFrame("an array of booleans holds more than 0 and 1")
     return flat if dimensions == 1 else _reshaped(flat, shape)
 
 
-def _of_frame(frame: memoryview, dtype: np.dtype[Any], count: int) -> Array:
-    if frame.nbytes != count * dtype.itemsize:
-        raise MalformedFrame(f"a frame of {frame.nbytes} bytes is announced as {count} values of {dtype.name}")
+def _of_frames(cursor: Cursor, dtype: np.dtype[Any], count: int) -> Array:
+    left = count * dtype.itemsize
+    frames = []
+    while left:
+        frame = cursor.frame()
+        if frame.nbytes != min(left, MOST_FRAME_BYTES):
+            raise MalformedFrame(f"a frame of {frame.nbytes} bytes stands for {left} bytes of {dtype.name}")
+        frames.append(frame)
+        left -= frame.nbytes
+    if len(frames) == 1:
+        return _of_frame(frames[0], dtype)
+    return np.frombuffer(bytearray().join(frames), dtype) if frames else np.empty(0, dtype)
+
+
+def _of_frame(frame: memoryview, dtype: np.dtype[Any]) -> Array:
     if frame.nbytes < _COPIED_BYTES:
         return np.frombuffer(bytearray(frame), dtype)
     array = np.frombuffer(frame, dtype)

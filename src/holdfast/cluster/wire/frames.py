@@ -145,10 +145,9 @@ def write(route: bytes, number: int, message: Framed) -> tuple[bytearray, list[A
     code, fields = _WRITERS[type(message)]
     sheet = Sheet(HEADER.pack(MAGIC, VERSION, code, number) + route)
     fields(sheet, message)
-    largest = max([len(sheet.head), *[array.nbytes for array in sheet.frames]])
-    if largest > MOST_FRAME_BYTES:
+    if len(sheet.head) > MOST_FRAME_BYTES:
         raise ConfigurationError(
-            f"a {type(message).__name__} of {largest} bytes in one piece cannot be sent (at most {MOST_FRAME_BYTES}); "
-            "use more servers or smaller batches"
+            f"a {type(message).__name__} has {len(sheet.head)} bytes beside its arrays, more than {MOST_FRAME_BYTES}; "
+            "let the data loader keep less in its position"
         )
     return sheet.head, sheet.frames

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 
 import zmq
@@ -12,6 +13,8 @@ from holdfast.cluster.wire.address import Address, Peer
 from holdfast.cluster.wire.frames import Framed, Introduction, Opening, Pulse, Route, write
 from holdfast.cluster.wire.inbox import Dropped
 from holdfast.cluster.wire.sockets import Socket, Sockets
+
+logger = logging.getLogger("holdfast")
 
 # As plain numbers: combining flags takes as long as sending.
 _LAST, _MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
@@ -24,6 +27,7 @@ class _Line:
     socket: Socket
     route: bytes
     numbers: Outgoing = field(default_factory=Outgoing)
+    is_refused: bool = False
 
     def send(self, message: Framed) -> bool:
         """False where there is no way to the peer any more: it refused the connection."""
@@ -84,6 +88,9 @@ class Outbox:
             return
         if not line.send(message):
             self._dropped.unsent += 1
+            if not line.is_refused:
+                line.is_refused = True
+                logger.warning("%s does not let %s connect: it belongs to another job, or died", member, self._member)
 
     def connect(self, peer: Peer) -> None:
         """Learn where a member is, and tell it at once where this one is."""

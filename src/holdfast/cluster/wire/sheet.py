@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from holdfast.cluster.wire.malformed import MalformedFrame
 
 Array = NDArray[Any]
-MOST_FRAME_BYTES = 1 << 30  # a receiver cuts off whoever announces more, before memory is taken
+MOST_FRAME_BYTES = 1 << 26  # what a stranger can make us keep until its handshake fails; larger arrays are cut
 
 
 class Sheet:
