@@ -31,11 +31,12 @@ class DLRM(nn.Module):
         bottom: Sequence[int] = (512, 256, 64),
         top: Sequence[int] = (512, 256),
         seed: int = 0,
+        on_servers: bool = False,
     ) -> None:
         super().__init__()
         fields = len(cardinalities) + 1
         with seeded(seed):
-            self.emb = tables(cardinalities, dim, sparse=sparse, bag=bag)
+            self.emb = tables(cardinalities, dim, sparse=sparse, bag=bag, on_servers=on_servers)
             self.bottom = mlp((DENSE_FIELDS, *bottom, dim))
             self.top = mlp((dim + fields * (fields - 1) // 2, *top, 1))
 

@@ -19,15 +19,20 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def tables(cardinalities: Sequence[int], dim: int, *, sparse: bool, bag: bool) -> nn.ModuleList:
-    """One table per categorical field, uniform in ±1/√rows as the DLRM reference starts them."""
-    return nn.ModuleList(_table(rows, dim, sparse=sparse, bag=bag) for rows in cardinalities)
+def tables(
+    cardinalities: Sequence[int], dim: int, *, sparse: bool, bag: bool, on_servers: bool = False
+) -> nn.ModuleList:
+    """One table per categorical field, uniform in ±1/√rows as the DLRM reference starts them.
+
+    On servers they start as the cluster declares.
+    """
+    return nn.ModuleList(_table(rows, dim, sparse=sparse, bag=bag, on_servers=on_servers) for rows in cardinalities)
 
 
-def _table(rows: int, dim: int, *, sparse: bool, bag: bool) -> nn.Module:
+def _table(rows: int, dim: int, *, sparse: bool, bag: bool, on_servers: bool) -> nn.Module:
     # The weight is passed in: torch's own start would fill gigabytes with normal numbers first.
     bound = max(rows, 1) ** -0.5
-    weight = torch.empty(rows, dim).uniform_(-bound, bound)
+    weight = None if on_servers else torch.empty(rows, dim).uniform_(-bound, bound)
     if bag:
         return nn.EmbeddingBag(rows, dim, mode="sum", sparse=sparse, _weight=weight)
     return nn.Embedding(rows, dim, sparse=sparse, _weight=weight)

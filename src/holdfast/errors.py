@@ -18,6 +18,7 @@ HoldfastError
 │   ├── NotResumed                    a non-empty run was not resumed first
 │   ├── RanksMissing                  other ranks of the job did not show up: names them if known
 │   └── TakenOver                     another trainer owns the run now: stop
+├── NotFinite                         a gradient is NaN or infinite: names the parameter
 └── SaveFailed                        a checkpoint was not committed; training may continue
     ├── AgentDied
     └── BaseDropped                   the run no longer holds what it depends on; the next save is a baseline
@@ -105,6 +106,10 @@ class RanksMissing(RunError):
 
 class TakenOver(RunError):
     """Another trainer took over the run; this one can no longer commit."""
+
+
+class NotFinite(HoldfastError):
+    """A gradient is NaN or infinite, and was not sent to servers."""
 
 
 class SaveFailed(HoldfastError):

@@ -1,0 +1,102 @@
+"""What one server keeps: its rows of all tables and its piece of the dense vector, with slots. No torch, no socket."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.cluster.placement import DensePiece, Group, Keys, Placement
+from holdfast.cluster.plan import ModelPlan
+from holdfast.kernels import optimize, start
+from holdfast.policy.optimizer import Optimizer
+from holdfast.types import UpdateRule
+
+Floats: TypeAlias = NDArray[np.float32]
+
+
+class GroupShard:
+    """A server's rows of the tables of one width, all in one array.
+
+    Attributes:
+        weights: ``[rows, width]``.
+        slots: The optimizer's, by name, aligned to the weights.
+    """
+
+    def __init__(self, group: Group, server: int, rule: UpdateRule) -> None:
+        self.group = group
+        self.server = server
+        self.weights = np.empty((group.size(server), group.width), np.float32)
+        self.slots = optimize.new_slots(rule, len(self.weights), group.width)
+        self._update = optimize.RowUpdater(rule, self.weights, self.slots)
+
+    def start(self, plan: ModelPlan, *, threads: int = 1) -> None:
+        """Write the beginning of every row."""
+        for each in self.group.ranges(self.server):
+            table = plan.tables[each.table]
+            rows = self.weights[each.at : each.at + each.end - each.first]
+            key = start.table_key(plan.seed, table.name)
+            start.fill(rows, table.init.start(), key=key, first_row=each.first, threads=threads)
+            if table.padding_idx is not None and each.first <= table.padding_idx < each.end:
+                rows[table.padding_idx - each.first] = 0
+
+    def read(self, rows: Keys) -> Floats:
+        """Copies of some rows, counted from the array's first."""
+        return self.weights[rows]
+
+    def apply(self, rows: Keys, gradients: Floats, *, lr: float, threads: int = 1) -> None:
+        """One update of the rows that have a gradient."""
+        self._update(rows, gradients, lr=lr, threads=threads)
+
+
+class DenseShard:
+    """A server's piece of the dense vector.
+
+    Attributes:
+        values: The piece.
+        slots: By the part's name, then by the slot's: aligned to the rows of that part.
+    """
+
+    def __init__(self, plan: ModelPlan, piece: DensePiece, rule: UpdateRule) -> None:
+        self.piece = piece
+        self.values = np.zeros(piece.size, np.float32)
+        self.slots: dict[str, Mapping[str, Floats]] = {}
+        self._updates = []
+        trained = {each.name for each in plan.dense if each.requires_grad}
+        for part in piece.parts:
+            weights = self.values[part.at : part.at + part.rows * part.width].reshape(part.rows, part.width)
+            self.slots[part.name] = optimize.new_slots(rule, part.rows, part.width)
+            if part.name in trained:
+                self._updates.append((part, optimize.RowUpdater(rule, weights, self.slots[part.name])))
+
+    def apply(self, gradients: Floats, *, lr: float) -> None:
+        """One update with the gradients of the whole piece. Frozen parameters stay as they are."""
+        for part, update in self._updates:
+            found = gradients[part.at : part.at + part.rows * part.width].reshape(part.rows, part.width)
+            update(None, found, lr=lr)
+
+
+class Shard:
+    """All that one server keeps.
+
+    Args:
+        placement: Of the whole model.
+        server: Which server this is.
+        optimizer: Of tables.
+        dense_optimizer: Of dense parameters.
+    """
+
+    def __init__(self, placement: Placement, server: int, optimizer: Optimizer, dense_optimizer: Optimizer) -> None:
+        self.placement = placement
+        self.server = server
+        self.groups = [GroupShard(group, server, optimizer.rule()) for group in placement.groups]
+        self.dense = DenseShard(placement.plan, placement.dense[server], dense_optimizer.rule(dense=True))
+
+    def start(self, dense: Floats | None = None, *, threads: int = 1) -> None:
+        """Begin: rows as the plan says, dense parameters as a worker's model had them (the whole vector)."""
+        for group in self.groups:
+            group.start(self.placement.plan, threads=threads)
+        if dense is not None:
+            self.dense.values[:] = dense[self.dense.piece.start : self.dense.piece.end]

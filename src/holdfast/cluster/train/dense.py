@@ -1,0 +1,63 @@
+"""DenseVector: everything of a model that is not a table on servers, as one vector that its parameters are views of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from holdfast.cluster.train.devices import to_device, to_host
+from holdfast.cluster.train.exchange import Floats
+
+
+class DenseVector:
+    """A worker's copy of the dense parameters.
+
+    Args:
+        parameters: In the order of the vector.
+        device: Where they are.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], device: torch.device) -> None:
+        self._parameters = parameters
+        parts = [each.detach().reshape(-1).to(device) for each in parameters]
+        self._flat = torch.cat(parts) if parts else torch.empty(0, device=device)
+        self._views = [
+            part.view(each.shape)
+            for part, each in zip(self._flat.split([each.numel() for each in parameters]), parameters, strict=True)
+        ]
+        self._attach()
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether a backward pass reached it since the last step."""
+        return any(each.grad is not None for each in self._parameters)
+
+    def install(self, values: Floats | Tensor) -> None:
+        """Take values over: one copy, whatever the number of parameters."""
+        self._flat.copy_(values if isinstance(values, Tensor) else to_device(values, self._flat.device))
+        self._attach()
+        torch.clear_autocast_cache()  # it would keep copies of the last ones in lower precision
+
+    def values(self) -> Tensor:
+        """A copy."""
+        return self._flat.clone()
+
+    def gradients(self) -> Floats:
+        """Of the whole vector, 0 where a parameter has none; an array that nobody else has."""
+        if not self._parameters:
+            return np.empty(0, np.float32)
+        parts = [
+            (torch.zeros_like(view) if each.grad is None else each.grad.detach().to_dense()).reshape(-1)
+            for each, view in zip(self._parameters, self._views, strict=True)
+        ]
+        together = torch.cat(parts) if len(parts) > 1 else parts[0].clone()
+        return to_host(together)
+
+    def _attach(self) -> None:
+        """A parameter whose memory somebody has replaced becomes a view again."""
+        for each, view in zip(self._parameters, self._views, strict=True):
+            if each.data_ptr() != view.data_ptr() or each.device != view.device:
+                each.data = view

@@ -1,0 +1,386 @@
+"""TrainingLoop: what a training function holds: the model, its batches, its steps. It knows no sockets."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.checkpoint.training.batches import Reader
+from holdfast.checkpoint.training.rng import capture_rng, restore_rng
+from holdfast.cluster.placement import Placement
+from holdfast.cluster.train.build import BuiltModel
+from holdfast.cluster.train.dense import DenseVector
+from holdfast.cluster.train.exchange import Exchange, PushedStep
+from holdfast.cluster.train.fetcher import Fetcher, nothing_of
+from holdfast.cluster.train.finite import CHOICES, OnNan, all_finite, not_finite
+from holdfast.cluster.train.forecast import Forecast, IdsFunction
+from holdfast.cluster.train.metrics import Metrics
+from holdfast.cluster.train.optimizer import WorkerOptimizer
+from holdfast.cluster.train.place import Place
+from holdfast.cluster.train.prefetcher import Prefetched, Prefetcher
+from holdfast.cluster.train.table import Table
+from holdfast.errors import ConfigurationError
+
+logger = logging.getLogger("holdfast")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopSettings:
+    """How a worker trains.
+
+    Args:
+        lr_tables: The learning rate of tables to begin with.
+        lr_dense: That of dense parameters.
+        ahead: Batches whose rows are pulled before the steps in front of them are pushed: rows are at most this many
+            of the worker's own steps behind. 0 waits for the rows of each batch.
+        on_nan: A step whose gradients are NaN or infinite is an error, is left out, or is pushed as it is.
+        on_bad_ids: A batch with an id outside its table is an error, or is left out.
+    """
+
+    lr_tables: float
+    lr_dense: float
+    ahead: int = 1
+    on_nan: OnNan = "raise"
+    on_bad_ids: Literal["raise", "skip"] = "raise"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.ahead, int) or self.ahead < 0:
+            raise ConfigurationError(f"ahead must be a whole number of at least 0, got {self.ahead!r}")
+        if self.on_nan not in CHOICES:
+            raise ConfigurationError(f"on_nan must be one of {', '.join(CHOICES)}, got {self.on_nan!r}")
+        if self.on_bad_ids not in ("raise", "skip"):
+            raise ConfigurationError(f'on_bad_ids must be "raise" or "skip", got {self.on_bad_ids!r}')
+
+
+@dataclass(slots=True)
+class _Reading:
+    """A loader that is being read."""
+
+    loader: object
+    epochs: int | None
+    reader: Reader
+    prefetcher: Prefetcher
+
+
+class TrainingLoop:
+    """One worker's training. Within a step nothing moves: rows and dense values are those of its first batch.
+
+    Args:
+        built: The model.
+        placement: Of its tables.
+        exchange: With the servers.
+        settings: How to train.
+        index: Which worker this is.
+        count: How many there are.
+        device: Where to train; otherwise where the model was built.
+        place: Where to start, as an earlier worker's last push had it.
+    """
+
+    def __init__(
+        self,
+        built: BuiltModel,
+        placement: Placement,
+        exchange: Exchange,
+        settings: LoopSettings,
+        *,
+        index: int = 0,
+        count: int = 1,
+        device: torch.device | str | None = None,
+        place: bytes | None = None,
+    ) -> None:
+        self.model: nn.Module = built.module
+        self.index = index
+        self.count = count
+        self.settings = settings
+        self.skipped = 0  # steps or batches that were left out, by on_nan and on_bad_ids
+        self._device = _move(built, device)
+        self._built = built
+        self._exchange = exchange
+        self._dense = DenseVector(built.dense, self._device)
+        self._fetcher = Fetcher(built.tables, placement, exchange, self._device)
+        self._forecast = Forecast(built.tables)
+        self._place = None if place is None else Place.from_bytes(place)
+        self._steps = 0 if self._place is None else self._place.steps
+        self._reading: _Reading | None = None
+        self._current: Prefetched | None = None
+        self._prefetcher: Prefetcher | None = None  # of the current batch
+        self._is_used = True  # the current batch is in a step, or none is current
+        self._is_evaluating = False
+        self._metrics = Metrics()
+        for table in built.tables:
+            table.source = self
+        self.optimizer = WorkerOptimizer(
+            [each.parameter for each in built.tables],
+            built.dense,
+            lr_tables=settings.lr_tables,
+            lr_dense=settings.lr_dense,
+            push=self._push,
+        )
+
+    @property
+    def steps(self) -> int:
+        """Steps pushed, across all restarts."""
+        return self._steps
+
+    # ---- batches ---------------------------------------------------------------------------------------------------
+
+    def batches(
+        self, loader: Iterable[Any], *, epochs: int | None = 1, ids: IdsFunction | None = None
+    ) -> Iterator[Any]:
+        """The loader's batches, each with its rows in the model; after a restart they go on behind the last push.
+
+        Within ``evaluating()`` it is one pass over the loader, from which nothing is remembered.
+
+        Args:
+            loader: As for an ordinary loop; a DataLoader, or an iterable with a state.
+            epochs: Passes over the data, counted from the very start of the training. None: unlimited.
+            ids: From a batch to the ids of each table, by the name of its module; otherwise they are found in it.
+        """
+        if self._is_evaluating:
+            return self._evaluation_batches(loader, ids)
+        return self._training_batches(self._read(loader, epochs, ids))
+
+    def step(self, loss: Tensor | float | None = None, *, scaler: Any = None) -> None:
+        """End a step: gradients go out to the servers, and are gone here.
+
+        Args:
+            loss: To be averaged over steps.
+            scaler: A GradScaler that scaled the loss; it leaves the step out where it finds an overflow.
+        """
+        if loss is not None:
+            self._metrics.add_loss(float(loss.detach()) if isinstance(loss, Tensor) else float(loss))
+        if scaler is None:
+            self.optimizer.step()
+        else:
+            scaler.step(self.optimizer)
+            scaler.update()
+        self.optimizer.zero_grad()
+
+    def metrics(self, scores: Tensor, labels: Tensor) -> None:
+        """Count a batch's scores for AUC.
+
+        Args:
+            scores: Logits or probabilities.
+            labels: 1 or 0 each.
+        """
+        self._metrics.add(scores, labels)
+
+    @property
+    def measured(self) -> Metrics:
+        """What was counted so far; within ``evaluating()``, since it began."""
+        return self._metrics
+
+    @contextmanager
+    def evaluating(self) -> Iterator[Metrics]:
+        """Read without training: no gradients, the model in its mode for evaluation, the newest dense parameters.
+
+        Afterwards all is as before, random generators included. Gives what ``metrics()`` counts meanwhile.
+        """
+        if self._is_evaluating:
+            raise ConfigurationError("evaluating() is already active; leave it before it is entered again")
+        held = [table.exchange(None) for table in self._built.tables]
+        modes = [(module, module.training) for module in self.model.modules()]
+        before = (self._dense.values(), capture_rng(), self._current, self._prefetcher, self._metrics)
+        self._current, self._prefetcher, self._metrics, self._is_evaluating = None, None, Metrics(), True
+        try:
+            self._install_newest()
+            self.model.eval()
+            with torch.no_grad():
+                yield self._metrics
+        finally:
+            dense, rng, self._current, self._prefetcher, self._metrics = before
+            self._is_evaluating = False
+            self._dense.install(dense)
+            restore_rng(rng)
+            for module, mode in modes:
+                module.training = mode
+            for table, rows in zip(self._built.tables, held, strict=True):
+                table.exchange(rows)
+
+    def place(self) -> bytes:
+        """From where the next step starts."""
+        return self._place_now().to_bytes()
+
+    # ---- what tables ask for ---------------------------------------------------------------------------------------
+
+    def fetch(self, table: Table, ids: Tensor) -> Tensor:
+        """Rows that nobody foresaw."""
+        return self._fetcher.fetch(table, ids)
+
+    def surprised(self, table: Table, ids: Tensor) -> None:
+        """Learn from what was not foreseen."""
+        if self._current is None:  # evaluating without batches(): rows of earlier calls are of no use
+            table.exchange(nothing_of(table, self._device))
+        elif self._prefetcher is not None:
+            self._forecast.learn(self._current.batch, table, ids, asks=self._prefetcher.ids is not None)
+
+    # ---- inside ----------------------------------------------------------------------------------------------------
+
+    def _read(self, loader: object, epochs: int | None, ids: IdsFunction | None) -> _Reading:
+        """Go on with a loader that was left in the middle, or begin one."""
+        known = self._reading
+        if known is not None and known.loader is loader and known.epochs == epochs:
+            known.prefetcher.ids = ids
+            return known
+        reader = known.reader if known is not None and known.loader is loader else Reader(loader)
+        place, self._place = self._place, None
+        if place is not None and place.reader is not None:
+            reader.load_state(place.reader, place.rng)
+        source = _granted(reader, reader.batches(epochs, on_iterator=lambda: self._restore(place)))
+        if place is not None and place.reader is None:
+            self._restore(place)
+        prefetcher = self._prefetcher_of(source, ids, dense=True)
+        self._reading = _Reading(loader, epochs, reader, prefetcher)
+        return self._reading
+
+    def _restore(self, place: Place | None) -> None:
+        if place is not None:
+            if place.rng is not None:
+                restore_rng(place.rng)
+            buffers = dict(self.model.named_buffers())
+            for name, values in place.buffers.items():
+                buffers[name].copy_(values)
+
+    def _prefetcher_of(self, batches: Iterator[Any], ids: IdsFunction | None, *, dense: bool) -> Prefetcher:
+        return Prefetcher(
+            batches,
+            self._fetcher,
+            self._forecast,
+            device=self._device,
+            ids=ids,
+            ahead=self.settings.ahead,
+            dense=dense,
+        )
+
+    def _training_batches(self, reading: _Reading) -> Iterator[Any]:
+        while True:
+            self._pass_over()
+            found = reading.prefetcher.next()
+            if found is None:
+                break
+            self._current, self._prefetcher, self._is_used = found, reading.prefetcher, False
+            if found.error is not None:
+                self._leave_out(found.error)
+                continue
+            self._begin(found, reading.prefetcher)
+            yield found.batch
+        self._current = self._prefetcher = None
+
+    def _evaluation_batches(self, loader: Iterable[Any], ids: IdsFunction | None) -> Iterator[Any]:
+        prefetcher = self._prefetcher_of(iter(loader), ids, dense=False)
+        try:
+            while (found := prefetcher.next()) is not None:
+                if found.error is not None:
+                    raise found.error
+                self._current, self._prefetcher = found, prefetcher
+                for table, held in zip(self._built.tables, prefetcher.receive(found).held, strict=True):
+                    table.hold(held, within_step=False)
+                yield found.batch
+        finally:
+            self._current = self._prefetcher = None
+            prefetcher.close()
+
+    def _begin(self, found: Prefetched, prefetcher: Prefetcher) -> None:
+        within_step = self._dense.has_gradient or any(table.has_gradient for table in self._built.tables)
+        arrived = prefetcher.receive(found)
+        if not within_step and arrived.dense is not None:
+            self._dense.install(arrived.dense)
+        for table, held in zip(self._built.tables, arrived.held, strict=True):
+            table.hold(held, within_step=within_step)
+
+    def _leave_out(self, error: ConfigurationError) -> None:
+        if self.settings.on_bad_ids == "raise":
+            raise error
+        self.skipped += 1
+        logger.warning("a batch was left out: %s", error)
+
+    def _pass_over(self) -> None:
+        """The last batch was accumulated, or left out: it has no step of its own."""
+        if not self._is_used and self._reading is not None:
+            self._reading.reader.places.step(completed=False)
+        self._is_used = True
+
+    def _install_newest(self) -> None:
+        arrived = self._fetcher.receive(self._fetcher.request([], dense=True))
+        assert arrived.dense is not None
+        self._dense.install(arrived.dense)
+        for table in self._built.tables:
+            table.hold(nothing_of(table, self._device), within_step=False)
+
+    @torch.no_grad()
+    def _push(self, lr_tables: float, lr_dense: float) -> None:
+        if self._is_evaluating or self._reading is None:
+            raise ConfigurationError("a step needs a batch: call step() in a loop over batches(loader)")
+        groups, dense = self._fetcher.gradients(), self._dense.gradients()
+        if self.settings.on_nan != "push" and not all_finite([dense, *(each.gradients for each in groups)]):
+            self._refuse()
+            return
+        if not self._is_used:
+            self._reading.reader.places.step(completed=True)
+            self._is_used = True
+        self._steps += 1
+        self._exchange.push(
+            PushedStep(
+                keys=[each.keys for each in groups],
+                gradients=[each.gradients for each in groups],
+                dense=dense,
+                lr_tables=lr_tables,
+                lr_dense=lr_dense,
+                place=self._place_now().to_bytes(),
+            )
+        )
+        self.optimizer.zero_grad()
+
+    def _refuse(self) -> None:
+        names = [each.name for each in self._built.plan.dense]
+        error = not_finite(self._built.tables, list(zip(names, self._built.dense, strict=True)))
+        if self.settings.on_nan == "raise":
+            raise error
+        self.skipped += 1
+        logger.warning("a step was left out: %s", error)
+        self.optimizer.zero_grad()
+
+    def _place_now(self) -> Place:
+        buffers = {name: each.detach() for name, each in self.model.named_buffers()}
+        if self._reading is None:
+            return Place(steps=self._steps, reader=None, rng=capture_rng(), buffers=buffers)
+        here = self._reading.reader.places.here()
+        rng = capture_rng() if here.rng is None else here.rng
+        return Place(steps=self._steps, reader=here.reader, rng=rng, buffers=buffers)
+
+
+def _granted(reader: Reader, batches: Iterator[Any]) -> Iterator[Any]:
+    """A loader that reads ahead of what it hands out is granted one batch at a time: a place is known after each."""
+    while True:
+        if reader.reads_ahead:
+            reader.grant(1)
+        try:
+            batch = next(batches)
+        except StopIteration:
+            return
+        yield batch
+
+
+def _move(built: BuiltModel, device: torch.device | str | None) -> torch.device:
+    """Everything on one device."""
+    if device is not None:
+        wanted = torch.empty(0, device=device).device
+        for table in built.tables:
+            table.parameter.data = table.parameter.data.to(wanted)
+        for module in built.module.modules():
+            if "table" in module.__dict__ and "device" in module.__dict__:
+                module.__dict__["device"] = wanted
+        built.module.to(wanted)
+        return wanted
+    devices = {each.device for each in built.dense} | {table.parameter.device for table in built.tables}
+    if len(devices) > 1:
+        raise ConfigurationError(
+            f"the model is spread over {', '.join(map(str, devices))}: a worker trains on one device"
+        )
+    return devices.pop() if devices else torch.device("cpu")

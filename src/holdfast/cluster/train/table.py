@@ -1,0 +1,199 @@
+"""Table: a table that lives on servers, as a worker sees it: the rows of its batch, and their gradients."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.cluster.plan import TableSpec
+from holdfast.cluster.train.row_set import Held, RowSet
+from holdfast.errors import ConfigurationError
+
+
+class Lookup(NamedTuple):
+    """A call of a table's module in terms of the rows held: positions instead of ids."""
+
+    rows: Tensor
+    positions: Tensor
+    padding: int | None  # the position of the padding row
+
+
+class Gradient(NamedTuple):
+    """Of some rows, ascending."""
+
+    ids: Tensor
+    values: Tensor
+
+
+class RowSource(Protocol):
+    """Whoever can bring rows that nobody expected."""
+
+    def fetch(self, table: Table, ids: Tensor) -> Tensor:
+        """The values of rows, each once and ascending; waits for them."""
+
+    def surprised(self, table: Table, ids: Tensor) -> None:
+        """A table was called with ids that were not expected, which it then searches for."""
+
+
+class Table:
+    """The rows that a worker holds of one table.
+
+    ``parameter`` is the same object all the time and shows the rows of the batch and their gradients; after several
+    micro-batches, those of all of them. Graphs of autograd do not hold it, as its shape changes with every batch: they
+    hold a leaf of their own for each set of rows, whose gradient is handed on to it.
+    """
+
+    def __init__(self, spec: TableSpec, *, device: torch.device, requires_grad: bool, padding_idx: int | None) -> None:
+        self.spec = spec
+        self.parameter = nn.Parameter(torch.empty(0, spec.width, device=device), requires_grad=requires_grad)
+        self.source: RowSource | None = None
+        self._padding_idx = padding_idx  # whose row gets no gradient
+        self._held: Held | None = None
+        self._graded: RowSet | None = None  # the rows of parameter.grad
+
+    @property
+    def name(self) -> str:
+        """Of its weight in the model."""
+        return self.spec.name
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether a backward pass reached it since the last step."""
+        return self.parameter.grad is not None
+
+    # ---- rows ------------------------------------------------------------------------------------------------------
+
+    def hold(self, held: Held, *, within_step: bool) -> None:
+        """Look up in these rows from now on.
+
+        Args:
+            held: Of a batch.
+            within_step: The last rows stay too, with their values: a step is not over.
+        """
+        if within_step and self._held is not None:
+            held = self._held.extended(held.rows.ids, held.values, held.expected)
+        self.exchange(self._as_leaf(held))
+        if not self.has_gradient:
+            self.parameter.data = held.values.detach()
+
+    def exchange(self, held: Held | None) -> Held | None:
+        """Look up in other rows for a while; those so far."""
+        self._held, before = held, self._held
+        return before
+
+    def look_up(self, ids: Tensor, padding_idx: int | None) -> Lookup:
+        """Positions for ids, and what they are positions in."""
+        if self._held is None:
+            raise ConfigurationError(
+                f"the table {self.name} was used outside a batch: call the model in a loop over batches(loader), or "
+                "within evaluating()"
+            )
+        positions = self._positions(ids)
+        held = self._held
+        rows = held.values if self.parameter.requires_grad else held.values.detach()
+        return Lookup(rows, positions, None if padding_idx is None else self._position(padding_idx))
+
+    def require_inside(self, ids: Tensor) -> None:
+        """Refuse ids that are not rows of the table."""
+        if ids.dtype not in (torch.int64, torch.int32):
+            raise ConfigurationError(f"the ids of table {self.name} must be int64 or int32, got {ids.dtype}")
+        if not ids.numel():
+            return
+        least, most = torch.aminmax(ids)
+        if least < 0 or most >= self.spec.rows:
+            raise outside(self.spec, int(least if least < 0 else most))
+
+    def _positions(self, ids: Tensor) -> Tensor:
+        assert self._held is not None
+        uses = torch.is_grad_enabled() and self.parameter.requires_grad
+        for expected in self._held.expected:
+            if expected.matches(ids):
+                if uses and expected.is_only:
+                    self._held.rows.mark_all()
+                elif uses:
+                    self._held.rows.mark(expected.positions)
+                return expected.positions.view(ids.shape)
+        positions = self._search(ids)
+        if uses:
+            self._held.rows.mark(positions)
+        return positions
+
+    def _search(self, ids: Tensor) -> Tensor:
+        assert self._held is not None and self.source is not None
+        self.require_inside(ids)
+        self.source.surprised(self, ids)
+        flat = ids.reshape(-1).to(torch.int64).contiguous()
+        found = self._held.rows.find(flat)
+        if not found.is_there.all():
+            missing = torch.unique(flat[~found.is_there])
+            values = self.source.fetch(self, missing)
+            self._held = self._as_leaf(self._held.extended(missing, values, []))
+            found = self._held.rows.find(flat)
+        return found.positions.view(ids.shape)
+
+    def _position(self, row: int) -> int | None:
+        assert self._held is not None
+        found = self._held.rows.find(torch.tensor([row], device=self._held.rows.ids.device))
+        return int(found.positions[0]) if bool(found.is_there[0]) else None
+
+    def _as_leaf(self, held: Held) -> Held:
+        held.values = held.values.detach()
+        if self.parameter.requires_grad and torch.is_grad_enabled():
+            rows = held.rows  # the hook holds no leaf: a circle would keep a batch's rows until they are collected
+            held.values.requires_grad_().register_post_accumulate_grad_hook(lambda leaf: self._receive(rows, leaf))
+        return held
+
+    # ---- gradients -------------------------------------------------------------------------------------------------
+
+    def gradient(self) -> Gradient | None:
+        """Of the rows that were used since the last step."""
+        values, rows = self.parameter.grad, self._graded
+        if values is None or rows is None:
+            return None
+        if rows.is_all_used and self._padding_idx is None:
+            return Gradient(rows.ids, values)
+        kept = rows.used()
+        if self._padding_idx is not None:
+            kept = kept & (rows.ids != self._padding_idx)
+        return Gradient(rows.ids[kept], values[kept])
+
+    @torch.no_grad()
+    def _receive(self, rows: RowSet, leaf: Tensor) -> None:
+        """A backward pass reached a set of rows."""
+        gradient, leaf.grad = leaf.grad, None
+        assert gradient is not None
+        shown = self.parameter.grad
+        if shown is None or self._graded is None:
+            self._show(rows, leaf.detach(), gradient)
+        elif self._graded is rows:
+            shown += gradient
+        else:
+            self._join(self._graded, shown, rows, leaf.detach(), gradient)
+
+    def _show(self, rows: RowSet, values: Tensor, gradient: Tensor) -> None:
+        self.parameter.grad = None
+        self.parameter.data = values
+        self.parameter.grad = gradient
+        self._graded = rows
+
+    def _join(self, before: RowSet, shown: Tensor, rows: RowSet, values: Tensor, gradient: Tensor) -> None:
+        union = before.union(rows.ids)
+        joined = RowSet(union.ids)
+        joined.mark(union.first[before.used()])
+        joined.mark(union.second[rows.used()])
+        all_values = values.new_empty(len(union.ids), values.shape[1])
+        all_values[union.second] = values
+        all_values[union.first] = self.parameter.detach()
+        total = torch.zeros_like(all_values)
+        total[union.first] = shown
+        total[union.second] += gradient
+        self._show(joined, all_values, total)
+
+
+def outside(table: TableSpec, row: int) -> ConfigurationError:
+    """An id that is no row of its table."""
+    return ConfigurationError(
+        f"id {row} is outside table {table.name}, which has {table.rows} rows: check the data, or make the table larger"
+    )
