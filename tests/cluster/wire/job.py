@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.cluster.core.controller import ControllerCore, Output, Replace
+from holdfast.cluster.core.controller import ControllerCore
 from holdfast.cluster.core.members import CONTROLLER, Member, Role, View
-from holdfast.cluster.core.messages import Broken, Load, Message, NewView, Progress, Send, Start
+from holdfast.cluster.core.messages import Broken, Copied, Load, Message, NewView, Send, Start
+from holdfast.cluster.core.outputs import Output, Replace
+from holdfast.cluster.core.progress import Progress
 from holdfast.cluster.core.server import ServerCore
 from holdfast.cluster.core.worker import WorkerCore
 from holdfast.cluster.wire.endpoint import Endpoint
@@ -19,41 +21,54 @@ ROWS = 50_000  # of a pull or push: enough for frames of their own
 
 
 class Shard:
-    """Remembers what was applied, and that it arrived whole."""
+    """Remembers what was applied, and that it arrived whole; this job does not save."""
 
     def __init__(self) -> None:
         self.applied: list[tuple[int, int]] = []
 
-    def load(self) -> Mapping[int, Progress]:
+    def load(self, checkpoint: int | None) -> Mapping[int, Progress]:
         return {}
 
     def read(self, rows: Any) -> Any:
         return (rows[0].astype(np.float32),)
 
-    def apply(self, worker: int, number: int, gradients: Any) -> None:
-        assert (gradients[0] == 1000 * worker + number).all() and gradients[0].size == ROWS
-        self.applied.append((worker, number))
+    def apply(self, step: int, gradients: Mapping[int, Any]) -> None:
+        for worker, (each,) in gradients.items():
+            assert (each == 1000 * worker + step).all() and each.size == ROWS
+            self.applied.append((worker, step))
 
-    def copy(self, save: int, progress: Mapping[int, Progress]) -> None:
+    def take_dense(self, dense: Any) -> None:
+        raise NotImplementedError
+
+    def survey(self) -> bytes:
+        raise NotImplementedError
+
+    def copy(self, save: int, progress: Mapping[int, Progress], intent: bytes) -> Copied:
+        raise NotImplementedError
+
+    def copy_priority(self, save: int, progress: Mapping[int, Progress]) -> Copied:
+        raise NotImplementedError
+
+    def call_off(self, save: int) -> None:
         raise NotImplementedError
 
 
 class Node:
     """A server or worker as a process would run it."""
 
-    def __init__(self, member: Member, meeting: Meeting, job: Job, view: View | None) -> None:
+    def __init__(self, member: Member, meeting: Meeting, job: Job) -> None:
         self.member, self.steps = member, job.steps
         self.endpoint = meeting.endpoint(member)
         self.endpoint.connect(CONTROLLER, job.endpoint.address)
         self.shard = Shard()
         is_server = member.role is Role.SERVER
-        self.core: Any = ServerCore(member, self.shard, view) if is_server else WorkerCore(member)
+        self.core: Any = ServerCore(member, self.shard) if is_server else WorkerCore(member)
         self.pull = 0
 
     def turn(self) -> None:
         for sender, message in self.endpoint.receive(0.001):
             self._take(sender, message)
-        if self.member.role is Role.WORKER and self.core.started:
+        if self.member.role is Role.WORKER and self.core.view is not None:
             self._train()
 
     def _take(self, sender: Member, message: Message) -> None:
@@ -92,7 +107,7 @@ class Job:
         view = View.first(servers=2, workers=2)
         self.core = ControllerCore(view)
         self._meeting = meeting
-        self.nodes = {member: Node(member, meeting, self, view) for member in view.members}
+        self.nodes = {member: Node(member, meeting, self) for member in view.members}
 
     def kill(self, member: Member) -> None:
         self.nodes.pop(member).endpoint.close(linger_s=0)
@@ -127,4 +142,4 @@ class Job:
                 case Send(to, message):
                     self.endpoint.send(to, message)
                 case Replace(member):
-                    self.nodes[member] = Node(member, self._meeting, self, None)
+                    self.nodes[member] = Node(member, self._meeting, self)

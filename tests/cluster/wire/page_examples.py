@@ -9,7 +9,8 @@ from typing import get_type_hints
 import numpy as np
 
 from holdfast.cluster.core.members import CONTROLLER, Member, Role, View
-from holdfast.cluster.core.messages import NewView, Progress, Push
+from holdfast.cluster.core.messages import NewView, Push
+from holdfast.cluster.core.progress import Progress
 from holdfast.cluster.wire.frames import TYPES, Framed, Route, write
 
 _WORKER, _SERVER = Member(Role.WORKER, 2, 1), Member(Role.SERVER, 0, 3)
@@ -19,7 +20,13 @@ _SAMPLES: dict[str, tuple[Route, int, Framed]] = {
     "push": (Route(_WORKER, _SERVER), 5, Push(41, (_KEYS, _LARGE), b"epoch 3", Progress(40, None))),
     "view": (Route(CONTROLLER, _SERVER), 2, NewView(View(number=4, servers=(3, 1), workers=(1,)))),
 }
-_OPAQUE = {"rows": "arrays", "values": "arrays", "gradients": "arrays", "place": "bytes | None"}
+_OPAQUE = {
+    "rows": "arrays",
+    "values": "arrays",
+    "gradients": "arrays",
+    "dense": "arrays | None",
+    "place": "bytes | None",
+}
 
 
 def frames_of(name: str) -> list[bytes]:

@@ -12,7 +12,8 @@ import pytest
 import zmq
 
 from holdfast.cluster.core.members import CONTROLLER, Member, Role, View
-from holdfast.cluster.core.messages import BEGINNING, Applied, Broken, Pull, Push, Rows
+from holdfast.cluster.core.messages import Applied, Broken, Pull, Push, Rows
+from holdfast.cluster.core.progress import BEGINNING
 from holdfast.cluster.wire.endpoint import Endpoint
 from holdfast.cluster.wire.frames import Opening, Route, write
 from holdfast.cluster.wire.keys import Credentials
@@ -293,7 +294,7 @@ def test_only_loopback_and_ipc_are_not_encrypted(loopback: Meeting) -> None:
 def test_a_pull_that_is_answered_takes_its_rows_along(meeting: Meeting) -> None:
     worker, server = meeting.pair()
     rows = (np.arange(100_000), np.arange(3))
-    worker.send(SERVER, Pull(1, rows))
+    worker.send(SERVER, Pull(1, rows, 0))
     ((sender, pull),) = received(server, 1)
     assert isinstance(pull, Pull)
     server.send(sender, Rows(pull.number, pull.rows))  # what was received may be given away again

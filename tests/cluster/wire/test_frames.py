@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.cluster.core.members import Member, Role
-from holdfast.cluster.core.messages import BEGINNING, Applied, Hello, Message, Progress, Pull, Push
+from holdfast.cluster.core.messages import Applied, Hello, Message, Pull, Push
+from holdfast.cluster.core.progress import BEGINNING, Progress
 from holdfast.cluster.wire import arrays
 from holdfast.cluster.wire.arrays import INLINE_BYTES
 from holdfast.cluster.wire.fields import codec_of
@@ -118,7 +119,7 @@ def test_nothing_may_be_left_over() -> None:
 
 def test_a_large_array_is_not_copied_on_either_side() -> None:
     large = np.arange(INLINE_BYTES * 8)
-    head, arrays = write(ROUTE.to_bytes(), 1, Pull(1, (large,)))
+    head, arrays = write(ROUTE.to_bytes(), 1, Pull(1, (large,), 0))
     assert np.shares_memory(arrays[0], large)
     frame = bytearray(large.tobytes())
     pull = read(head, [frame])
@@ -140,10 +141,10 @@ def test_arrays_that_arrive_are_aligned_and_may_be_written_to(count: int) -> Non
 def test_an_array_that_is_larger_than_a_frame_takes_several(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrays, "MOST_FRAME_BYTES", 10_000)
     payload = (np.arange(7000).reshape(70, 100), np.arange(5000, dtype=np.int32))
-    head, frames = framed(Pull(1, payload))
+    head, frames = framed(Pull(1, payload, 0))
     assert [len(frame) for frame in frames] == [10_000] * 5 + [6_000] + [10_000] * 2
     pull = read(head, frames)
-    assert same(pull, Pull(1, payload))
+    assert same(pull, Pull(1, payload, 0))
     with pytest.raises(MalformedFrame):
         read(head, [frames[0], *frames])
 
@@ -155,13 +156,13 @@ def test_a_header_that_is_larger_than_a_frame_is_refused() -> None:
 
 def test_an_array_with_gaps_is_sent_whole() -> None:
     payload = (np.arange(4000).reshape(40, 100)[:, ::3], np.arange(10)[::2])
-    assert same(read(*framed(Pull(1, payload))), Pull(1, payload))
+    assert same(read(*framed(Pull(1, payload, 0))), Pull(1, payload, 0))
 
 
 @pytest.mark.parametrize("array", [np.zeros(3), np.array(["a"]), np.zeros((1,) * 9, np.float32)])
 def test_an_array_that_cannot_be_sent_is_refused_by_name(array: Any) -> None:
     with pytest.raises(ConfigurationError, match="cannot be sent"):
-        framed(Pull(1, (array,)))
+        framed(Pull(1, (array,), 0))
 
 
 @pytest.mark.parametrize("number", [-1, 2**63])

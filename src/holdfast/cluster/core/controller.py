@@ -1,228 +1,235 @@
-"""The controller: replaces whoever died, publishes views, finds out where a new worker goes on, and leads saves."""
+"""The controller: replaces whoever died, publishes views, and finds out where everyone goes on."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import dataclass
+from enum import Enum
 
+from holdfast.cluster.core.inquest import Inquest
+from holdfast.cluster.core.leader import Leader
 from holdfast.cluster.core.members import Member, Role, View
-from holdfast.cluster.core.messages import (
-    BEGINNING,
-    Broken,
-    Copied,
-    GoOn,
-    Load,
-    Loaded,
-    Message,
-    NewView,
-    Pause,
-    Paused,
-    Progress,
-    Send,
-    Snapshot,
-    Standing,
-    Start,
-)
+from holdfast.cluster.core.messages import CallOff, End, GoBack, Load, Loaded, Message, NewView, Send, Standing, Start
+from holdfast.cluster.core.outputs import CalledOff, Fence, Output, Replace, WentBack
+from holdfast.cluster.core.progress import BEGINNING, Progress
+
+
+class Recovery(Enum):
+    """What the death of a server means for the others.
+
+    Attributes:
+        PARTIAL: They go on. The new server has the newest rows saved.
+        FULL: Everyone goes back to the last checkpoint. It is always so in synchronous training.
+    """
+
+    PARTIAL = "partial"
+    FULL = "full"
 
 
 @dataclass(frozen=True, slots=True)
-class Replace:
-    """An output: start a process that is to be this member."""
-
-    member: Member
-
-
-@dataclass(frozen=True, slots=True)
-class Fence:
-    """An output: whatever is left of this member must end."""
-
-    member: Member
+class _Checkpoint:
+    number: int  # 0: what the job began with
+    progress: Mapping[int, Progress]  # of every worker that there ever was
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """An output: every server has its part of a save; the checkpoint may be committed."""
+class ControllerCore(Leader):
+    """The only one that decides who is alive. ``handle`` takes what members say, ``died`` what a launcher saw.
 
-    save: int
-    progress: Mapping[int, Progress]
+    The job begins as it goes on after a full recovery: servers load a checkpoint, and when all have, workers start.
+    """
 
-
-Output: TypeAlias = Send | Replace | Fence | Saved
-
-
-@dataclass(slots=True)
-class _Inquest:
-    """How far a worker that died had come, server by server."""
-
-    replacement: Member
-    asked: set[Member]
-    found: dict[int, Progress] = field(default_factory=dict)  # by server
-    stable: Progress = BEGINNING
-
-    def conclusion(self, servers: int) -> Progress:
-        """Where its replacement goes on: behind the last push that every server has applied.
-
-        Those that have applied more skip what comes again. A server that died as well, and is new, may have applied
-        no more than what its predecessor was known to have applied by all the others.
-        """
-        known = list(self.found.values())
-        unknown = [self.stable] if len(known) < servers else []
-        return min((*known, *unknown), key=lambda each: each.pushed)
-
-
-@dataclass(slots=True)
-class _Save:
-    """A save under way."""
-
-    number: int
-    paused: dict[int, Progress] = field(default_factory=dict)
-    copied: set[int] = field(default_factory=set)
-
-
-class ControllerCore:
-    """The only one that decides who is alive. ``handle`` takes what members say, ``died`` what a launcher saw."""
-
-    def __init__(self, view: View) -> None:
-        self.view = view
+    def __init__(
+        self,
+        view: View,
+        *,
+        progress: Mapping[int, Progress] | None = None,
+        synchronous: bool = False,
+        recovery: Recovery = Recovery.PARTIAL,
+    ) -> None:
+        super().__init__(view, synchronous=synchronous)
+        self._is_full = synchronous or recovery is Recovery.FULL
         self._up: set[Member] = set()  # processes that run, told of their view or not
         self._told: set[Member] = set()  # members that were given a view to begin with
         self._loading: set[Member] = set()
-        self._inquests: dict[int, _Inquest] = {}
-        self._starts: dict[int, Progress] = dict.fromkeys(range(len(view.workers)), BEGINNING)  # not started yet
-        self._saved: Mapping[int, Progress] = {}
-        self._saves = 0
-        self._save: _Save | None = None
+        self._called_back: dict[Member, Member] = {}  # until they are up as who they are to be
+        self._inquests: dict[int, Inquest] = {}
+        self._starts: dict[int, Progress] = {}  # where workers go on that are not started yet
+        self._lives = list(view.workers)  # the last incarnation in every place that there ever was
+        self._wanted_workers: int | None = None
+        self._checkpoint = _Checkpoint(0, progress or {})
+        self._is_gathering = True  # servers load the checkpoint; no worker has started
 
     @property
     def is_whole(self) -> bool:
         """Whether every member is at work."""
-        return not (self._loading or self._inquests or self._starts) and self._told.issuperset(self.view.members)
-
-    @property
-    def is_saving(self) -> bool:
-        """Whether a save is under way."""
-        return self._save is not None
+        is_busy = self._is_gathering or self._loading or self._inquests or self._starts
+        return not is_busy and self._told.issuperset(self.view.members)
 
     def up(self, member: Member) -> list[Output]:
         """A process runs, as this member."""
+        if self.ended:
+            return [Send(member, End())]
+        if (replacement := self._called_back.get(member)) is not None:
+            return [Send(member, GoBack(replacement))]
         if not self.view.holds(member):
             return [Fence(member)]
+        self._called_back = {old: new for old, new in self._called_back.items() if new != member}
         self._up.add(member)
         if member.role is Role.WORKER:
-            return list(self._start(member.index))
+            return [*self._start(member.index), *self._proceed()]
         self._told.add(member)
-        if member.incarnation == 1:  # it was made with the first view, and has nothing to load
-            return [Send(member, NewView(self.view)), *self._start_all()]
         self._loading.add(member)
-        return [Send(member, Load(self.view))]
+        if self._is_gathering:
+            return [Send(member, Load(self.view, self._checkpoint.number, self._places))]
+        return [Send(member, Load(self.view, None, {}))]
 
     def died(self, member: Member) -> list[Output]:
         """A process ended, stopped answering, or lost frames: another takes its place."""
-        if not self.view.holds(member):
+        lives = [member]
+        while (life := self._called_back.pop(lives[-1], None)) is not None:
+            lives.append(life)
+        dead = lives[-1]
+        if self.ended or not self.view.holds(dead):
             return []
-        self._save = None
-        self.view = self.view.replacing(member)
-        for known in (self._up, self._told, self._loading):
-            known.discard(member)
-        replacement = self.view.member(member.role, member.index)
+        outputs = [*self._abandon_save()]
+        if dead.role is Role.SERVER and self._is_full and not self._is_gathering:
+            outputs.extend(self._go_back(self.view.replacing_all(), dead))
+        else:
+            outputs.extend(self._replace(dead))
         # It may live, unreachable for now: the view ends it when it wakes.
-        outputs: list[Output] = [Fence(member), Replace(replacement), Send(member, NewView(self.view))]
-        outputs.extend(Send(each, NewView(self.view)) for each in self._listeners())
-        if member.role is Role.WORKER:
-            self._starts.pop(member.index, None)
-            asked = {each for each in self._told if each.role is Role.SERVER}
-            saved = self._saved.get(member.index, BEGINNING)
-            self._inquests[member.index] = _Inquest(replacement, asked, stable=saved)
-        for inquest in list(self._inquests.values()):
-            if member.role is Role.SERVER:
-                inquest.found.pop(member.index, None)
-            inquest.asked.discard(member)
-            outputs.extend(self._conclude(inquest))
-        return [*outputs, *self._start_all()]
+        outputs.extend(each for life in lives for each in (Fence(life), Send(life, NewView(self.view))))
+        return [*outputs, *self._proceed()]
 
-    def save(self) -> list[Output]:
-        """Begin a save, unless one is under way or somebody is missing."""
-        if self._save is not None or not self.is_whole:
-            return []
-        self._saves += 1
-        self._save = _Save(self._saves)
-        return [Send(each, Pause(self._saves)) for each in self._members(Role.WORKER)]
+    def resize(self, workers: int) -> list[Output]:
+        """Change the number of workers, behind a save. Those that stay, and those that come back, keep their places."""
+        self._wanted_workers = workers
+        return self._proceed()
 
-    def handle(self, sender: Member, message: Message) -> list[Output]:
-        """Take a message in."""
-        if not self.view.holds(sender):
-            return []
-        match message:
-            case Broken(member):
-                return self.died(member)
-            case Loaded():
-                self._loading.discard(sender)
-            case Standing():
-                return list(self._heard(sender, message))
-            case Paused():
-                return list(self._paused(sender, message))
-            case Copied():
-                return list(self._copied(sender, message))
-        return []
+    # ---- one death -------------------------------------------------------------------------------------------------
 
-    def _heard(self, sender: Member, standing: Standing) -> Iterator[Output]:
-        inquest = self._inquests.get(standing.worker)
-        if inquest is None or inquest.replacement.incarnation != standing.incarnation:
-            return
-        if standing.progress is not None:
-            inquest.found[sender.index] = standing.progress
-        inquest.stable = max(inquest.stable, standing.stable, key=lambda each: each.pushed)
-        inquest.asked.discard(sender)
-        yield from self._conclude(inquest)
+    def _replace(self, dead: Member) -> Iterator[Output]:
+        self.view = self.view.replacing(dead)
+        if dead.role is Role.WORKER:
+            self._lives[dead.index] += 1
+        for known in (self._up, self._told, self._loading, self._finished):
+            known.discard(dead)
+        yield Replace(self.view.member(dead.role, dead.index))
+        yield from (Send(each, NewView(self.view)) for each in self.view.members if each in self._told)
+        if dead.role is Role.WORKER and not self._is_gathering:
+            yield from self._inquire(dead.index)
+        elif dead.role is Role.SERVER:
+            for inquest in list(self._inquests.values()):
+                inquest.forget(dead)
+                yield from self._close(inquest)
 
-    def _conclude(self, inquest: _Inquest) -> Iterator[Output]:
-        worker = inquest.replacement.index
-        if inquest.asked or worker not in self._inquests:
-            return
-        del self._inquests[worker]
-        self._starts[worker] = inquest.conclusion(len(self.view.servers))
-        yield from self._start(worker)
+    def _inquire(self, worker: int) -> Iterator[Output]:
+        self._starts.pop(worker, None)
+        asked = {each for each in self._told if each.role is Role.SERVER}
+        stable = self._stable.get(worker, BEGINNING)
+        self._inquests[worker] = Inquest(self.view.member(Role.WORKER, worker), asked, stable=stable)
+        yield from self._close(self._inquests[worker])
 
-    def _start_all(self) -> Iterator[Output]:
-        for worker in list(self._starts):
+    def _close(self, inquest: Inquest) -> Iterator[Output]:
+        if not inquest.asked:
+            worker = inquest.replacement.index
+            del self._inquests[worker]
+            self._starts[worker] = inquest.conclusion(len(self.view.servers))
             yield from self._start(worker)
 
-    def _start(self, worker: int) -> Iterator[Output]:
-        """Start a worker once its process runs and it is known where it goes on.
+    def _handle(self, sender: Member, message: Message) -> Iterable[Output]:
+        match message:
+            case Loaded():
+                self._loading.discard(sender)
+                return self._start_all()
+            case Standing(worker, incarnation) if worker in self._inquests:
+                inquest = self._inquests[worker]
+                if inquest.replacement.incarnation == incarnation:
+                    inquest.hear(sender, message)
+                    return self._close(inquest)
+                return []
+        return super()._handle(sender, message)
 
-        No push must reach a server of the first incarnation before deaths are told to it.
-        """
-        if any(each.incarnation == 1 and each not in self._told for each in self._members(Role.SERVER)):
-            return
+    def _start(self, worker: int) -> Iterator[Output]:
+        """Start a worker once its process runs and it is known where it goes on."""
         member = self.view.member(Role.WORKER, worker)
         if member in self._up and worker in self._starts:
             self._told.add(member)
             yield Send(member, Start(self.view, self._starts.pop(worker)))
 
-    def _paused(self, sender: Member, paused: Paused) -> Iterator[Output]:
-        save = self._save
-        if save is None or save.number != paused.save:
-            return
-        save.paused[sender.index] = paused.progress
-        if len(save.paused) == len(self.view.workers) and not save.copied:
-            for server in self._members(Role.SERVER):
-                yield Send(server, Snapshot(save.number, dict(save.paused)))
+    # ---- everyone goes back ----------------------------------------------------------------------------------------
 
-    def _copied(self, sender: Member, copied: Copied) -> Iterator[Output]:
-        save = self._save
-        if save is None or save.number != copied.save:
-            return
-        save.copied.add(sender.index)
-        if len(save.copied) < len(self.view.servers):
-            return
-        self._save, self._saved = None, save.paused
-        yield Saved(save.number, save.paused)
-        for worker in self._members(Role.WORKER):
-            yield Send(worker, GoOn(save.number))
+    def _go_back(self, view: View, dead: Member | None = None) -> Iterator[Output]:
+        """Everyone begins anew at the checkpoint, as the next incarnation, so that nothing older is heard."""
+        before, self.view = self.view, view
+        self._lives[: len(view.workers)] = view.workers
+        yield WentBack(self._checkpoint.number)
+        for member in before.members:
+            if member.index >= len(view.workers) and member.role is Role.WORKER:
+                yield Send(member, End())
+            elif member != dead:
+                self._called_back[member] = view.member(member.role, member.index)
+                if member in self._up:
+                    yield Send(member, GoBack(self._called_back[member]))
+        yield from (Replace(each) for each in view.members if each not in self._called_back.values())
+        for known in (self._up, self._told, self._loading, self._finished):
+            known.clear()
+        for told in (self._inquests, self._starts, self._copied):
+            told.clear()
+        self._is_gathering = True
 
-    def _listeners(self) -> Iterable[Member]:
-        return sorted(self._told, key=lambda each: (each.role.value, each.index))
+    def _start_all(self) -> Iterator[Output]:
+        """Let workers start when every server has loaded the checkpoint."""
+        servers = set(self._members(Role.SERVER))
+        if not self._is_gathering or self._loading or not self._told >= servers:
+            return
+        self._is_gathering = False
+        self._starts = {worker: self._places[worker] for worker in range(len(self.view.workers))}
+        for worker in list(self._starts):
+            yield from self._start(worker)
 
-    def _members(self, role: Role) -> Iterator[Member]:
-        return (member for member in self.view.members if member.role is role)
+    @property
+    def _places(self) -> Mapping[int, Progress]:
+        """Where workers go on from the checkpoint. In synchronous training all have taken the same steps."""
+        saved = self._checkpoint.progress
+        places = {worker: saved.get(worker, BEGINNING) for worker in range(len(self._lives))}
+        last = max(each.pushed for each in places.values())
+        return {index: Progress(last, each.place) if self._is_synchronous else each for index, each in places.items()}
+
+    # ---- saves -----------------------------------------------------------------------------------------------------
+
+    def _abandon_save(self) -> Iterator[Output]:
+        """A death ends a save that is not copied, and lets those go on who wait for a commit."""
+        save, self._save, self._last = self._save, None, None
+        if save is not None:
+            yield CalledOff(save.number, "")
+            yield from (Send(each, CallOff(save.number)) for each in self._servers_at_work())
+
+    @property
+    def _stable(self) -> Mapping[int, Progress]:
+        """What every server has applied, at least."""
+        return next(reversed(self._copied.values()), self._checkpoint.progress)
+
+    def call_off(self, save: int, problem: str) -> list[Output]:
+        """A save failed, and with it a change of the number of workers that waited for it."""
+        self._wanted_workers = None
+        return super().call_off(save, problem)
+
+    @property
+    def _wants_to_leave(self) -> bool:
+        return self._wants_end or self._wanted_workers is not None
+
+    def _conclude(self) -> list[Output]:
+        if self._wants_end or self._wanted_workers is None:
+            return self.end()
+        count, self._wanted_workers, self._last = self._wanted_workers, None, None
+        self._lives.extend(0 for _ in range(count - len(self._lives)))
+        return list(self._go_back(self.view.replacing_all(tuple(each + 1 for each in self._lives[:count]))))
+
+    def _keep(self, save: int, progress: Mapping[int, Progress]) -> None:
+        self._checkpoint = _Checkpoint(save, {**self._checkpoint.progress, **progress})
+
+    def _processes(self) -> Iterable[Member]:
+        return [each for each in self.view.members if each in self._up]
+
+    def _servers_at_work(self) -> Iterable[Member]:
+        return [each for each in self._members(Role.SERVER) if each in self._told - self._loading]

@@ -58,11 +58,15 @@ class View:
 
     def holds(self, member: Member) -> bool:
         """Whether this is the one in its place; the controller always is."""
-        return member.role is Role.CONTROLLER or self.incarnation(member.role, member.index) == member.incarnation
+        return member.role is Role.CONTROLLER or (
+            self._has_place(member) and self.incarnation(member.role, member.index) == member.incarnation
+        )
 
     def replaces(self, member: Member) -> bool:
-        """Whether a newer one is in its place."""
-        return member.role is not Role.CONTROLLER and self.incarnation(member.role, member.index) > member.incarnation
+        """Whether a newer one is in its place, or the place is gone."""
+        return member.role is not Role.CONTROLLER and (
+            not self._has_place(member) or self.incarnation(member.role, member.index) > member.incarnation
+        )
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -78,3 +82,14 @@ class View:
         if member.role is Role.SERVER:
             return replace(self, number=self.number + 1, servers=changed)
         return replace(self, number=self.number + 1, workers=changed)
+
+    def replacing_all(self, workers: tuple[int, ...] | None = None) -> View:
+        """The next view, in which everyone is the next incarnation; ``workers`` where their number changes too."""
+        return View(
+            number=self.number + 1,
+            servers=tuple(each + 1 for each in self.servers),
+            workers=tuple(each + 1 for each in self.workers) if workers is None else workers,
+        )
+
+    def _has_place(self, member: Member) -> bool:
+        return member.index < len(self.servers if member.role is Role.SERVER else self.workers)

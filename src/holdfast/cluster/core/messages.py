@@ -1,22 +1,13 @@
-"""What members of a job say to each other. Rows, gradients and places are opaque here."""
+"""What members of a job say to each other. Rows, gradients and dense copies are opaque here, and so are places."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from holdfast.cluster.core.members import Member, View
-
-
-class Progress(NamedTuple):
-    """How far a worker came: its last push, and the place in the data from which the next step starts."""
-
-    pushed: int
-    place: Any
-
-
-BEGINNING = Progress(0, None)
+from holdfast.cluster.core.progress import Progress
 
 # ---- worker to server ------------------------------------------------------------------------------------------------
 
@@ -26,19 +17,21 @@ class Hello:
     """The first message on a stream: pushes go on after these, which were applied, or lost with a dead server.
 
     It is answered with what is applied here: more than that, where a predecessor of the worker had pushed more.
-    ``stable`` is what every server has applied.
+    ``stable`` is what every server has applied, ``dense`` the worker's copy (arrays) of a dead server's dense part.
     """
 
     progress: Progress
     stable: Progress
+    dense: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """Asks for rows."""
+    """Asks for rows. In synchronous training they are those after exactly ``step`` steps."""
 
     number: int
-    rows: Any
+    rows: Any  # arrays
+    step: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +39,7 @@ class Push:
     """A step's gradients for one server, the place from which the next step starts, and what all servers applied."""
 
     number: int
-    gradients: Any
+    gradients: Any  # arrays
     place: Any
     stable: Progress
 
@@ -56,7 +49,12 @@ class Push:
         return Progress(self.number, self.place)
 
 
-# ---- server to worker ------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Exhausted:
+    """Synchronous training: steps need nothing more from this worker, whose data have ended."""
+
+
+# ---- server to worker, server to server ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,7 @@ class Rows:
     """The answer to a pull."""
 
     number: int
-    values: Any
+    values: Any  # arrays
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,14 @@ class Applied:
     number: int
 
 
-# ---- controller to everyone ------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Synchronous training, to the other servers: all of this step is here, and will not be given up."""
+
+    step: int
+
+
+# ---- from the controller, or its heir --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +90,22 @@ class NewView:
 
 
 @dataclass(frozen=True, slots=True)
+class GoBack:
+    """To a process: go on as this member, its own next incarnation, and forget everything."""
+
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
-    """To a new server: load the newest rows saved of its shards, as of this view."""
+    """To a new server: load a checkpoint, from which each worker goes on as it says.
+
+    Where ``checkpoint`` is None, load the newest rows saved: the others go on from where they are.
+    """
 
     view: View
+    checkpoint: int | None
+    progress: Mapping[int, Progress]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +118,18 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """To workers: stop at the end of a step, once everything pushed is applied."""
+    """To workers: stop at the end of a step, once everything pushed is applied.
+
+    In synchronous training: stop once this step is pushed, or the step under way, where that comes later.
+    """
+
+    save: int
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """To servers: a save is coming; say what there is to save."""
 
     save: int
 
@@ -112,6 +140,14 @@ class Snapshot:
 
     save: int
     progress: Mapping[int, Progress]
+    intent: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CallOff:
+    """To servers: this save will not be committed. Whatever was copied for it counts as not saved."""
+
+    save: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +157,19 @@ class GoOn:
     save: int
 
 
-# ---- to the controller -----------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class SavePriority:
+    """To servers: copy the rows that a failure would set back furthest, with what they hold. Nobody pauses."""
+
+    save: int
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """To everyone: the job is over."""
+
+
+# ---- to the controller, or its heir ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +181,9 @@ class Loaded:
 class Standing:
     """From a server, once it takes no more from a worker that was replaced: what it applied of that worker's pushes.
 
-    ``progress`` is None where the server itself is new and never heard from that worker. ``stable`` is what all
-    servers have applied of it, as far as this one was told.
+    In synchronous training: what it applied, or holds and will not give up. ``progress`` is None where the server
+    itself is new and never heard from that worker. ``stable`` is what all servers have applied of it, as far as this
+    one was told.
     """
 
     worker: int
@@ -145,17 +194,40 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """From a worker: nothing of its pushes is in flight."""
+    """From a worker: nothing of its pushes is in flight (synchronous training: once the other workers pushed too)."""
 
     save: int
     progress: Progress
+    report: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Surveyed:
+    """From a server: what a save would have to copy."""
+
+    save: int
+    report: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """From a server: its part of a save is copied."""
+    """From a server: its part of a save is copied; ``problem`` says why it is not, and is empty where it is."""
 
     save: int
+    problem: str = ""
+    report: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """From a worker: its data have ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """From anyone: the training cannot go on, such as where the user's code raised."""
+
+    problem: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +238,9 @@ class Broken:
 
 
 Message: TypeAlias = (
-    Hello | Pull | Push | Rows | Applied | NewView | Load | Start | Pause | Snapshot | GoOn | Loaded | Standing | Paused
-    | Copied | Broken
+    Hello | Pull | Push | Exhausted | Rows | Applied | Held
+    | NewView | GoBack | Load | Start | Pause | Survey | Snapshot | CallOff | GoOn | SavePriority | End
+    | Loaded | Standing | Paused | Surveyed | Copied | Finished | Failed | Broken
 )  # fmt: skip
 
 

@@ -3,112 +3,149 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
 
-from holdfast.cluster.core.members import CONTROLLER, Member, Role, View
+from holdfast.cluster.core.allegiance import Allegiance
+from holdfast.cluster.core.members import Member, Role, View
 from holdfast.cluster.core.messages import (
-    BEGINNING,
     Applied,
-    Copied,
+    CallOff,
+    End,
+    Exhausted,
+    GoBack,
+    Held,
     Hello,
     Load,
     Loaded,
     Message,
     NewView,
-    Progress,
     Pull,
     Push,
-    Rows,
+    SavePriority,
     Send,
     Snapshot,
     Standing,
+    Survey,
+    Surveyed,
 )
-
-
-class Shard(Protocol):
-    """The rows that a server holds."""
-
-    def load(self) -> Mapping[int, Progress]:
-        """Take the newest rows saved; by worker, how far it had come when the newest of them were saved."""
-        ...
-
-    def read(self, rows: Any) -> Any:
-        """Current values."""
-        ...
-
-    def apply(self, worker: int, number: int, gradients: Any) -> None:
-        """One optimizer step on the rows of a push."""
-        ...
-
-    def copy(self, save: int, progress: Mapping[int, Progress]) -> None:
-        """Take a snapshot of what changed, and keep with it how far each worker came."""
-        ...
-
-
-@dataclass(slots=True)
-class _Heard:
-    """What is known of the worker in one place."""
-
-    incarnation: int
-    progress: Progress | None = None  # that is applied; None: none of its streams has begun here
-    stable: Progress = BEGINNING  # that all servers have applied
+from holdfast.cluster.core.pace import Asynchronous, Heard, Pace, Shard
+from holdfast.cluster.core.progress import BEGINNING, Progress
+from holdfast.cluster.core.synchronous import Synchronous
 
 
 class ServerCore:
-    """One life of a server. ``handle`` takes what arrives, stream by stream in order, and gives what to send."""
+    """One life of a server. ``handle`` takes what arrives, stream by stream in order, and gives what to send.
 
-    def __init__(self, member: Member, shard: Shard, view: View | None = None) -> None:
+    It answers nobody before it was told what to load. Where ``next_life`` is set, its process goes on as that member,
+    with a new core and the same shard.
+    """
+
+    def __init__(self, member: Member, shard: Shard, *, synchronous: bool = False) -> None:
         self.member = member
-        self._shard = shard
-        self._view = view  # None: a replacement, which waits for Load
-        self._workers: dict[int, _Heard] = {}
-        self._held: Mapping[int, Progress] = {}  # by worker, what is in the rows that were loaded
-        self._waiting: list[tuple[Member, Message]] = []
         self.ended = False
-        if view is not None:
-            self._workers = {index: _Heard(each, BEGINNING) for index, each in enumerate(view.workers)}
+        self.next_life: Member | None = None
+        self.last_save = 0  # that it heard of
+        self._shard = shard
+        self._is_synchronous = synchronous
+        self._view: View | None = None
+        self._workers: dict[int, Heard] = {}
+        self._pace: Pace = Asynchronous(shard, self._workers)
+        self._loaded: Mapping[int, Progress] = {}  # by worker, what is in the rows that were loaded
+        self._wants_dense = False
+        self._waiting: list[tuple[Member, Message]] = []
+        self._snapshot: Snapshot | None = None  # to be taken once all of it is applied
+        self._allegiance = Allegiance()
 
     @property
     def view(self) -> View | None:
         """The newest that it knows; None while it loads, and answers nobody."""
         return self._view
 
-    def is_replaced(self, member: Member) -> bool:
-        """Whether it knows of a newer worker in this one's place."""
-        heard = self._workers.get(member.index)
-        return heard is not None and member.incarnation < heard.incarnation
+    @property
+    def is_orphan(self) -> bool:
+        """Whether the controller is lost."""
+        return self._allegiance.leader.role is not Role.CONTROLLER
 
     @property
     def progress(self) -> dict[int, Progress]:
         """By worker, what its rows hold: what was applied here, or what they held when they were loaded."""
         applied = {index: heard.progress for index, heard in self._workers.items() if heard.progress is not None}
-        return {**self._held, **applied}
+        return {**self._loaded, **applied}
+
+    def is_replaced(self, member: Member) -> bool:
+        """Whether it knows of a newer one in this one's place."""
+        if member.role is Role.SERVER:
+            return self._view is not None and self._view.replaces(member)
+        heard = self._workers.get(member.index)
+        return heard is None or member.incarnation < heard.incarnation
+
+    def controller_lost(self) -> list[Send]:
+        """Follow the heir, server 0; be it, if this is server 0 (see ``Leader``)."""
+        if self._view is None or self.is_orphan:
+            self.ended = self.ended or self._view is None
+            return []
+        early = self._allegiance.lose_controller(self._view)
+        return [send for sender, message in early for send in self.handle(sender, message)]
 
     def handle(self, sender: Member, message: Message) -> list[Send]:
         """Take a message in."""
-        if self.ended:
+        if self.ended or not self._allegiance.allows(sender, message):
             return []
-        match message:
-            case Load(view):
-                return self._load(view)
-            case NewView(view):
-                return list(self._adopt_view(view))
-            case Snapshot(save, progress):
-                self._shard.copy(save, progress)
-                return [Send(CONTROLLER, Copied(save))]
-        if self._view is None:
-            self._waiting.append((sender, message))
-            return []
-        return self._from_worker(sender, message)
+        return [*self._handle(sender, message), *self._copy()]
 
-    def _load(self, view: View) -> list[Send]:
-        self._view = view
-        self._held = self._shard.load()
-        self._workers = {index: _Heard(each) for index, each in enumerate(view.workers)}
+    def _handle(self, sender: Member, message: Message) -> Iterator[Send]:
+        leader = self._allegiance.leader
+        match message:
+            case Load():
+                yield from self._load(message)
+            case NewView(view):
+                yield from self._adopt_view(view)
+            case GoBack(member):
+                self.ended, self.next_life = True, member
+            case End():
+                self.ended = True
+            case Survey(save):
+                self.last_save = save
+                yield Send(leader, Surveyed(save, self._shard.survey()))
+            case Snapshot():
+                self._snapshot = message
+            case CallOff(save):
+                self._snapshot = None if self._snapshot and self._snapshot.save == save else self._snapshot
+                self._shard.call_off(save)
+            case SavePriority(save):
+                self.last_save = save
+                yield Send(leader, self._shard.copy_priority(save, self.progress))
+            case _ if self._view is None:
+                self._waiting.append((sender, message))
+            case _ if not self.is_replaced(sender):
+                yield from self._from_peer(sender, message)
+
+    def _copy(self) -> Iterator[Send]:
+        snapshot = self._snapshot
+        if snapshot is not None and self._pace.has_applied(snapshot.progress):
+            self._snapshot = None
+            copied = self._shard.copy(snapshot.save, snapshot.progress, snapshot.intent)
+            yield Send(self._allegiance.leader, copied)
+
+    def _load(self, load: Load) -> Iterator[Send]:
+        """Where all go back to a checkpoint, it is known what its rows hold; otherwise workers' hellos will tell."""
+        self._view = load.view
+        self._loaded = self._shard.load(load.checkpoint)
+        self._wants_dense = load.checkpoint is None
+        for index, incarnation in enumerate(load.view.workers):
+            known = None if load.checkpoint is None else load.progress.get(index, BEGINNING)
+            self._workers[index] = Heard(incarnation, known)
+        if load.checkpoint is not None:
+            self._loaded = load.progress
+        self._pace = self._make_pace(load.view)
+        yield Send(self._allegiance.leader, Loaded())
         waiting, self._waiting = self._waiting, []
-        answers = [send for sender, message in waiting for send in self.handle(sender, message)]
-        return [Send(CONTROLLER, Loaded()), *answers]
+        for sender, message in waiting:
+            yield from self.handle(sender, message)
+
+    def _make_pace(self, view: View) -> Pace:
+        if self._is_synchronous:
+            return Synchronous(self.member, self._shard, self._workers, view)
+        return Asynchronous(self._shard, self._workers)
 
     def _adopt_view(self, view: View) -> Iterator[Send]:
         """Take nothing more from whoever was replaced, and then say how far it came."""
@@ -117,40 +154,41 @@ class ServerCore:
         if self.ended or self._view is None or view.number <= self._view.number:
             return
         self._view = view
+        yield from self._pace.adopt(view)
         for index, incarnation in enumerate(view.workers):
             heard = self._workers[index]
             if incarnation > heard.incarnation:
-                heard.incarnation = incarnation
-                yield Send(CONTROLLER, Standing(index, incarnation, heard.progress, heard.stable))
+                heard.incarnation, heard.greeted = incarnation, False
+                progress = self._pace.close(index)
+                yield Send(self._allegiance.leader, Standing(index, incarnation, progress, heard.stable))
 
-    def _from_worker(self, sender: Member, message: Message) -> list[Send]:
-        if sender.role is not Role.WORKER:
-            return []
-        if self.is_replaced(sender):
-            return []
-        heard = self._workers[sender.index]
-        heard.incarnation = sender.incarnation  # a newer one is believed before the view that tells of it
+    def _from_peer(self, sender: Member, message: Message) -> Iterator[Send]:
+        if isinstance(message, Held):
+            yield from self._pace.held(sender, message.step)
+            return
+        self._workers[sender.index].incarnation = sender.incarnation  # it is believed before the view that tells of it
         match message:
             case Hello():
-                return self._begin(sender, heard, message)
-            case Pull(number, rows):
-                return [Send(sender, Rows(number, self._shard.read(rows)))]
+                yield from self._greet(sender, message)
+            case Pull():
+                yield from self._pace.pull(sender, message)
             case Push():
-                return self._apply(sender, heard, message)
-        return []
+                yield from self._pace.push(sender, message)
+                self._wants_dense = False
+            case Exhausted():
+                yield from self._pace.exhausted(sender.index)
 
-    def _begin(self, sender: Member, heard: _Heard, hello: Hello) -> list[Send]:
-        """A stream begins. A new server goes on from there, or from what its rows hold: none of that comes twice."""
-        heard.stable = hello.stable
+    def _greet(self, sender: Member, hello: Hello) -> Iterator[Send]:
+        """A stream begins. A new server goes on from there, or from what its rows hold: none of that comes twice.
+
+        Rows of the dense part are old where the workers' copies are not; but a copy must not undo a push.
+        """
+        heard = self._workers[sender.index]
+        heard.greeted, heard.stable = True, hello.stable
+        if self._wants_dense and hello.dense is not None:
+            self._shard.take_dense(hello.dense)
+            self._wants_dense = False
         if heard.progress is None:
-            held = self._held.get(sender.index, BEGINNING)
+            held = self._loaded.get(sender.index, BEGINNING)
             heard.progress = held if held.pushed > hello.progress.pushed else hello.progress
-        return [Send(sender, Applied(heard.progress.pushed))]
-
-    def _apply(self, sender: Member, heard: _Heard, push: Push) -> list[Send]:
-        assert heard.progress is not None, "a push came before the hello of its stream"
-        if push.number > heard.progress.pushed:
-            assert push.number == heard.progress.pushed + 1, f"push {push.number} came after {heard.progress.pushed}"
-            self._shard.apply(sender.index, push.number, push.gradients)
-            heard.progress, heard.stable = push.progress, push.stable
-        return [Send(sender, Applied(heard.progress.pushed))]
+        yield Send(sender, Applied(heard.progress.pushed))

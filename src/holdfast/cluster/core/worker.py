@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.cluster.core.members import CONTROLLER, Member, Role, View
+from holdfast.cluster.core.allegiance import Allegiance
+from holdfast.cluster.core.members import Member, Role, View
 from holdfast.cluster.core.messages import (
-    BEGINNING,
     Applied,
+    End,
+    Exhausted,
+    Finished,
+    GoBack,
     GoOn,
     Hello,
     Message,
     NewView,
     Pause,
     Paused,
-    Progress,
     Pull,
     Push,
     Rows,
     Send,
     Start,
 )
+from holdfast.cluster.core.progress import BEGINNING, Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,25 +50,48 @@ class _Channel:
 
 
 class WorkerCore:
-    """One life of a worker. The training loop calls ``pull`` and ``push``; ``handle`` takes what arrives."""
+    """One life of a worker. The training loop calls ``pull``, ``push`` and ``finish``; ``handle`` takes what arrives.
 
-    def __init__(self, member: Member, credits: Credits = Credits()) -> None:  # noqa: B008 - frozen
+    Where ``next_life`` is set, its process goes on as that member, with a new core. ``report`` gives what goes with a
+    pause, ``dense`` the worker's copy of a server's dense part, for whoever takes that server's place.
+    """
+
+    def __init__(
+        self,
+        member: Member,
+        credits: Credits = Credits(),  # noqa: B008 - frozen
+        *,
+        synchronous: bool = False,
+        report: Callable[[], bytes] = bytes,
+        dense: Callable[[int], Any] = lambda server: None,
+    ) -> None:
         self.member = member
+        self.ended = False
+        self.finished = False  # its data have ended
+        self.next_life: Member | None = None
         self._credits = credits
+        self._is_synchronous = synchronous
+        self._report = report
+        self._dense = dense
         self._view: View | None = None
         self._channels: list[_Channel] = []
         self._answers: dict[int, dict[int, Any]] = {}  # by pull, then by server
         self._pulled = 0
         self._progress = BEGINNING
         self._owed = 0  # the last push of a predecessor that a server has applied
-        self._pause: int | None = None  # the save that is waited for
+        self._pause: Pause | None = None  # for a save that is waited for
         self._is_reported = False  # that nothing is in flight
-        self.ended = False
+        self._allegiance = Allegiance()
 
     @property
-    def started(self) -> bool:
-        """Whether it knows where to start."""
-        return self._view is not None
+    def view(self) -> View | None:
+        """The newest that it knows; None before it knows where to start."""
+        return self._view
+
+    @property
+    def is_orphan(self) -> bool:
+        """Whether the controller is lost."""
+        return self._allegiance.leader.role is not Role.CONTROLLER
 
     @property
     def pulled(self) -> int:
@@ -93,15 +120,23 @@ class WorkerCore:
 
     @property
     def _is_running(self) -> bool:
+        return self._view is not None and not (self._is_pausing or self.finished or self.ended)
+
+    @property
+    def _is_pausing(self) -> bool:
         """It pauses where all servers have applied the same, so not before it has made up for a predecessor."""
-        is_pausing = self._pause is not None and self._progress.pushed >= self._owed
-        return self._view is not None and not is_pausing and not self.ended
+        return self._pause is not None and self._progress.pushed >= max(self._owed, self._pause.step)
 
     def pull(self, rows: Sequence[Any]) -> list[Send]:
         """Ask every server for its rows of a batch; ``taken`` gives the answer."""
         self._pulled += 1
         self._answers[self._pulled] = {}
-        return list(self._pull(Pull(self._pulled, each) for each in rows))
+        sends = []
+        for index, each in enumerate(rows):
+            pull = Pull(self._pulled, each, self._progress.pushed)
+            self._channels[index].pulls[pull.number] = pull
+            sends.append(Send(self._server(index), pull))
+        return sends
 
     def taken(self, number: int) -> Mapping[int, Any] | None:
         """The answers of all servers to a pull, once; None before all are there."""
@@ -117,26 +152,43 @@ class WorkerCore:
             push = Push(self._progress.pushed, each, place, stable)
             self._channels[index].pushes.append(push)
             sends.append(Send(self._server(index), push))
-        return sends
+        return [*sends, *self._report_pause()]
+
+    def finish(self) -> list[Send]:
+        """The data have ended. It stays, to send again what a dead server had not applied, until it is told to end."""
+        self.finished = True
+        servers = range(len(self._channels)) if self._is_synchronous else ()
+        return [*(Send(self._server(each), Exhausted()) for each in servers), Send(self._allegiance.leader, Finished())]
+
+    def controller_lost(self) -> list[Send]:
+        """Follow the heir, server 0."""
+        if self._view is None or self.is_orphan:
+            self.ended = self.ended or self._view is None
+            return []
+        early = self._allegiance.lose_controller(self._view)
+        return [send for sender, message in early for send in self.handle(sender, message)]
 
     def handle(self, sender: Member, message: Message) -> list[Send]:
         """Take a message in."""
-        if self.ended:
+        if self.ended or not self._allegiance.allows(sender, message):
             return []
         match message:
             case Start(view, progress):
                 return list(self._start(view, progress))
             case NewView(view):
                 return list(self._adopt_view(view))
-            case Pause(save):
-                self._pause, self._is_reported = save, False
+            case GoBack(member):
+                self.ended, self.next_life = True, member
+            case End():
+                self.ended = True
+            case Pause():
+                self._pause, self._is_reported = message, False
                 return list(self._report_pause())
             case GoOn(save):
-                self._pause = None if self._pause == save else self._pause
-                return []
-        if self._view is None or not self._view.holds(sender):
-            return []
-        return self._from_server(sender, message)
+                self._pause = None if self._pause is not None and self._pause.save == save else self._pause
+            case _ if self._view is not None and self._view.holds(sender):
+                return self._from_server(sender, message)
+        return []
 
     def _start(self, view: View, progress: Progress) -> Iterator[Send]:
         self._view = view
@@ -160,7 +212,7 @@ class WorkerCore:
     def _send_again(self, index: int, channel: _Channel) -> Iterator[Send]:
         """Everything that the dead server had not said to have applied, in order, before anything else."""
         server = self._server(index)
-        yield Send(server, Hello(channel.applied, self._stable))
+        yield Send(server, Hello(channel.applied, self._stable, self._dense(index)))
         unanswered: list[Message] = [*channel.pushes, *channel.pulls.values()]
         yield from (Send(server, message) for message in unanswered)
 
@@ -172,23 +224,25 @@ class WorkerCore:
                     self._answers[number][sender.index] = values
             case Applied(number):
                 channel.is_open = True
-                self._owed = max(self._owed, number)
-                while channel.pushes and channel.pushes[0].number <= number:
-                    channel.applied = channel.pushes.popleft().progress
+                self._note_applied(channel, number)
                 return list(self._report_pause())
         return []
 
-    def _report_pause(self) -> Iterator[Send]:
-        if self._pause is None or self._is_reported:
-            return
-        if self._progress.pushed >= self._owed and all(each.is_open and not each.pushes for each in self._channels):
-            self._is_reported = True
-            yield Send(CONTROLLER, Paused(self._pause, self._progress))
+    def _note_applied(self, channel: _Channel, number: int) -> None:
+        while channel.pushes and channel.pushes[0].number <= number:
+            channel.applied = channel.pushes.popleft().progress
+        if not (self._is_synchronous and self.finished):
+            self._owed = max(self._owed, number)
+        elif number > channel.applied.pushed:  # a step of the others
+            channel.applied = Progress(number, self._progress.place)
+            self._progress = max(self._progress, self._stable, key=lambda each: each.pushed)
 
-    def _pull(self, pulls: Iterator[Pull]) -> Iterator[Send]:
-        for index, pull in enumerate(pulls):
-            self._channels[index].pulls[pull.number] = pull
-            yield Send(self._server(index), pull)
+    def _report_pause(self) -> Iterator[Send]:
+        if self._pause is None or self._is_reported or not self._is_pausing:
+            return
+        if self._is_synchronous or all(each.is_open and not each.pushes for each in self._channels):
+            self._is_reported = True
+            yield Send(self._allegiance.leader, Paused(self._pause.save, self._progress, self._report()))
 
     def _server(self, index: int) -> Member:
         return Member(Role.SERVER, index, self._channels[index].incarnation)

@@ -179,5 +179,6 @@ OPAQUE = {
     "rows": _PAYLOAD,
     "values": _PAYLOAD,
     "gradients": _PAYLOAD,
+    "dense": _optional(_PAYLOAD),
     "place": _optional(_PLAIN[bytes]),
 }
