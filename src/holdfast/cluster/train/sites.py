@@ -31,6 +31,10 @@ class Part(NamedTuple):
     end: int | None = None
     is_single: bool = False
 
+    def is_in(self, size: int) -> bool:
+        """Whether a dimension of this size has it."""
+        return self.start < size if self.is_single else max(self.start, self.end or 0) <= size
+
     def as_index(self) -> int | slice:
         """For indexing a tensor."""
         return self.start if self.is_single else slice(self.start, self.end)
@@ -53,10 +57,9 @@ class Site:
             return None
         if not isinstance(found, Tensor) or found.dim() != len(self.parts):
             return None
-        try:
-            return found[tuple(part.as_index() for part in self.parts)]
-        except IndexError:
+        if not all(part.is_in(size) for part, size in zip(self.parts, found.shape, strict=True)):
             return None
+        return found[tuple(part.as_index() for part in self.parts)]
 
 
 def learn(batch: Any, ids: Tensor) -> Site | None:
@@ -118,16 +121,15 @@ def _starts(tensor: Tensor, offset: int) -> list[int] | None:
 
 
 def _candidates(tensor: Tensor, starts: list[int], wanted: int) -> Iterator[tuple[Part, ...]]:
-    """Some dimensions at one index, at most one other cut to the length that is wanted, the rest whole."""
+    """Some dimensions at one index, the rest whole; then the same with one of the rest cut to what is wanted."""
     dimensions = range(tensor.dim())
-    for count in range(tensor.dim() + 1):
-        for single in combinations(dimensions, count):
-            whole = [number for number in dimensions if number not in single]
-            if all(starts[number] == 0 for number in whole):
-                yield tuple(
-                    Part(starts[number], is_single=True) if number in single else Part() for number in dimensions
-                )
-            for cut in whole:
+    choices = [single for count in range(tensor.dim() + 1) for single in combinations(dimensions, count)]
+    for single in choices:
+        if not any(starts[number] for number in dimensions if number not in single):
+            yield tuple(Part(starts[number], is_single=True) if number in single else Part() for number in dimensions)
+    for single in choices:
+        for cut in dimensions:
+            if cut not in single:
                 yield from _cut(tensor, starts, wanted, single, cut)
 
 
