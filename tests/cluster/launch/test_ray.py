@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from holdfast.cluster.launch.ray.head import Head
 from holdfast.cluster.launch.ray.settings import Ray
 from holdfast.errors import RunError
 from tests.cluster.launch import targets
-from tests.cluster.launch.launcher_suite import WORKER, LauncherSuite, is_gone, next_deaths, read, wait_for
+from tests.cluster.launch.launcher_suite import WORKER, LauncherSuite, is_gone, next_deaths, read, refuses, wait_for
 
 ray = pytest.importorskip("ray")
 
@@ -58,6 +57,14 @@ class TestRay(LauncherSuite):
     @pytest.mark.slow
     def test_many_processes_start_and_end(self, launching: Launching, tmp_path: Path) -> None:
         super().test_many_processes_start_and_end(launching, tmp_path)
+
+    @pytest.mark.slow
+    def test_a_target_that_cannot_be_imported_is_named(self, launcher: Launcher) -> None:
+        super().test_a_target_that_cannot_be_imported_is_named(launcher)
+
+    @pytest.mark.slow
+    def test_a_function_of_the_script_runs_elsewhere(self, tmp_path: Path) -> None:
+        super().test_a_function_of_the_script_runs_elsewhere(tmp_path)
 
     @pytest.mark.slow
     def test_closing_waits_for_those_that_are_ending(self, launching: Launching, tmp_path: Path) -> None:
@@ -173,14 +180,6 @@ def test_a_ray_of_its_own_ends_with_the_job_and_not_before(tmp_path: Path, end: 
         process.kill()
         wait_for((tmp_path / "orphaned").exists)
         wait_for(lambda: is_gone(found["pid"]))
-    wait_for(lambda: _refuses(host, int(port)))
+    wait_for(lambda: refuses(host, int(port)))
     process.kill()
     process.wait()
-
-
-def _refuses(host: str, port: int) -> bool:
-    try:
-        socket.create_connection((host, port), timeout=1).close()
-    except ConnectionRefusedError:
-        return True
-    return False

@@ -104,8 +104,9 @@ class Launcher(Protocol):
         ...
 
     def close(self, *, grace_s: float = CLOSE_S) -> None:
-        """Wait for those that are ending, then kill the rest. Nothing is left when it returns; may be called again.
+        """Wait for those that are ending, then kill the rest; may be called again.
 
+        When it returns none runs anything more, and no port is left as soon as the system has cleaned up behind them.
         Agents are not touched: they end when they have committed.
         """
         ...

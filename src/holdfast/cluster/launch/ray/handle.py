@@ -7,6 +7,7 @@ import signal
 import threading
 from concurrent.futures import Future
 from contextlib import suppress
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -37,12 +38,15 @@ class Handle:
         self._ending.add_done_callback(lambda _: mailbox.post(self))
 
     def kill(self) -> None:
-        """End its process. Ray gives a stopped one some seconds; on this machine we do not."""
-        if self._pidfd is not None:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        """End its process. Ray takes seconds to end a stopped one: on this machine, that is done here.
+
+        Not to one that runs: Ray would report that somebody killed its process.
+        """
         with suppress(self._ray.exceptions.RayError):
             self._ray.kill(self._actor, no_restart=True)
+        if self._pidfd is not None and _is_stopped(self.home.result().pid):
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def bury(self) -> Death:
         """Say how it ended, and let go of it."""
@@ -54,7 +58,8 @@ class Handle:
                 self._pidfd = None
         error = self._ending.exception()
         if error is not None:
-            return Death(tenant=self.tenant, how=_how(str(error)), exit_code=None, last_words=_words(str(error)))
+            how, last_words = _told(str(error))
+            return Death(tenant=self.tenant, how=how, exit_code=None, last_words=last_words)
         ending = self._ending.result()
         how = f"exit code {ending.exit_code}"
         return Death(tenant=self.tenant, how=how, exit_code=ending.exit_code, last_words=_words(ending.last_words))
@@ -65,11 +70,21 @@ class Handle:
                 self._pidfd = os.pidfd_open(home.result().pid)
 
 
-def _how(told: str) -> str:
-    """The line in which Ray says why, to its first full stop: advice follows."""
-    causes = [line for line in told.splitlines() if line.startswith("The actor is dead because")]
-    return causes[-1].partition(". ")[0].rstrip(".") if causes else "Ray could not run it"
+def _is_stopped(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except OSError:
+        return False
 
 
-def _words(told: str) -> str:
-    return printable_lines(told[-_TAIL:].strip().expandtabs(2))
+def _told(error: str) -> tuple[str, str]:
+    """Why an actor is dead, in Ray's words: the sentence that says so, and the rest of it."""
+    _, found, why = error.partition("The actor is dead because ")
+    if not found:
+        return "Ray could not run it", _words(error)
+    sentence, _, rest = why.partition(". ")
+    return sentence.strip().rstrip("."), _words(rest)
+
+
+def _words(text: str) -> str:
+    return printable_lines(text[-_TAIL:].strip().expandtabs(2))

@@ -11,6 +11,7 @@ import logging
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from typing import Any
 
 from holdfast.errors import RunError
@@ -41,8 +42,9 @@ class Head:
         )
         settings = {"num_cpus": max(cpus, os.cpu_count() or 1)}
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps([sys.path, settings]).encode() + b"\n")
-        self._process.stdin.flush()
+        with suppress(BrokenPipeError):  # it ended at once: whoever asks for the address learns that
+            self._process.stdin.write(json.dumps([sys.path, settings]).encode() + b"\n")
+            self._process.stdin.flush()
 
     def address(self) -> str:
         """Where Ray listens, once it does."""
@@ -57,7 +59,8 @@ class Head:
     def close(self) -> None:
         """End Ray."""
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
         try:
             self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
