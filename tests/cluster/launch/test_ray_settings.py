@@ -11,13 +11,14 @@ import pytest
 
 from holdfast.cluster.launch.ray.lifeline import Lifeline, hold
 from holdfast.cluster.launch.ray.settings import Ray
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, RunError
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         ({"address": "ray://head:10001"}, "start the script there"),
+        ({"address": "local"}, "left out"),
         ({"placement": "ANYWHERE"}, "one of SPREAD, PACK"),
         ({"resources": {"trainer": {}}}, "by 'server' or 'worker', got 'trainer'"),
         ({"resources": {"worker": {"gpus": 1}}}, "made of num_cpus, num_gpus, memory, resources, got 'gpus'"),
@@ -37,6 +38,11 @@ def test_without_ray_its_extra_is_named() -> None:
         [sys.executable, "-c", code + "Ray().open(servers=1, workers=1)"], capture_output=True, text=True
     )
     assert "pip install 'holdfast[ray]'" in ended.stderr.splitlines()[-1]
+
+
+def test_an_address_without_ray_is_named() -> None:
+    with pytest.raises(RunError, match=r"no Ray at 127\.0\.0\.1:1: .*leave `address` out"):
+        Ray(address="127.0.0.1:1").open(servers=1, workers=1)
 
 
 def test_ray_is_imported_when_a_launcher_is_opened() -> None:

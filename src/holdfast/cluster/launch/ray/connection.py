@@ -6,6 +6,7 @@ import importlib.util
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,8 @@ from typing import Any
 from holdfast.cluster.launch.local import LOOPBACK
 from holdfast.cluster.launch.ray.head import Head
 from holdfast.errors import ConfigurationError, RunError
+
+_REACH_S = 10.0
 
 
 class Connection:
@@ -39,6 +42,7 @@ class Connection:
         show_output: bool,
     ) -> None:
         _require_ray()
+        _require_reachable(address)
         self._head = Head(cpus=cpus) if address is None and not _is_connected() else None  # it starts while we import
         self._is_ours = False
         try:
@@ -85,9 +89,7 @@ class Connection:
             remedy = "change runtime_env, for instance its `excludes`, or the working directory that travels along"
             raise ConfigurationError(f"Ray at {address} refuses this job: {error}; {remedy}") from error
         except Exception as error:
-            raise RunError(
-                f"no Ray at {address}: {error}; run this on a machine of the cluster, or leave `address` out"
-            ) from error
+            raise _unreachable(address, error) from error
         self._is_ours = True
 
     def _has_other_machines(self) -> bool:
@@ -100,6 +102,21 @@ def _require_ray() -> None:
         raise ConfigurationError("hf.Ray needs Ray: pip install 'holdfast[ray]'")
 
 
+def _require_reachable(address: str | None) -> None:
+    """Ray tries for minutes to connect to a port that nobody listens on."""
+    host, found, port = (address or "").rpartition(":")
+    if not found or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
+    except OSError as error:
+        raise _unreachable(address, error) from error
+
+
+def _unreachable(address: str | None, error: Exception) -> RunError:
+    return RunError(f"no Ray at {address}: {error}; run this on a machine of the cluster, or leave `address` out")
+
+
 def _import_ray() -> ModuleType:
     import ray
     import ray.util.placement_group
@@ -109,7 +126,6 @@ def _import_ray() -> ModuleType:
 
 
 def _is_connected() -> bool:
-
     ray = sys.modules.get("ray")
     return ray is not None and bool(ray.is_initialized())
 

@@ -61,6 +61,7 @@ class Ray:
             'of a cluster whose machines can connect to this one, not of a client ("ray://"): start the script there'
         )
         require(not is_client, self, "address", remedy, self.address)
+        require(self.address != "local", self, "address", "left out for a Ray of the job's own", self.address)
         require(self.placement in _STRATEGIES, self, "placement", f"one of {', '.join(_STRATEGIES)}", self.placement)
         for role, needs in self.resources.items():
             require(role in _ROLES, self, "resources", "by 'server' or 'worker'", role)
