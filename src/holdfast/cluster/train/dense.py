@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from holdfast.cluster.train.devices import to_device, to_host
+from holdfast.cluster.train.devices import to_device
 from holdfast.cluster.train.exchange import Floats
 
 
@@ -45,16 +44,15 @@ class DenseVector:
         """A copy."""
         return self._flat.clone()
 
-    def gradients(self) -> Floats:
-        """Of the whole vector, 0 where a parameter has none; an array that nobody else has."""
+    def gradients(self) -> Tensor:
+        """Of the whole vector, 0 where a parameter has none; a tensor that nobody else has."""
         if not self._parameters:
-            return np.empty(0, np.float32)
+            return torch.empty(0, device=self._flat.device)
         parts = [
             (torch.zeros_like(view) if each.grad is None else each.grad.detach().to_dense()).reshape(-1)
             for each, view in zip(self._parameters, self._views, strict=True)
         ]
-        together = torch.cat(parts) if len(parts) > 1 else parts[0].clone()
-        return to_host(together)
+        return torch.cat(parts) if len(parts) > 1 else parts[0].clone()
 
     def _attach(self) -> None:
         """A parameter whose memory somebody has replaced becomes a view again."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from holdfast.cluster.placement import SERVER_SHIFT, Group, Keys, Placement
@@ -18,12 +20,19 @@ from holdfast.cluster.train.server_order import ServerOrder
 from holdfast.cluster.train.table import Gradient, Table, outside
 
 _SHIFT = SERVER_SHIFT  # of a table's number in an address: rows are at most as many as a server may have
+_ID_MASK = (1 << _SHIFT) - 1
+_OUTSIDE = 2**62  # instead of an address, of an id that is no row of its table: above all others
 
 
 class TableIds(NamedTuple):
     """Ids of a table, given by its number in the plan: as they stand in a batch."""
 
     table: int
+    ids: Tensor
+
+
+class _View(NamedTuple):
+    member: int  # the table's number in its group
     ids: Tensor
 
 
@@ -54,7 +63,7 @@ class GroupPush(NamedTuple):
     """The gradients of a step in one group."""
 
     keys: Keys
-    gradients: Floats
+    gradients: Tensor
 
 
 class Fetcher:
@@ -72,6 +81,7 @@ class Fetcher:
         self._placement = placement
         self._exchange = exchange
         self._device = device
+        self._last: list[_GroupRequest | None] = [None] * len(placement.groups)  # received
 
     def request(self, wanted: Sequence[TableIds], *, dense: bool) -> Request:
         """Ask for the rows of some ids: one unique for all tables of a group, on the device of the ids."""
@@ -82,6 +92,7 @@ class Fetcher:
     def receive(self, request: Request) -> Arrived:
         """Wait for what was asked for."""
         pulled = self._exchange.take(request.number)
+        self._last = list(request.groups)
         held: list[Held] = [nothing_of(each, self._device) for each in self._tables]
         for group, asked, rows in zip(self._placement.groups, request.groups, pulled.rows, strict=True):
             values = asked.order.to_tables(to_device(rows, self._device))
@@ -101,12 +112,16 @@ class Fetcher:
 
     def gradients(self) -> list[GroupPush]:
         """Of all tables since the last step, in the order of keys."""
-        return [self._group_gradients(group) for group in self._placement.groups]
+        return [self._group_gradients(number, group) for number, group in enumerate(self._placement.groups)]
 
-    def _group_gradients(self, group: Group) -> GroupPush:
-        found = [self._tables[number].gradient() or self._no_gradient(group.width) for number in group.tables]
-        order = ServerOrder(group, [to_host(each.ids) for each in found])
-        return GroupPush(order.keys, to_host(order.to_servers([each.values for each in found])))
+    def _group_gradients(self, number: int, group: Group) -> GroupPush:
+        found = [self._tables[table].gradient() or self._no_gradient(group.width) for table in group.tables]
+        last = self._last[number]
+        if last is None or any(one is not each.ids for one, each in zip(last.ids, found, strict=True)):
+            order = ServerOrder(group, [to_host(each.ids) for each in found])
+        else:
+            order = last.order  # of all rows of one batch, as they were pulled
+        return GroupPush(order.keys, order.to_servers([each.values for each in found]))
 
     def _no_gradient(self, width: int) -> Gradient:
         ids = torch.empty(0, dtype=torch.int64, device=self._device)
@@ -114,40 +129,50 @@ class Fetcher:
 
     def _request_group(self, group: Group, wanted: Sequence[TableIds]) -> _GroupRequest:
         members = {table: member for member, table in enumerate(group.tables)}
-        views = [(members[each.table], each.ids) for each in wanted if each.table in members]
+        views = [_View(members[each.table], each.ids) for each in wanted if each.table in members]
         if not views:
             ids = [torch.empty(0, dtype=torch.int64, device=self._device) for _ in group.tables]
             return _GroupRequest(ServerOrder(group, [to_host(each) for each in ids]), ids, [[] for _ in group.tables])
-        sizes = [ids.numel() for _, ids in views]
-        flat = torch.cat([ids.reshape(-1).to(torch.int64) for _, ids in views])
-        owners = torch.tensor([member for member, _ in views]).repeat_interleave(torch.tensor(sizes)).to(flat.device)
-        self._require_inside(group, flat, owners)
-        unique, inverse = torch.unique(flat + (owners << _SHIFT), return_inverse=True)
-        return self._cut(group, unique, inverse, views, sizes)
+        flat = torch.cat([each.ids.reshape(-1) for each in views]).to(torch.int64)
+        owners = _spread([each.member for each in views], views, flat.device)
+        is_inside = (flat >= 0) & (
+            flat < _spread(group.rows[[each.member for each in views]].tolist(), views, flat.device)
+        )
+        addresses = torch.where(is_inside, flat + (owners << _SHIFT), _OUTSIDE)
+        unique, inverse = torch.unique(addresses, return_inverse=True)
+        host = to_host(unique)  # the one time that the host waits for the device
+        if len(host) and host[-1] == _OUTSIDE:
+            self._refuse(group, views, flat, is_inside)
+        return _cut(group, unique, host, inverse, views)
 
-    def _cut(
-        self, group: Group, unique: Tensor, inverse: Tensor, views: Sequence[tuple[int, Tensor]], sizes: list[int]
-    ) -> _GroupRequest:
-        """By table: an address is a table's number above an id, so that each table's are together."""
-        host = to_host(unique)
-        firsts = np.arange(len(group.tables) + 1) << _SHIFT
-        bounds = np.searchsorted(host, firsts).tolist()
-        spans = list(zip(bounds, bounds[1:], firsts.tolist(), strict=False))
-        ids = [unique[start:end] - first for start, end, first in spans]
-        order = ServerOrder(group, [host[start:end] - first for start, end, first in spans])
-        expected: list[list[Expected]] = [[] for _ in group.tables]
-        counts = [sum(member == one for one, _ in views) for member in range(len(group.tables))]
-        for (member, view), positions in zip(views, inverse.split(sizes), strict=True):
-            is_only = counts[member] == 1
-            expected[member].append(Expected(view, positions - bounds[member], is_only=is_only))
-        return _GroupRequest(order, ids, expected)
+    def _refuse(self, group: Group, views: Sequence[_View], flat: Tensor, is_inside: Tensor) -> None:
+        first = int((~is_inside).nonzero()[0])
+        ends = np.cumsum([each.ids.numel() for each in views])
+        table = group.tables[views[int(np.searchsorted(ends, first, side="right"))].member]
+        raise outside(self._tables[table].spec, int(flat[first]))
 
-    def _require_inside(self, group: Group, flat: Tensor, owners: Tensor) -> None:
-        rows = torch.from_numpy(group.rows).to(flat.device)[owners]
-        wrong = (flat < 0) | (flat >= rows)
-        if bool(wrong.any()):
-            first = int(wrong.nonzero()[0])
-            raise outside(self._tables[group.tables[int(owners[first])]].spec, int(flat[first]))
+
+def _cut(
+    group: Group, unique: Tensor, host: NDArray[np.int64], inverse: Tensor, views: Sequence[_View]
+) -> _GroupRequest:
+    """By table: an address is a table's number above an id, so that each table's are together."""
+    firsts = np.arange(len(group.tables) + 1) << _SHIFT
+    bounds = np.searchsorted(host, firsts)
+    ids = (unique & _ID_MASK).split(np.diff(bounds).tolist())
+    order = ServerOrder(group, np.split(host & _ID_MASK, bounds[1:-1]))
+    starts = _spread([int(bounds[each.member]) for each in views], views, inverse.device)
+    positions = (inverse - starts).split([each.ids.numel() for each in views])
+    expected: list[list[Expected]] = [[] for _ in group.tables]
+    counts = Counter(each.member for each in views)
+    for view, at in zip(views, positions, strict=True):
+        expected[view.member].append(Expected(view.ids, at, is_only=counts[view.member] == 1))
+    return _GroupRequest(order, list(ids), expected)
+
+
+def _spread(values: Sequence[int], views: Sequence[_View], device: torch.device) -> Tensor:
+    """One value for each view, for each of its ids."""
+    sizes = [each.ids.numel() for each in views]
+    return torch.from_numpy(np.repeat(np.array(values, np.int64), sizes)).to(device, non_blocking=True)
 
 
 def nothing_of(table: Table, device: torch.device) -> Held:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
-import numpy as np
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from holdfast.cluster.train.exchange import Floats
 from holdfast.cluster.train.table import Table
 from holdfast.errors import NotFinite
 
@@ -16,10 +15,10 @@ OnNan: TypeAlias = Literal["raise", "skip", "push"]
 CHOICES: tuple[OnNan, ...] = ("raise", "skip", "push")
 
 
-def all_finite(arrays: Sequence[Floats]) -> bool:
+def all_finite(tensors: Sequence[Tensor]) -> bool:
     """Whether every value is a finite number. A sum tells in one pass, unless it overflows itself."""
-    with np.errstate(all="ignore"):
-        return all(np.isfinite(each.sum()) or bool(np.isfinite(each).all()) for each in arrays)
+    sums = torch.stack([each.sum() for each in tensors])  # one answer to wait for
+    return bool(sums.isfinite().all()) or all(bool(each.isfinite().all()) for each in tensors)
 
 
 def not_finite(tables: Sequence[Table], dense: Sequence[tuple[str, nn.Parameter]]) -> NotFinite:

@@ -16,6 +16,7 @@ from holdfast.checkpoint.training.rng import capture_rng, restore_rng
 from holdfast.cluster.placement import Placement
 from holdfast.cluster.train.build import BuiltModel
 from holdfast.cluster.train.dense import DenseVector
+from holdfast.cluster.train.devices import to_host
 from holdfast.cluster.train.exchange import Exchange, PushedStep
 from holdfast.cluster.train.fetcher import Fetcher, nothing_of
 from holdfast.cluster.train.finite import CHOICES, OnNan, all_finite, not_finite
@@ -160,7 +161,7 @@ class TrainingLoop:
         else:
             scaler.step(self.optimizer)
             scaler.update()
-        self.optimizer.zero_grad()
+            self._clear()
 
     def metrics(self, scores: Tensor, labels: Tensor) -> None:
         """Count a batch's scores for AUC.
@@ -328,14 +329,14 @@ class TrainingLoop:
         self._exchange.push(
             PushedStep(
                 keys=[each.keys for each in groups],
-                gradients=[each.gradients for each in groups],
-                dense=dense,
+                gradients=[to_host(each.gradients) for each in groups],
+                dense=to_host(dense),
                 lr_tables=lr_tables,
                 lr_dense=lr_dense,
                 place=self._place_now().to_bytes(),
             )
         )
-        self.optimizer.zero_grad()
+        self._clear()
 
     def _refuse(self) -> None:
         names = [each.name for each in self._built.plan.dense]
@@ -344,7 +345,13 @@ class TrainingLoop:
             raise error
         self.skipped += 1
         logger.warning("a step was left out: %s", error)
-        self.optimizer.zero_grad()
+        self._clear()
+
+    def _clear(self) -> None:
+        for table in self._built.tables:
+            table.parameter.grad = None
+        for each in self._built.dense:
+            each.grad = None
 
     def _place_now(self) -> Place:
         buffers = {name: each.detach() for name, each in self.model.named_buffers()}

@@ -103,14 +103,18 @@ class Expected:
         self.ids = ids  # kept, so that nothing else comes to lie at its address
         self.positions = positions
         self.is_only = is_only  # the rows held are just these
-        self._form = form_of(ids)
+        self._shape = ids.shape
+        self._stride = ids.stride()
+        self._address = ids.data_ptr()
         self._version = ids._version
 
     def matches(self, ids: Tensor) -> bool:
         """Whether these are the very same elements, and nobody has changed them."""
         if ids.dtype != self.ids.dtype or ids._version != self._version or self.ids._version != self._version:
             return False
-        return ids.numel() == self.ids.numel() and form_of(ids) == self._form
+        if ids.data_ptr() != self._address:
+            return False
+        return (ids.shape == self._shape and ids.stride() == self._stride) or form_of(ids) == form_of(self.ids)
 
     def moved(self, to: Tensor) -> Expected:
         """The same where row i of those held is now row ``to[i]`` of more."""
