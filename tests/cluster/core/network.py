@@ -37,6 +37,7 @@ class Network:
         self._incoming = incoming
         self._streams: dict[Key, Stream] = {}
         self._full: dict[Key, Stream] = {}
+        self.kinds: set[type] = set()  # of messages that arrived
 
     def send(self, sender: Member, sends: list[Send]) -> None:
         """Put frames on their way."""
@@ -70,6 +71,7 @@ class Network:
             del self._full[key]
         was_broken = stream.incoming.is_broken
         accepted = stream.incoming.accept(number)
+        self.kinds.add(type(message))
         return accepted, not was_broken, message
 
     def cut(self) -> None:

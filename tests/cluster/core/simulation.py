@@ -73,7 +73,7 @@ class Simulation(World):
 
     def _break_something(self) -> None:
         self.must_save = False
-        faults = (self._kill, self._kill, self._stop, self._stop, self.network.cut, self._cut_off, self._fill_the_store)
+        faults = (self._kill, self._kill, self._stop, self._stop, self.network.cut, self._cut_off)
         self.chance.choice(faults)()
 
     def _kill(self) -> None:
@@ -98,9 +98,6 @@ class Simulation(World):
         self.must_save = False
         super()._report_gap(sender, receiver)
 
-    def _fill_the_store(self) -> None:
-        self.is_full = self.is_store_ever_full = True
-
     def _wake(self) -> None:
         if stopped := [each for each in self.processes.values() if each.alive and each.stopped]:
             self.chance.choice(stopped).stopped = False
@@ -118,6 +115,8 @@ class Simulation(World):
             self._lead(self.controller, self.controller.resize(self.chance.randint(1, MOST_WORKERS)))
         elif self.saves:
             self.saves -= 1
+            if self.traits.tight and self.chance.random() < 0.3:
+                self.is_full = self.is_store_ever_full = True
             self._lead(self.controller, self.controller.save() if dice < 0.6 else self.controller.save_priority())
 
     def _come_to_an_end(self) -> None:
@@ -207,7 +206,8 @@ class Simulation(World):
 
     def _check_end(self) -> None:
         if not self.is_controller_alive:
-            if self.must_save and (self.last is None or self.last[0] is self.controller):
+            is_saved = self.last is not None and self.last[0] is not self.controller
+            if self.must_save and not is_saved:
                 raise BrokenPromise("orphans whom nothing kept from it did not save")
             return
         self._check_all_end()
@@ -253,8 +253,3 @@ class Simulation(World):
                     raise BrokenPromise(f"server {index} lost nothing, and lacks {everything - set(saved.log)}")
             if not self.ever[index] >= everything:
                 raise BrokenPromise(f"nobody ever applied {everything - self.ever[index]} on server {index}")
-
-    def _state(self) -> str:
-        view = self.controller.view
-        processes = {str(each): self.processes[each].runs for each in view.members if each in self.processes}
-        return f"{view}, {processes}, whole: {self.controller.is_whole}, saving: {self.controller.is_saving}"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from holdfast.cluster.core.controller import Recovery
 from holdfast.cluster.core.members import Role
+from holdfast.cluster.core.messages import Message
 from tests.cluster.core import mutant_leaders as leaders
 from tests.cluster.core import mutants
 from tests.cluster.core.mutants import following, paced
@@ -23,6 +24,16 @@ ENOUGH = 1_500  # schedules in which a broken rule must show
 def test_every_push_counts_once_whoever_dies(part: int) -> None:
     for seed in range(part, SCHEDULES, 4):
         Simulation(seed).run()
+
+
+def test_no_message_of_the_protocol_goes_unused() -> None:
+    unused = set(get_args(Message))
+    for seed in range(SCHEDULES):
+        (simulation := Simulation(seed)).run()
+        unused -= simulation.network.kinds
+        if not unused:
+            return
+    pytest.fail(f"nobody ever got {unused}")
 
 
 @pytest.mark.slow
@@ -40,6 +51,8 @@ IN_STEP = {"synchronous": True, "ending": Ending.DATA, "faults": 8}
 IN_STEP_LATE = {**IN_STEP, "faults": 3, "resizes": 0, "slow": Role.CONTROLLER}
 IN_STEP_UNHARMED = {"synchronous": True, "ending": Ending.DATA, "faults": 0, "resizes": 0}
 RESIZED = {"resizes": 3, "ending": Ending.DATA}
+RAISED = {"ending": Ending.FAILURE, "faults": 8}
+TIGHT = {"tight": True, "faults": 0, "ending": Ending.DATA}
 ORPHANED = {"ending": Ending.ORPHANS, "faults": 3}
 
 MUTANTS: Mapping[str, tuple[Cores, Mapping[str, Any]]] = {
@@ -80,10 +93,10 @@ MUTANTS: Mapping[str, tuple[Cores, Mapping[str, Any]]] = {
     "who dies before it went back is replaced": (Cores(controller=leaders.LosesTheCalledBack), FULL),
     "workers start when all servers went back": (Cores(controller=leaders.StartsEarly), FULL),
     "a checkpoint is what is committed": (Cores(controller=leaders.GoesBackToCopies), FULL),
-    "workers go on when a save fails": (Cores(controller=leaders.LetsThemWait), PARTIAL),
+    "workers go on when a save fails": (Cores(controller=leaders.LetsThemWait), TIGHT),
     "whoever takes a finished worker's place finishes too": (Cores(controller=leaders.CountsTheDead), PARTIAL),
     "the end waits for the last commit": (Cores(controller=leaders.EndsBeforeItsSave), PARTIAL),
-    "who comes up after the end is told of it": (Cores(controller=leaders.ForgetsWhoComesLate), {}),
+    "who comes up after the end is told of it": (Cores(controller=leaders.ForgetsWhoComesLate), RAISED),
     "incarnations are counted over absences": (Cores(controller=leaders.ForgetsEarlierLives), RESIZED),
     "who joins counts all steps": (Cores(controller=leaders.JoinsAtTheBeginning), {**RESIZED, "synchronous": True}),
     "an heir is followed when the controller is lost": (following(mutants.FollowsAnyHeir), PARTIAL),

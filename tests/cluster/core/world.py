@@ -42,6 +42,7 @@ class Traits:
     faults: int
     saves: int
     resizes: int
+    tight: bool  # the store is full now and then
     slow: Role | None  # whose messages are late; views, if it is the controller
 
     @classmethod
@@ -53,6 +54,7 @@ class Traits:
             faults=chance.randint(0, 8),
             saves=chance.randint(0, 12),
             resizes=chance.choice((0, 0, 1, 2)),
+            tight=chance.random() < 0.2,
             slow=chance.choice((None, None, None, Role.CONTROLLER)),
         )
 
@@ -139,6 +141,11 @@ class World:
     def _running(self, *roles: Role) -> list[Process]:
         wanted = roles or (Role.SERVER, Role.WORKER)
         return [each for each in self.processes.values() if each.runs and each.member.role in wanted]
+
+    def _state(self) -> str:
+        view = self.controller.view
+        processes = {str(each): self.processes[each].runs for each in view.members if each in self.processes}
+        return f"{view}, {processes}, whole: {self.controller.is_whole}, saving: {self.controller.is_saving}"
 
     def _end(self, process: Process) -> None:
         """It dies; of what it sent last, some is lost."""

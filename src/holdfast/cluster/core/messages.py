@@ -1,4 +1,4 @@
-"""What members of a job say to each other. Rows, gradients and dense copies are opaque here, and so are places."""
+"""What members of a job say to each other. Rows, gradients, dense copies and places are opaque here."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class CallOff:
-    """To servers: this save will not be committed. Whatever was copied for it counts as not saved."""
+    """To servers: this save will not be committed; what was copied for it counts as not saved."""
 
     save: int
 
@@ -181,9 +181,8 @@ class Loaded:
 class Standing:
     """From a server, once it takes no more from a worker that was replaced: what it applied of that worker's pushes.
 
-    In synchronous training: what it applied, or holds and will not give up. ``progress`` is None where the server
-    itself is new and never heard from that worker. ``stable`` is what all servers have applied of it, as far as this
-    one was told.
+    In synchronous training: what it applied, or promised. ``progress`` is None where the server itself is new and never
+    heard from that worker. ``stable`` is what all servers have applied of it, as far as this one was told.
     """
 
     worker: int

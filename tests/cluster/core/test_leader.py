@@ -1,0 +1,189 @@
+"""What a controller, or its heir, says and asks for: one job at a time, message by message."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.cluster.core.controller import ControllerCore, Recovery
+from holdfast.cluster.core.leader import Leader
+from holdfast.cluster.core.members import Member, Role, View
+from holdfast.cluster.core.messages import (
+    Applied,
+    Broken,
+    CallOff,
+    Copied,
+    End,
+    Failed,
+    Finished,
+    GoBack,
+    GoOn,
+    Load,
+    Loaded,
+    NewView,
+    Pause,
+    Paused,
+    SavePriority,
+    Send,
+    Snapshot,
+    Start,
+    Survey,
+    Surveyed,
+)
+from holdfast.cluster.core.outputs import CalledOff, Ended, Output, PrioritySaved, Ready, Saved, WentBack
+from holdfast.cluster.core.progress import BEGINNING, Progress
+from holdfast.cluster.core.worker import WorkerCore
+
+SERVER, WORKER, OTHER = Member(Role.SERVER, 0, 1), Member(Role.WORKER, 0, 1), Member(Role.WORKER, 1, 1)
+PLACE = Progress(3, b"place")
+
+
+def at_work(**modes: object) -> ControllerCore:
+    """A job of one server and two workers that trains."""
+    core = ControllerCore(View.first(servers=1, workers=2), **modes)  # type: ignore[arg-type]
+    for member in core.view.members:
+        core.up(member)
+    core.handle(SERVER, Loaded())
+    return core
+
+
+def ready(core: Leader, *, save: int = 1) -> list[Output]:
+    """Everyone answers the beginning of a save."""
+    core.handle(SERVER, Surveyed(save, b"rows"))
+    core.handle(WORKER, Paused(save, PLACE, b"loss"))
+    return core.handle(OTHER, Paused(save, PLACE, b"more"))
+
+
+def sent(outputs: list[Output], kind: type) -> list[Member]:
+    """To whom such a message goes."""
+    return [each.to for each in outputs if isinstance(each, Send) and isinstance(each.message, kind)]
+
+
+def test_workers_start_where_the_job_is_resumed_once_servers_have_loaded() -> None:
+    core = ControllerCore(View.first(servers=1, workers=1), progress={0: PLACE})
+    assert core.up(WORKER) == []
+    assert core.up(SERVER) == [Send(SERVER, Load(core.view, 0, {0: PLACE}))]
+    assert core.handle(SERVER, Loaded()) == [Send(WORKER, Start(core.view, PLACE))]
+
+
+def test_a_save_asks_for_its_kind_when_everyone_has_said_what_there_is() -> None:
+    core = at_work()
+    begun = core.save()
+    assert sent(begun, Pause) == [WORKER, OTHER] and sent(begun, Survey) == [SERVER]
+    (asked,) = ready(core)
+    progress = {0: PLACE, 1: PLACE}
+    assert asked == Ready(save=1, progress=progress, reports={0: b"loss", 1: b"more"}, surveys={0: b"rows"})
+    assert core.snapshot(b"intent") == [Send(SERVER, Snapshot(1, progress, b"intent"))]
+    assert core.snapshot(b"again") == []
+    saved, *going_on = core.handle(SERVER, Copied(1, report=b"counts"))
+    assert saved == Saved(save=1, progress=progress, reports={0: b"counts"})
+    assert sent(going_on, GoOn) == [WORKER, OTHER]
+
+
+def test_a_save_that_cannot_be_copied_is_called_off_and_the_training_goes_on() -> None:
+    core = at_work()
+    core.save()
+    ready(core)
+    core.snapshot(b"")
+    outputs = core.handle(SERVER, Copied(1, "no space left"))
+    assert outputs[0] == CalledOff(1, f"{SERVER}: no space left")
+    assert sent(outputs, CallOff) == [SERVER] and sent(outputs, GoOn) == [WORKER, OTHER]
+    assert not core.is_saving and not core.ended and core.save()
+
+
+def test_a_save_that_cannot_be_committed_counts_as_not_saved() -> None:
+    core = at_work(recovery=Recovery.FULL)
+    core.save()
+    ready(core)
+    core.snapshot(b"")
+    core.handle(SERVER, Copied(1))
+    assert sent(core.call_off(1, "no space left"), CallOff) == [SERVER]
+    assert core.committed(1) == []
+    assert WentBack(0) in core.died(SERVER)
+
+
+def test_the_job_ends_behind_a_last_save_when_all_data_have_ended() -> None:
+    core = at_work()
+    assert core.handle(WORKER, Finished()) == []
+    assert sent(core.handle(OTHER, Finished()), Pause) == [WORKER, OTHER]
+    ready(core)
+    core.snapshot(b"")
+    assert sent(core.handle(SERVER, Copied(1)), GoOn) == []
+    ended = core.committed(1)
+    assert sent(ended, End) == [SERVER, WORKER, OTHER] and ended[-1] == Ended("")
+
+
+def test_the_job_ends_with_the_problem_of_a_last_save() -> None:
+    core = at_work()
+    core.stop()
+    ready(core)
+    core.snapshot(b"")
+    assert core.handle(SERVER, Copied(1, "no space left"))[-1] == Ended(f"{SERVER}: no space left")
+
+
+def test_what_a_worker_raises_ends_the_job_at_once() -> None:
+    core = at_work()
+    outputs = core.handle(WORKER, Failed("ValueError: no"))
+    assert sent(outputs, End) == [SERVER, WORKER, OTHER] and outputs[-1] == Ended(f"{WORKER}: ValueError: no")
+    assert core.up(Member(Role.WORKER, 1, 1)) == [Send(OTHER, End())]
+
+
+@pytest.mark.parametrize("modes", [{"recovery": Recovery.FULL}, {"synchronous": True}])
+def test_everyone_goes_back_to_the_last_checkpoint_when_a_server_dies(modes: dict[str, object]) -> None:
+    core = at_work(**modes)
+    core.save()
+    ready(core)
+    core.snapshot(b"")
+    core.handle(SERVER, Copied(1))
+    core.committed(1)
+    outputs = core.died(SERVER)
+    assert WentBack(1) in outputs and sent(outputs, GoBack) == [WORKER, OTHER]
+    new_server, new_worker = core.view.member(Role.SERVER, 0), core.view.member(Role.WORKER, 0)
+    assert core.up(new_worker) == []
+    assert core.up(new_server) == [Send(new_server, Load(core.view, 1, {0: PLACE, 1: PLACE}))]
+    assert core.handle(new_server, Loaded()) == [Send(new_worker, Start(core.view, PLACE))]
+
+
+def test_the_number_of_workers_changes_behind_a_save() -> None:
+    core = at_work()
+    assert sent(core.resize(1), Pause) == [WORKER, OTHER]
+    ready(core)
+    core.snapshot(b"")
+    core.handle(SERVER, Copied(1))
+    outputs = core.committed(1)
+    assert sent(outputs, End) == [OTHER] and sent(outputs, GoBack) == [SERVER, WORKER]
+    assert core.view.workers == (2,) and not core.view.holds(OTHER)
+
+
+def test_a_priority_save_pauses_nobody() -> None:
+    core = at_work()
+    assert core.save_priority() == [Send(SERVER, SavePriority(1))]
+    assert core.handle(SERVER, Copied(1, report=b"rows")) == [PrioritySaved(SERVER, 1, "", b"rows")]
+
+
+def test_an_heir_saves_once_and_ends_the_job() -> None:
+    heir = Leader(View.first(servers=1, workers=2), last_save=4)
+    assert sent(heir.stop(), Pause) == [WORKER, OTHER]
+    ready(heir, save=5)
+    heir.snapshot(b"")
+    heir.handle(SERVER, Copied(5))
+    assert heir.committed(5)[-1] == Ended("")
+
+
+def test_an_heir_ends_the_job_as_it_is_when_somebody_is_missing() -> None:
+    heir = Leader(View.first(servers=1, workers=2))
+    heir.stop()
+    outputs = heir.handle(WORKER, Broken(OTHER))
+    assert sent(outputs, End) == [SERVER, WORKER, OTHER] and str(OTHER) in str(outputs[-1])
+
+
+def test_a_dead_servers_word_counts_for_nothing() -> None:
+    core, view = WorkerCore(WORKER), View.first(servers=1, workers=1)
+    core.handle(Member(Role.CONTROLLER, 0, 1), Start(view, BEGINNING))
+    core.handle(SERVER, Applied(0))
+    (push,) = core.push(["gradients"], b"1")
+    core.handle(Member(Role.CONTROLLER, 0, 1), NewView(view.replacing(SERVER)))
+    core.handle(Member(Role.CONTROLLER, 0, 1), Pause(1))
+    new = Member(Role.SERVER, 0, 2)
+    core.handle(new, Applied(0))
+    assert core.handle(SERVER, Applied(1)) == []
+    assert [each.message.save for each in core.handle(new, Applied(push.message.number))] == [1]
