@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
 from holdfast.cluster.core.controller import ControllerCore, Recovery
 from holdfast.cluster.core.leader import Leader
-from holdfast.cluster.core.members import Member, Role, View
+from holdfast.cluster.core.members import CONTROLLER, Member, Role, View
 from holdfast.cluster.core.messages import (
     Applied,
     Broken,
@@ -17,8 +19,10 @@ from holdfast.cluster.core.messages import (
     Finished,
     GoBack,
     GoOn,
+    Hello,
     Load,
     Loaded,
+    Lost,
     NewView,
     Pause,
     Paused,
@@ -29,8 +33,10 @@ from holdfast.cluster.core.messages import (
     Survey,
     Surveyed,
 )
-from holdfast.cluster.core.outputs import CalledOff, Ended, Output, PrioritySaved, Ready, Saved, WentBack
+from holdfast.cluster.core.outputs import CalledOff, Ended, Loss, Output, PrioritySaved, Ready, Saved, WentBack
+from holdfast.cluster.core.pace import Shard
 from holdfast.cluster.core.progress import BEGINNING, Progress
+from holdfast.cluster.core.server import ServerCore
 from holdfast.cluster.core.worker import WorkerCore
 
 SERVER, WORKER, OTHER = Member(Role.SERVER, 0, 1), Member(Role.WORKER, 0, 1), Member(Role.WORKER, 1, 1)
@@ -178,12 +184,27 @@ def test_an_heir_ends_the_job_as_it_is_when_somebody_is_missing() -> None:
 
 def test_a_dead_servers_word_counts_for_nothing() -> None:
     core, view = WorkerCore(WORKER), View.first(servers=1, workers=1)
-    core.handle(Member(Role.CONTROLLER, 0, 1), Start(view, BEGINNING))
+    core.handle(CONTROLLER, Start(view, BEGINNING))
     core.handle(SERVER, Applied(0))
     (push,) = core.push(["gradients"], b"1")
-    core.handle(Member(Role.CONTROLLER, 0, 1), NewView(view.replacing(SERVER)))
-    core.handle(Member(Role.CONTROLLER, 0, 1), Pause(1))
+    core.handle(CONTROLLER, NewView(view.replacing(SERVER)))
+    core.handle(CONTROLLER, Pause(1))
     new = Member(Role.SERVER, 0, 2)
     core.handle(new, Applied(0))
     assert core.handle(SERVER, Applied(1)) == []
     assert [each.message.save for each in core.handle(new, Applied(push.message.number))] == [1]
+
+
+class Rows:
+    """A shard whose newest rows hold a worker's first two pushes."""
+
+    def load(self, checkpoint: int | None) -> dict[int, Progress]:
+        return {0: Progress(2, b"2")}
+
+
+def test_a_new_server_says_what_its_rows_have_lost() -> None:
+    core, view = ServerCore(SERVER, cast(Shard, Rows())), View.first(servers=1, workers=1)
+    core.handle(CONTROLLER, Load(view, None, {}))
+    sends = core.handle(WORKER, Hello(Progress(5, b"5"), BEGINNING))
+    assert sends == [Send(CONTROLLER, Lost(0, 3)), Send(WORKER, Applied(5))]
+    assert at_work().handle(SERVER, Lost(0, 3)) == [Loss(SERVER, 0, 3)]

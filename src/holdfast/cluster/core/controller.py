@@ -9,8 +9,20 @@ from enum import Enum
 from holdfast.cluster.core.inquest import Inquest
 from holdfast.cluster.core.leader import Leader
 from holdfast.cluster.core.members import Member, Role, View
-from holdfast.cluster.core.messages import CallOff, End, GoBack, Load, Loaded, Message, NewView, Send, Standing, Start
-from holdfast.cluster.core.outputs import CalledOff, Fence, Output, Replace, WentBack
+from holdfast.cluster.core.messages import (
+    CallOff,
+    End,
+    GoBack,
+    Load,
+    Loaded,
+    Lost,
+    Message,
+    NewView,
+    Send,
+    Standing,
+    Start,
+)
+from holdfast.cluster.core.outputs import CalledOff, Fence, Loss, Output, Replace, WentBack
 from holdfast.cluster.core.progress import BEGINNING, Progress
 
 
@@ -141,6 +153,8 @@ class ControllerCore(Leader):
             case Loaded():
                 self._loading.discard(sender)
                 return self._start_all()
+            case Lost(worker, pushes):
+                return [Loss(sender, worker, pushes)]
             case Standing(worker, incarnation) if worker in self._inquests:
                 inquest = self._inquests[worker]
                 if inquest.replacement.incarnation == incarnation:
@@ -211,7 +225,8 @@ class ControllerCore(Leader):
 
     def call_off(self, save: int, problem: str) -> list[Output]:
         """A save failed, and with it a change of the number of workers that waited for it."""
-        self._wanted_workers = None
+        if self._is_waited_for(save):
+            self._wanted_workers = None
         return super().call_off(save, problem)
 
     @property

@@ -85,7 +85,7 @@ class Leader:
 
     def call_off(self, save: int, problem: str) -> list[Output]:
         """A save failed, before or after it was copied. The training goes on, unless that was to end with it."""
-        is_last = self._last == save or (self._save is not None and self._save.number == save)
+        is_last = self._is_waited_for(save)
         if not self._forget(save):
             return []
         outputs: list[Output] = [CalledOff(save, problem)]
@@ -172,14 +172,17 @@ class Leader:
         """The save that was waited for is committed."""
         return self.end()
 
+    def _is_waited_for(self, save: int) -> bool:
+        """Whether workers pause for it."""
+        return self._last == save or (self._save is not None and self._save.number == save)
+
     def _forget(self, save: int) -> bool:
         """Whether there was such a save."""
-        is_current = self._save is not None and self._save.number == save
-        if is_current:
-            self._save = None
-        if self._last == save:
-            self._last = None
-        return self._copied.pop(save, None) is not None or is_current
+        is_known = save in self._copied or self._is_waited_for(save)
+        if self._is_waited_for(save):
+            self._save = self._last = None
+        self._copied.pop(save, None)
+        return is_known
 
     def _keep(self, save: int, progress: Mapping[int, Progress]) -> None:
         """A checkpoint to which everyone can go back."""

@@ -16,13 +16,12 @@ from holdfast.cluster.core.progress import Progress
 class Hello:
     """The first message on a stream: pushes go on after these, which were applied, or lost with a dead server.
 
-    It is answered with what is applied here: more than that, where a predecessor of the worker had pushed more.
-    ``stable`` is what every server has applied, ``dense`` the worker's copy (arrays) of a dead server's dense part.
+    The answer says what is applied here, which is more where a predecessor of the worker had pushed more.
     """
 
     progress: Progress
-    stable: Progress
-    dense: Any = None
+    stable: Progress  # what every server has applied
+    dense: Any = None  # arrays: the worker's copy of the dense part of a server that died
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +97,7 @@ class GoBack:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """To a new server: load a checkpoint, from which each worker goes on as it says.
-
-    Where ``checkpoint`` is None, load the newest rows saved: the others go on from where they are.
-    """
+    """To a new server: load a checkpoint, from which workers go on as this says; None: the newest rows saved."""
 
     view: View
     checkpoint: int | None
@@ -118,10 +114,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """To workers: stop at the end of a step, once everything pushed is applied.
-
-    In synchronous training: stop once this step is pushed, or the step under way, where that comes later.
-    """
+    """To workers: stop when everything pushed is applied; in synchronous training, once this step is pushed."""
 
     save: int
     step: int = 0
@@ -181,14 +174,21 @@ class Loaded:
 class Standing:
     """From a server, once it takes no more from a worker that was replaced: what it applied of that worker's pushes.
 
-    In synchronous training: what it applied, or promised. ``progress`` is None where the server itself is new and never
-    heard from that worker. ``stable`` is what all servers have applied of it, as far as this one was told.
+    In synchronous training: what it applied, or promised.
     """
 
     worker: int
     incarnation: int  # of the replacement
-    progress: Progress | None
-    stable: Progress
+    progress: Progress | None  # None: the server is new as well, and never heard from that worker
+    stable: Progress  # what all servers have applied of it, as far as this one was told
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """From a new server: so many of a worker's pushes, which its predecessor applied, are not in the rows it loaded."""
+
+    worker: int
+    pushes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,7 @@ class Broken:
 Message: TypeAlias = (
     Hello | Pull | Push | Exhausted | Rows | Applied | Held
     | NewView | GoBack | Load | Start | Pause | Survey | Snapshot | CallOff | GoOn | SavePriority | End
-    | Loaded | Standing | Paused | Surveyed | Copied | Finished | Failed | Broken
+    | Loaded | Lost | Standing | Paused | Surveyed | Copied | Finished | Failed | Broken
 )  # fmt: skip
 
 

@@ -63,6 +63,15 @@ class PrioritySaved:
 
 
 @dataclass(frozen=True, slots=True)
+class Loss:
+    """So many pushes of a worker are not in the rows that a new server loaded: what a partial recovery costs."""
+
+    server: Member
+    worker: int
+    pushes: int
+
+
+@dataclass(frozen=True, slots=True)
 class WentBack:
     """Everyone goes back to this checkpoint. What was copied after it must not be committed any more."""
 
@@ -76,4 +85,4 @@ class Ended:
     problem: str
 
 
-Output: TypeAlias = Send | Replace | Fence | Ready | Saved | CalledOff | PrioritySaved | WentBack | Ended
+Output: TypeAlias = Send | Replace | Fence | Ready | Saved | CalledOff | PrioritySaved | Loss | WentBack | Ended

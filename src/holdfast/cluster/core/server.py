@@ -16,6 +16,7 @@ from holdfast.cluster.core.messages import (
     Hello,
     Load,
     Loaded,
+    Lost,
     Message,
     NewView,
     Pull,
@@ -191,4 +192,6 @@ class ServerCore:
         if heard.progress is None:
             held = self._loaded.get(sender.index, BEGINNING)
             heard.progress = held if held.pushed > hello.progress.pushed else hello.progress
+            if lost := heard.progress.pushed - held.pushed:
+                yield Send(self._allegiance.leader, Lost(sender.index, lost))
         yield Send(sender, Applied(heard.progress.pushed))

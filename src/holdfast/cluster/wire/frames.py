@@ -85,6 +85,7 @@ TYPES: dict[int, type] = {
     24: core.End,
     25: core.Finished,
     26: core.Failed,
+    27: core.Lost,
     240: Opening,
     241: Introduction,
     242: Beat,
