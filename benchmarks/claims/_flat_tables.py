@@ -19,8 +19,8 @@ from torch import Tensor
 
 from benchmarks.claims._floor import BlockRange, opened, pieces_of
 from holdfast.checkpoint.read.crew import WORKERS, Crew, Task
-from holdfast.checkpoint.restore.columns import ColumnWriter, Scratch
-from holdfast.checkpoint.restore.rows import Targets
+from holdfast.checkpoint.restore.columns import Scratch
+from holdfast.checkpoint.restore.tensors import ColumnWriter, Targets
 from holdfast.format.bundle import blocks_of, checksums
 from holdfast.format.dtypes import code_of
 

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from holdfast.checkpoint.read.crew import WORKERS, Crew
-from holdfast.checkpoint.restore.columns import ColumnWriter, Scratch
+from holdfast.checkpoint.restore.columns import Scratch
+from holdfast.checkpoint.restore.tensors import ColumnWriter
 from holdfast.format.bundle import BLOCK_BYTES, Directory, blocks_of, checksums, verify_blocks
 from holdfast.format.dtypes import code_of
 

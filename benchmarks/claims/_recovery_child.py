@@ -26,7 +26,7 @@ from holdfast.checkpoint.commit.chain import Chain, Head
 from holdfast.checkpoint.read.fetcher import Fetcher, leased, lineage
 from holdfast.checkpoint.read.outlines import plan_checkpoint
 from holdfast.checkpoint.read.table_plan import TablePlan
-from holdfast.checkpoint.restore.rows import Targets, restore_rows
+from holdfast.checkpoint.restore.tensors import Targets, restore_rows
 from holdfast.checkpoint.training.tables import WEIGHT
 from holdfast.storage import Store
 from holdfast.types import Kind

@@ -31,7 +31,7 @@ from benchmarks.training import train_step
 from holdfast.checkpoint.commit.chain import Chain, Head
 from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.checkpoint.read.outlines import plan_checkpoint
-from holdfast.checkpoint.restore.rows import restore_rows
+from holdfast.checkpoint.restore.tensors import restore_rows
 from holdfast.policy import Strategy
 from holdfast.types import Kind
 

@@ -29,7 +29,7 @@ from benchmarks.training import train_step
 from holdfast.checkpoint.commit.chain import Chain
 from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.checkpoint.read.outlines import plan_checkpoint
-from holdfast.checkpoint.restore.rows import Targets, restore_rows
+from holdfast.checkpoint.restore.tensors import Targets, restore_rows
 from holdfast.checkpoint.training.tables import WEIGHT, find_tables
 from holdfast.policy import Strategy
 

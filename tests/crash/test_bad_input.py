@@ -17,7 +17,7 @@ from holdfast.checkpoint.read.chunk_reads import Read
 from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.checkpoint.read.table_plan import TablePlan
 from holdfast.checkpoint.restore.row_lookup import lookup_rows
-from holdfast.checkpoint.restore.rows import restore_rows
+from holdfast.checkpoint.restore.tensors import restore_rows
 from holdfast.errors import ConfigurationError, ModelMismatch, UnsupportedState
 from holdfast.format.outline import Outline
 from holdfast.run import Run

@@ -20,8 +20,8 @@ from holdfast.checkpoint.read.outlines import plan_checkpoint
 from holdfast.checkpoint.read.table_plan import RestorePlan, TablePlan
 from holdfast.checkpoint.restore.partial import newest_entries, plan_newest
 from holdfast.checkpoint.restore.row_lookup import lookup_rows
-from holdfast.checkpoint.restore.rows import restore_rows
 from holdfast.checkpoint.restore.state_tensors import read_state
+from holdfast.checkpoint.restore.tensors import restore_rows
 from holdfast.errors import HoldfastError, ModelMismatch
 from holdfast.format.dtypes import torch_dtype
 from holdfast.format.tree import encode_tree

@@ -1,4 +1,4 @@
-"""Element types: torch's dtypes and the codes that safetensors gives them.
+"""Element types: torch's dtypes, NumPy's, and the codes that safetensors gives them.
 
 Torch is imported only where one of its dtypes is made, so that bytes can be read without it.
 """
@@ -6,7 +6,9 @@ Torch is imported only where one of its dtypes is made, so that bytes can be rea
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from holdfast.errors import UnsupportedState
 
@@ -68,6 +70,25 @@ def torch_dtype(code: str) -> torch.dtype:
     dtype = getattr(torch, name)
     assert isinstance(dtype, torch.dtype)
     return dtype
+
+
+@cache
+def array_dtype(code: str) -> np.dtype[Any]:
+    """The NumPy type of arrays with such elements; for those that NumPy lacks, an unsigned integer of their size."""
+    if itemsize(code) and not hasattr(np, TORCH_NAMES[code]):
+        return np.dtype(f"u{itemsize(code)}")
+    return np.dtype(TORCH_NAMES[code])
+
+
+@cache
+def array_code(dtype: np.dtype[Any]) -> str:
+    """The safetensors code of a NumPy type."""
+    code = DTYPE_CODES.get(dtype.name) if dtype.isnative else None
+    if code is None:
+        raise UnsupportedState(
+            f"arrays of type {dtype} cannot be stored as tensors; convert them to one of {', '.join(DTYPE_CODES)}"
+        )
+    return code
 
 
 def _unknown(code: str) -> UnsupportedState:

@@ -6,21 +6,21 @@ import base64
 import math
 import re
 import struct
+import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
-import torch
 
 from holdfast.format.document import Json
+from holdfast.format.host_values import HostValue
 
 NOT_A_LEAF = object()
 
 _EXACT_JSON_INT = 2**53  # beyond it other JSON readers round
 _NUMPY_DTYPE = re.compile(r"[<>|](b1|[iu][1248]|f[248]|c8|c16|[mM]8(\[\d*[a-zA-Zμ]+\])?)")
-_TORCH_DTYPES = {
-    str(value).removeprefix("torch."): value for value in vars(torch).values() if type(value) is torch.dtype
-}
+_TORCH_TAGS = frozenset({"size", "dtype", "device"})
 
 
 def encode_leaf(value: object) -> Json:
@@ -30,11 +30,20 @@ def encode_leaf(value: object) -> Json:
         return encode(value)
     if value is None or type(value) is bool:
         return value
-    return _encode_numpy_scalar(value) if isinstance(value, np.generic) else NOT_A_LEAF
+    if isinstance(value, np.generic):
+        return _encode_numpy_scalar(value)
+    # Nobody has a value of torch's who has not imported it.
+    encode = _torch_encoders().get(type(value)) if "torch" in sys.modules else None
+    return NOT_A_LEAF if encode is None else encode(value)
 
 
-def decode_leaf(tag: str, payload: Json) -> object:
-    """The value of ``{tag: payload}``; raises LookupError for an unknown tag, TypeError or ValueError for the rest."""
+def decode_leaf(tag: str, payload: Json, *, host: bool = False) -> object:
+    """The value of ``{tag: payload}``; raises LookupError for an unknown tag, TypeError or ValueError for the rest.
+
+    ``host``: without torch.
+    """
+    if tag in _TORCH_TAGS:
+        return HostValue(tag, payload) if host else _torch_decoders()[tag](payload)
     return _DECODERS[tag](payload)
 
 
@@ -74,10 +83,28 @@ def _decode_numpy_scalar(payload: Json) -> object:
     return np.frombuffer(data, dtype)[0]
 
 
-def _decode_size(payload: Json) -> torch.Size:
-    if any(type(length) is not int for length in payload):
-        raise TypeError("a size is made of integers")
-    return torch.Size(payload)
+@cache
+def _torch_encoders() -> dict[type, Callable[[Any], Json]]:
+    import torch
+
+    return {
+        torch.Size: lambda value: {"size": list(value)},
+        torch.dtype: lambda value: {"dtype": str(value).removeprefix("torch.")},
+        torch.device: lambda value: {"device": str(value)},
+    }
+
+
+@cache
+def _torch_decoders() -> dict[str, Callable[[Any], object]]:
+    import torch
+
+    def size(payload: Json) -> torch.Size:
+        if any(type(length) is not int for length in payload):
+            raise TypeError("a size is made of integers")
+        return torch.Size(payload)
+
+    dtypes = {str(value).removeprefix("torch."): value for value in vars(torch).values() if type(value) is torch.dtype}
+    return {"size": size, "dtype": dtypes.__getitem__, "device": lambda payload: torch.device(payload)}
 
 
 def _float_bits(value: float) -> str:
@@ -97,9 +124,7 @@ _ENCODERS: dict[type, Callable[[Any], Json]] = {
     str: _encode_str,
     bytes: lambda value: {"bytes": base64.b64encode(value).decode("ascii")},
     complex: lambda value: {"complex": [_float_bits(value.real), _float_bits(value.imag)]},
-    torch.Size: lambda value: {"size": list(value)},
-    torch.dtype: lambda value: {"dtype": str(value).removeprefix("torch.")},
-    torch.device: lambda value: {"device": str(value)},
+    HostValue: lambda value: {value.tag: value.payload},
 }
 _DECODERS: dict[str, Callable[[Any], object]] = {
     "int": lambda payload: int(payload, 16),
@@ -107,8 +132,5 @@ _DECODERS: dict[str, Callable[[Any], object]] = {
     "str": lambda payload: bytes.fromhex(payload).decode("utf-8", "surrogatepass"),
     "bytes": lambda payload: base64.b64decode(payload, validate=True),
     "complex": lambda payload: complex(*map(_float_from_bits, payload)),
-    "size": _decode_size,
-    "dtype": _TORCH_DTYPES.__getitem__,
-    "device": lambda payload: torch.device(payload),
     "scalar": _decode_numpy_scalar,
 }

@@ -12,9 +12,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from holdfast.errors import DamagedData
+from holdfast.format.dtypes import code_of
+from holdfast.format.host_values import HostTensor, is_tensor, is_torch_tensor
 from holdfast.types import DeltaSizes
 
 _ROWS = {"step"}  # of a priority save
@@ -123,7 +124,7 @@ def rows_tree(step: int) -> dict[str, Any]:
     return {"step": step}
 
 
-def weights_only_tree(weights: Mapping[str, Tensor]) -> dict[str, Any]:
+def weights_only_tree(weights: Mapping[str, Any]) -> dict[str, Any]:
     """A training that declares it holds only dense weights: a restore leaves optimizers and extras alone."""
     return {"model": dict(weights), "modules": {}, "optimizers": [], "extra": {}, _WEIGHTS_ONLY: True}
 
@@ -144,7 +145,7 @@ def _training(tree: object) -> Mapping[str, Any]:
     tree = _exactly(tree, {*_TRAINING, *optional}, "training")
     for name, kind in _TRAINING.items():
         _field(tree, name, lambda value, kind=kind: isinstance(value, kind))  # type: ignore[misc]
-    _field(tree, "model", _mapping_of(lambda value: isinstance(value, Tensor)))
+    _field(tree, "model", _mapping_of(is_tensor))
     return tree
 
 
@@ -192,7 +193,9 @@ def _is_mapping(value: object) -> bool:
 
 
 def _is_random_state(value: object) -> bool:
-    return isinstance(value, Tensor) and str(value.dtype) == "torch.uint8" and value.dim() == 1
+    if isinstance(value, HostTensor):
+        return (value.dtype, value.array.ndim) == ("U8", 1)
+    return is_torch_tensor(value) and (code_of(value.dtype), value.dim()) == ("U8", 1)
 
 
 def _mapping_of(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:

@@ -11,20 +11,23 @@ import math
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from holdfast.errors import DamagedData, UnsupportedState
 from holdfast.format.document import Json, canonical_json
 from holdfast.format.dtypes import code_of
+from holdfast.format.host_values import HostTensor, is_torch_tensor
 from holdfast.format.leaves import NOT_A_LEAF, decode_leaf, encode_leaf, storable_dtype
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+AnyTensor: TypeAlias = Any  # a Tensor or, without torch, a HostTensor
 
 VERSION = 1
 MAX_DEPTH = 100
-_TENSOR_TYPES = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _FACTORIES: dict[str, Callable[[], object]] = {kind.__name__: kind for kind in (dict, float, int, list, set, str)}
 _MALFORMED = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
@@ -34,12 +37,15 @@ class EncodedTree:
     """A value taken apart: ``skeleton`` refers to ``tensors`` by index. The tensors are the live ones, not copies."""
 
     skeleton: bytes
-    tensors: list[Tensor]
+    tensors: list[AnyTensor]
 
 
-def encode_tree(value: object, *, root: str = "state") -> EncodedTree:
-    """Take ``value`` apart; raises UnsupportedState with the path, from ``root``, of what cannot be stored."""
-    encoder = _Encoder()
+def encode_tree(value: object, *, root: str = "state", host: bool = False) -> EncodedTree:
+    """Take ``value`` apart; raises UnsupportedState with the path, from ``root``, of what cannot be stored.
+
+    ``host``: without torch, all tensors as HostTensor.
+    """
+    encoder = _Encoder(host=host)
     node = encoder.encode(value, root)
     skeleton = canonical_json({"tree": VERSION, "tensors": len(encoder.tensors), "root": node})
     return EncodedTree(skeleton=skeleton, tensors=encoder.tensors)
@@ -50,32 +56,44 @@ def check_tree(value: object, *, root: str = "state") -> None:
     _Encoder().encode(value, root)
 
 
-def decode_tree(skeleton: bytes | bytearray | memoryview, tensors: Sequence[Tensor], *, name: str = "state") -> Any:
-    """The value that was encoded, with ``tensors`` in it as they are; raises DamagedData on anything malformed."""
+def decode_tree(
+    skeleton: bytes | bytearray | memoryview,
+    tensors: Sequence[AnyTensor],
+    *,
+    name: str = "state",
+    host: bool = False,
+) -> Any:
+    """The value that was encoded, with ``tensors`` in it as they are; raises DamagedData on anything malformed.
+
+    ``host``: other values of torch's come in the form without torch.
+    """
     try:
         document = json.loads(bytes(skeleton), parse_constant=_refuse_constant)
         if document["tree"] != VERSION:
             raise ValueError(f"tree version {document['tree']!r} is not known to this release")
         if document["tensors"] != len(tensors):
             raise ValueError(f"it refers to {document['tensors']!r} tensors, {len(tensors)} were read")
-        return _Decoder(tensors).decode(document["root"])
+        return _Decoder(tensors, host=host).decode(document["root"])
     except _MALFORMED as error:
         raise DamagedData(name, f"holds no valid state tree: {error!r}") from error
 
 
 class _Encoder:
-    def __init__(self) -> None:
-        self.tensors: list[Tensor] = []
+    def __init__(self, *, host: bool = False) -> None:
+        self._host = host
+        self.tensors: list[AnyTensor] = []
         self._open: set[int] = set()  # containers on the way from the root: meeting one again is a cycle
 
     def encode(self, value: object, path: str) -> Json:
         leaf = encode_leaf(value)
         if leaf is not NOT_A_LEAF:
             return leaf
-        if isinstance(value, Tensor):
+        if type(value) is HostTensor:
+            return {"tensor": self._add_host(value)}
+        if is_torch_tensor(value):
             return {"tensor": self._add(_storable_tensor(value, path))}
         if type(value) is np.ndarray:
-            return {"array": [value.dtype.str, list(value.shape), self._add(_array_bytes(value, path))]}
+            return {"array": [value.dtype.str, list(value.shape), self._add_host(_array_bytes(value, path))]}
         encode = self._containers.get(type(value))
         if encode is None:
             _refuse(path, value)
@@ -85,9 +103,12 @@ class _Encoder:
         finally:
             self._open.discard(id(value))
 
-    def _add(self, tensor: Tensor) -> int:
+    def _add(self, tensor: AnyTensor) -> int:
         self.tensors.append(tensor)
         return len(self.tensors) - 1
+
+    def _add_host(self, tensor: HostTensor) -> int:
+        return self._add(tensor if self._host else tensor.in_torch())
 
     def _enter(self, value: object, path: str) -> None:
         if id(value) in self._open:
@@ -147,7 +168,9 @@ def decode_key(node: Json) -> Any:
 
 
 def _storable_tensor(value: Tensor, path: str) -> Tensor:
-    if type(value) not in _TENSOR_TYPES:
+    import torch
+
+    if type(value) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
         _refuse(path, value)
     kinds = {
         "quantized": value.is_quantized,
@@ -165,13 +188,12 @@ def _storable_tensor(value: Tensor, path: str) -> Tensor:
     return value.detach().resolve_conj().resolve_neg()
 
 
-def _array_bytes(value: np.ndarray[Any, Any], path: str) -> Tensor:
+def _array_bytes(value: np.ndarray[Any, Any], path: str) -> HostTensor:
     try:
         storable_dtype(value.dtype.str)
     except ValueError:
         raise UnsupportedState(f"{path} is a NumPy array of {value.dtype}; use numbers, booleans or dates") from None
-    flat = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-    return torch.from_numpy(flat if flat.flags.writeable else flat.copy())
+    return HostTensor(np.ascontiguousarray(value).reshape(-1).view(np.uint8))
 
 
 def _refuse(path: str, value: object) -> NoReturn:
@@ -183,8 +205,9 @@ def _refuse(path: str, value: object) -> NoReturn:
 
 
 class _Decoder:
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
+    def __init__(self, tensors: Sequence[AnyTensor], *, host: bool = False) -> None:
         self._tensors = tensors
+        self._host = host
 
     def decode(self, node: Json) -> Any:
         if isinstance(node, list):
@@ -193,7 +216,7 @@ class _Decoder:
             return node
         ((tag, payload),) = node.items()
         decode = self._containers.get(tag)
-        return decode_leaf(tag, payload) if decode is None else decode(self, payload)
+        return decode_leaf(tag, payload, host=self._host) if decode is None else decode(self, payload)
 
     def _items(self, payload: Json) -> list[Any]:
         if not isinstance(payload, list):
@@ -211,14 +234,15 @@ class _Decoder:
         name, pairs = payload
         return defaultdict(None if name is None else _FACTORIES[name], self._pairs(pairs))
 
-    def _tensor(self, index: Json) -> Tensor:
+    def _tensor(self, index: Json) -> AnyTensor:
         if type(index) is not int or index < 0:
             raise ValueError(f"{index!r} is not a tensor index")
         return self._tensors[index]
 
     def _array(self, payload: Json) -> np.ndarray[Any, Any]:
         name, shape, index = payload
-        dtype, data = storable_dtype(name), self._tensor(index).numpy(force=True)
+        dtype, tensor = storable_dtype(name), self._tensor(index)
+        data = tensor.array if isinstance(tensor, HostTensor) else tensor.numpy(force=True)
         if data.dtype != np.uint8 or data.ndim != 1 or math.prod(shape) * dtype.itemsize != data.size:
             raise ValueError(f"tensor {index} does not hold an array of {name} and shape {shape}")
         array = np.empty(shape, dtype)

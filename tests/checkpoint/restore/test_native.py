@@ -65,7 +65,7 @@ def test_what_was_kept_is_applied_again_without_a_read(tmp_path: Path) -> None:
     pieces = np.zeros(1, dtype=PIECE)
     fields = {"path": name.ctypes.data, "length": len(content), "checksums": checksums.ctypes.data, "first": 1}
     fields |= {"block_bytes": 2**17, "ids_width": 4, "rows": 3, "ids_count": 3, "span": 5, "segment_count": 1}
-    fields |= {"columns": column.ctypes.data, "column_count": 1, "segments": starts.ctypes.data}
+    fields |= {"columns": column.ctypes.data, "column_count": 1, "segments": starts.ctypes.data, "high": 8}
     for field, value in fields.items():
         pieces[field] = value
     kept = worked(pieces, hold=2**20).held()

@@ -10,8 +10,8 @@ import holdfast as hf
 from holdfast.checkpoint.read.chunk_reads import Read
 from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.checkpoint.read.outlines import plan_checkpoint
-from holdfast.checkpoint.restore.rows import restore_rows
 from holdfast.checkpoint.restore.spans import spans_of
+from holdfast.checkpoint.restore.tensors import restore_rows
 from holdfast.format.layout import IDS
 from holdfast.run import Run
 from holdfast.storage import MemoryStore

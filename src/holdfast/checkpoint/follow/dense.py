@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from holdfast.checkpoint.read.fetcher import Fetcher
-from holdfast.checkpoint.restore.columns import as_tensor
 from holdfast.checkpoint.restore.saved_state import checked_state, shared_state
 from holdfast.checkpoint.restore.state_tensors import SKELETON, read_state, read_tensors
+from holdfast.checkpoint.training.forms import as_tensor
 from holdfast.format.dtypes import torch_dtype
 from holdfast.format.manifest import Manifest
 from holdfast.format.tree import decode_tree

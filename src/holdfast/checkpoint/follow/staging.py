@@ -19,7 +19,8 @@ from holdfast.checkpoint.read.chunk_reads import Read
 from holdfast.checkpoint.read.crew import WORKERS, Crew
 from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.checkpoint.read.key_frame import require_key
-from holdfast.checkpoint.restore.columns import Ids, Scratch, as_tensor, decode_columns, read_columns, row_ids
+from holdfast.checkpoint.restore.columns import Ids, Scratch, decode_columns, read_columns, row_ids
+from holdfast.checkpoint.training.forms import as_tensor
 from holdfast.codec.base import Rows
 from holdfast.format.dtypes import torch_dtype
 from holdfast.format.layout import IDS

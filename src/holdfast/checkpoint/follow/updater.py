@@ -25,7 +25,7 @@ from holdfast.checkpoint.read.fetcher import Fetcher, leased, lineage
 from holdfast.checkpoint.read.outlines import find_parts
 from holdfast.checkpoint.read.plan_builder import Part, plan_tables
 from holdfast.checkpoint.read.table_plan import TablePlan
-from holdfast.checkpoint.restore.rows import restore_rows
+from holdfast.checkpoint.restore.tensors import restore_rows
 from holdfast.errors import (
     CheckpointNotFound,
     ConfigurationError,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from holdfast.checkpoint.read.fetcher import Fetcher
-from holdfast.checkpoint.restore.columns import as_tensor
 from holdfast.checkpoint.restore.state_tensors import SKELETON, read_tensors
+from holdfast.checkpoint.training.forms import as_tensor
 from holdfast.format.manifest import Manifest
 from holdfast.format.tree import decode_tree
 

@@ -47,6 +47,15 @@ class TablePlan:
         """Bytes that will be read."""
         return sum(read.size_bytes for generation in self.generations for read in generation)
 
+    def within(self, rows: range) -> TablePlan:
+        """The plan without chunks that hold none of these rows."""
+        if rows == range(self.spec.rows):
+            return self
+        reads = self.reads
+        return replace(
+            self, reads=reads.chosen((reads.of_chunks("first") < rows.stop) & (reads.of_chunks("last") >= rows.start))
+        )
+
     def without_baseline(self) -> TablePlan:
         """What is above the rows of the first generation."""
         return replace(self, reads=self.reads.above())

@@ -9,21 +9,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.checkpoint.read.chunk_reads import Numbers, Reads
-from holdfast.checkpoint.restore.columns import ColumnWriter, Ids
+from holdfast.checkpoint.restore.columns import ColumnTarget, Ids
 from holdfast.types import TableSpec
 
 
 class WrittenOnce:
-    """The rows of a table that were written, to know that none was twice: a byte for each of the table's."""
+    """The rows of a table's range that were written, to know that none was twice: a byte for each."""
 
-    def __init__(self, rows: int) -> None:
-        self.marks = np.zeros(rows, dtype=np.bool_)
+    def __init__(self, rows: range) -> None:
+        self.marks = np.zeros(len(rows), dtype=np.bool_)
+        self._rows = rows
         self._counts: list[int] = []  # which several threads make longer
 
     def add(self, ids: Ids) -> None:
-        """Mark these rows as written."""
-        self.marks[ids] = True
-        self.count(len(ids))
+        """Mark these rows as written, as far as they are in the range."""
+        places = ids - self._rows.start
+        inside = places[(places >= 0) & (places < len(self._rows))]
+        self.marks[inside] = True
+        self.count(len(inside))
 
     def count(self, rows: int) -> None:
         """So many rows are written that others have marked."""
@@ -44,7 +47,8 @@ class Batch(NamedTuple):
     spec: TableSpec
     reads: Reads
     groups: Numbers  # of each read
-    writers: Mapping[str, ColumnWriter]
+    writers: Mapping[str, ColumnTarget]
+    wanted: range  # the table's rows that are; no other is written
     newest: NDArray[np.unsignedinteger] | None = None
     ids_out: Ids | None = None  # where the row ids of all reads shall go, too, one read's behind another's
     once: WrittenOnce | None = None  # told of each row that is written

@@ -1,14 +1,13 @@
-"""Reads columns of chunks into live tensors, without an intermediate copy if possible."""
+"""Reads columns of chunks, and says what it takes to write them to where they belong."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from holdfast.checkpoint.read.chunk_ids import checked_ids
 from holdfast.checkpoint.read.chunk_reads import Read, prefix_bytes
@@ -16,11 +15,30 @@ from holdfast.checkpoint.read.fetcher import ChunkSource, Memory
 from holdfast.codec import Difference
 from holdfast.codec.base import Rows
 from holdfast.codec.chunk import decode_column, escapes_name
-from holdfast.format.dtypes import torch_dtype
 from holdfast.format.layout import ALIGNMENT, IDS, Column
-from holdfast.kernels.rows import RowScatter
+from holdfast.kernels.row_scatter import RowScatter
 
 Ids = NDArray[np.int64]
+
+
+class ColumnTarget(Protocol):
+    """Where the rows of a table's column go, or those of a range of the table. Several threads write at once."""
+
+    @property
+    def scatter(self) -> RowScatter | None:
+        """Writes rows by id without the GIL, where rows are stored as the target has them."""
+        ...
+
+    def write(self, data: memoryview, rows: int, first: int, ids: Ids | None, chosen: NDArray[np.bool_] | None) -> None:
+        """Write rows ``first ..`` or rows ``ids``, of these the chosen ones; not those that it has no place for."""
+        ...
+
+    def held(self, ids: Ids) -> Rows | None:
+        """What it holds now of these rows, as they were stored; None where it keeps them differently.
+
+        Anything for rows that it has no place for.
+        """
+        ...
 
 
 class Scratch(threading.local):
@@ -92,38 +110,3 @@ def decode_columns(
             found = decode_column(spec, codec, columns[spec.name], escapes, read.rows, beside, name=read.bundle.name)
             decoded[spec.name] = found.data
     return decoded
-
-
-def as_tensor(data: memoryview, dtype: str, shape: tuple[int, ...]) -> Tensor:
-    """Bytes as a tensor, without a copy where the buffer can be written to."""
-    kind = torch_dtype(dtype)
-    if not len(data):
-        return torch.empty(shape, dtype=kind)
-    buffer = bytearray(data) if data.readonly else data
-    return torch.frombuffer(buffer, dtype=kind).view(shape)
-
-
-class ColumnWriter:
-    """Writes rows into a table's column, by range or by id; converts type and device where they differ."""
-
-    def __init__(self, target: Tensor, dtype: str, row_shape: tuple[int, ...]) -> None:
-        self._target = target
-        self._dtype = dtype
-        self._row_shape = row_shape
-        self.scatter = RowScatter.into(target) if target.dtype == torch_dtype(dtype) else None
-
-    def write(self, data: memoryview, rows: int, first: int, ids: Ids | None, chosen: NDArray[np.bool_] | None) -> None:
-        """Rows ``first ..`` or rows ``ids``, of these the chosen ones."""
-        if ids is not None and self.scatter is not None and len(data):
-            self.scatter(data, ids, chosen)
-            return
-        tensor = as_tensor(data, self._dtype, (rows, *self._row_shape))
-        if ids is None:
-            self._target[first : first + rows].copy_(tensor)
-            return
-        where = torch.from_numpy(ids)
-        if chosen is not None:
-            mask = torch.from_numpy(chosen)
-            tensor, where = tensor[mask], where[mask]
-        tensor = tensor.to(device=self._target.device, dtype=self._target.dtype)
-        self._target.index_copy_(0, where.to(self._target.device), tensor)

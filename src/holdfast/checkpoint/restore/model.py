@@ -14,9 +14,10 @@ from holdfast.checkpoint.read.crew import Progress
 from holdfast.checkpoint.read.fetcher import Fetcher, Manifests, lineage
 from holdfast.checkpoint.read.outlines import plan_checkpoint
 from holdfast.checkpoint.read.table_plan import TablePlan
-from holdfast.checkpoint.restore.rows import Targets, restore_rows
+from holdfast.checkpoint.restore.columns import Ids
 from holdfast.checkpoint.restore.saved_state import read_saved, shared_state
 from holdfast.checkpoint.restore.table_match import require_same_tables, shape_problem
+from holdfast.checkpoint.restore.tensors import Targets, restore_rows
 from holdfast.checkpoint.track.tracker import Tracker
 from holdfast.checkpoint.training.state import RestoreReport, TrainingState
 from holdfast.checkpoint.training.tables import Table
@@ -113,7 +114,7 @@ class ModelRestorer:
         slots = self._state.ensure_slots(table, plan.spec.slots)
         return {plan.spec.weight.name: table.parameter.data, **slots}
 
-    def _seen(self, name: str, ids: Tensor | None) -> None:
+    def _seen(self, name: str, ids: Ids | None) -> None:
         if self._tracker is not None:
             with self._marking:
                 self._tracker.rebuild(name, ids)

@@ -115,11 +115,12 @@ def _apply(piece: Any, memory: int) -> int:
     narrow, wide = carray(pointer(ids), rows, np.uint32), carray(pointer(ids), rows, np.int64)
     columns, is_narrow = carray(pointer(piece.columns), piece.column_count, COLUMN), piece.ids_width == 4
     ids_out, newest, marks = piece.ids_out, piece.newest, piece.marks
+    low, high = piece.low, piece.high
     for row in range(rows):
         wanted = first + (np.int64(narrow[row]) if is_narrow else wide[row])
         if ids_out != 0:
             carray(pointer(ids_out), rows, np.int64)[row] = wanted
-        if newest != 0 and _is_replaced(piece, wanted):
+        if wanted < low or wanted >= high or (newest != 0 and _is_replaced(piece, wanted)):
             continue
         written += 1
         if marks != 0:

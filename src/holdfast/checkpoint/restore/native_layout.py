@@ -27,6 +27,8 @@ PIECE = np.dtype(
         ("newest", "<i8"),  # address of the newest generation of each row, or 0
         ("newest_width", "<i8"),  # 1, 2 or 4
         ("number", "<i8"),  # rows whose newest generation is a later one are left out
+        ("low", "<i8"),  # the first row that is written,
+        ("high", "<i8"),  # and the one after the last; others are left out
         ("ids_out", "<i8"),  # address for the rows' ids, eight bytes each, or 0
         ("marks", "<i8"),  # address of a byte for each row, which is 1 afterwards if the row was written; or 0
         ("outcome", "<i8"),

@@ -107,10 +107,12 @@ class _Target(NamedTuple):
     widths: tuple[int, ...]  # of all columns, bytes of a row
     wanted: tuple[bool, ...]
     addresses: tuple[int, ...]  # of row 0 in memory; 0 for columns that are not wanted
-    newest: int  # address of the newest generation of each row; 0 where nothing is contested
+    low: int  # the first row that is wanted,
+    high: int  # and the one after the last
+    newest: int  # address of the newest generation of the table's row 0; 0 where nothing is contested
     newest_width: int
     ids_out: int  # address, or 0
-    marks: int  # address, or 0
+    marks: int  # address for row 0, or 0
     ids_alone: bool
 
     @classmethod
@@ -125,15 +127,17 @@ class _Target(NamedTuple):
                 if scatter is None or scatter.width != widths[number]:
                     return None
                 addresses[number] = scatter.address
-        newest = batch.newest
+        newest, low = batch.newest, batch.wanted.start
         return cls(
             widths=widths,
             wanted=wanted,
             addresses=tuple(addresses),
-            newest=0 if newest is None else address_of(newest),
+            low=low,
+            high=batch.wanted.stop,
+            newest=0 if newest is None else address_of(newest) - low * newest.itemsize,
             newest_width=1 if newest is None else newest.itemsize,
             ids_out=0 if batch.ids_out is None else address_of(batch.ids_out),
-            marks=0 if batch.once is None else address_of(batch.once.marks),
+            marks=0 if batch.once is None else address_of(batch.once.marks) - low,
             ids_alone=batch.ids_alone,
         )
 
@@ -220,6 +224,8 @@ class _Alike:
             "span": self._of("last") - self._of("first"),
             "ids_count": self._of("rows"),
             **self._segments(),
+            "low": self._of_table([target.low for target in self._targets]),
+            "high": self._of_table([target.high for target in self._targets]),
             "newest": np.where(reads.contested, self._of_table([target.newest for target in self._targets]), 0),
             "newest_width": self._of_table([target.newest_width for target in self._targets]),
             "number": reads.generation,

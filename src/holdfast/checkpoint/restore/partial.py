@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -225,7 +225,7 @@ class PartialRestorer:
 
     def _restore_range(self, table: Table, plan: TablePlan, start: int, stop: int) -> None:
         for low, high in _pieces(plan, start, stop):
-            found = lookup_rows(self._fetcher, _within(plan, low, high), torch.arange(low, high))
+            found = lookup_rows(self._fetcher, plan.within(range(low, high)), torch.arange(low, high))
             for name, live in row_tensors(table).items():
                 if name in found and (name == WEIGHT or table.name not in self._fresh_slots):
                     live[low:high].copy_(found[name])
@@ -244,9 +244,3 @@ def _pieces(plan: TablePlan, start: int, stop: int) -> Iterator[tuple[int, int]]
     rows = max(1, _PIECE_BYTES // max(1, row_bytes(plan.spec.columns)))
     for low in range(start, stop, rows):
         yield low, min(low + rows, stop)
-
-
-def _within(plan: TablePlan, start: int, stop: int) -> TablePlan:
-    """The plan without chunks outside these rows."""
-    reads = plan.reads
-    return replace(plan, reads=reads.chosen((reads.of_chunks("first") < stop) & (reads.of_chunks("last") >= start)))

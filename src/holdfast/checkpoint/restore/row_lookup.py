@@ -11,8 +11,9 @@ from torch import Tensor
 from holdfast.checkpoint.read.chunk_reads import Read
 from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.checkpoint.read.table_plan import TablePlan
-from holdfast.checkpoint.restore.columns import as_tensor, read_columns, row_ids
+from holdfast.checkpoint.restore.columns import read_columns, row_ids
 from holdfast.checkpoint.restore.rows import BaselineRows
+from holdfast.checkpoint.training.forms import as_tensor
 from holdfast.codec import Difference
 from holdfast.codec.chunk import decode_column, dim_of, escapes_name, first_rows
 from holdfast.errors import ConfigurationError

@@ -8,13 +8,12 @@ neither order nor barriers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from holdfast.checkpoint.read.chunk_reads import Read, Reads
 from holdfast.checkpoint.read.crew import WORKERS, Crew, Progress
@@ -24,7 +23,7 @@ from holdfast.checkpoint.read.table_plan import TablePlan
 from holdfast.checkpoint.restore.batch import Batch, WrittenOnce
 from holdfast.checkpoint.restore.bundle_files import Files
 from holdfast.checkpoint.restore.columns import (
-    ColumnWriter,
+    ColumnTarget,
     Ids,
     Scratch,
     decode_columns,
@@ -36,26 +35,38 @@ from holdfast.checkpoint.restore.spans import ReadSpan, spans_of
 from holdfast.checkpoint.restore.winners import Winners
 from holdfast.codec.base import Rows
 from holdfast.errors import DamagedData
-from holdfast.format.dtypes import torch_dtype
 from holdfast.format.layout import IDS
 
 _REMOTE_WORKERS = 8  # these mostly wait
 
-Targets = dict[str, Tensor]  # by column name: where a table's rows go
-RowsSeen = Callable[[str, Tensor | None], None]  # rows restored from a delta; None: all of them
+RowsSeen = Callable[[str, Ids | None], None]  # rows read from a delta, wanted or not; None: all of them
 
 
-def restore_rows(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedRows:
+    """What is wanted of a table, and where it goes: ``rows`` of the columns that have a target, by name."""
+
+    plan: TablePlan
+    columns: Mapping[str, ColumnTarget]
+    rows: range | None = None  # None: all
+
+    @property
+    def range(self) -> range:
+        """The rows, by their numbers in the table."""
+        return range(self.plan.spec.rows) if self.rows is None else self.rows
+
+
+def write_rows(
     fetcher: Fetcher,
-    plans: Iterable[tuple[TablePlan, Targets]],
+    wanted: Iterable[WantedRows],
     *,
     seen: RowsSeen | None = None,
     progress: Progress | None = None,
     workers: int | None = None,
 ) -> None:
-    """Write every planned row into its targets."""
+    """Write every planned row that is wanted to where it goes."""
     workers = workers or (_REMOTE_WORKERS if fetcher.is_remote else WORKERS)
-    tables = [_Table(fetcher, plan, targets, seen) for plan, targets in plans]
+    tables = [_Table(fetcher, each, seen) for each in wanted]
     arranged = [table for table in tables if table.plan.arranged]
     replayed = [table for table in tables if not table.plan.arranged]
     files = Files(fetcher)
@@ -140,18 +151,15 @@ def _read_ids(fetcher: Fetcher, span: ReadSpan, work: Sequence[tuple[_Table, Bat
 class _Table:
     """The restore of one table."""
 
-    def __init__(self, fetcher: Fetcher, plan: TablePlan, targets: Targets, seen: RowsSeen | None) -> None:
-        self.plan = plan
+    def __init__(self, fetcher: Fetcher, wanted: WantedRows, seen: RowsSeen | None) -> None:
+        self._rows = wanted.range
+        self.plan = wanted.plan.within(self._rows)
         self._seen = seen
         self._scratch = Scratch()
         self._winners: Winners | None = None
-        self._once = WrittenOnce(plan.spec.rows) if plan.arranged else None
-        self._baseline = BaselineRows(fetcher, plan, targets)
-        self._writers = {
-            column.name: ColumnWriter(targets[column.name], column.dtype, column.row_shape)
-            for column in plan.spec.columns
-            if column.name in targets
-        }
+        self._once = WrittenOnce(self._rows) if self.plan.arranged else None
+        self._baseline = BaselineRows(fetcher, self.plan, wanted.columns)
+        self._writers = wanted.columns
 
     def first(self) -> Batch:
         """The reads of the first generation."""
@@ -168,6 +176,7 @@ class _Table:
             reads=reads,
             groups=reads.generation if in_order else np.zeros_like(reads.generation),
             writers=self._writers,
+            wanted=self._rows,
             newest=self._winners.newest if self._winners else None,
             ids_out=np.empty(int(reads.rows.sum()), dtype=np.int64) if told and self._seen is not None else None,
             once=self._once if is_above else None,
@@ -184,7 +193,13 @@ class _Table:
         ids = np.empty(int(chosen.rows.sum()), dtype=np.int64)
         groups = np.zeros_like(chosen.generation)
         return Batch(
-            spec=self.plan.spec, reads=chosen, groups=groups, writers=self._writers, ids_out=ids, ids_alone=True
+            spec=self.plan.spec,
+            reads=chosen,
+            groups=groups,
+            writers=self._writers,
+            wanted=self._rows,
+            ids_out=ids,
+            ids_alone=True,
         )
 
     def read_ids(self, batch: Batch, number: int, source: ChunkSource) -> None:
@@ -213,7 +228,10 @@ class _Table:
         known = winners.ids(read) if winners else None
         columns = read_columns(source, read, self.wanted(read), self._scratch)
         ids = row_ids(read, columns) if known is None else known
-        chosen = winners.chosen(ids, number) if winners and read.contested and ids is not None else None
+        contested = winners is not None and read.contested and number > 0
+        if contested and ids is None:  # one writer saved its share whole, and later checkpoints replace rows of it
+            ids = np.arange(read.chunk.first, read.chunk.first + read.rows)
+        chosen = winners.chosen(ids, number) if winners and contested and ids is not None else None
         values = decode_columns(read, columns, lambda: self._baseline.rows(read, ids))
         for name, writer in self._writers.items():
             writer.write(values[name], read.rows, read.chunk.first, ids, chosen)
@@ -234,7 +252,7 @@ class _Table:
             chosen = self._winners.chosen(where, number) if self._winners and read.contested else None
             self._once.add(where if chosen is None else where[chosen])
         if self._seen is not None and (number or not self.plan.baseline):
-            self._seen(self.plan.spec.name, None if read.part.whole or ids is None else torch.from_numpy(ids))
+            self._seen(self.plan.spec.name, None if read.part.whole or ids is None else ids)
 
     def tell_all(self, batch: Batch, done: NDArray[np.bool_], written: int) -> None:
         """The rows of those of a batch's reads that are done, at once; so many were written."""
@@ -245,7 +263,7 @@ class _Table:
         reads = batch.reads.chosen(done)
         ids = batch.ids_out if done.all() else batch.ids_out[np.repeat(done, batch.reads.rows)]
         whole = any(reads[number].part.whole for number in range(len(reads)))
-        self._seen(self.plan.spec.name, None if whole else torch.from_numpy(ids))
+        self._seen(self.plan.spec.name, None if whole else ids)
 
 
 class BaselineRows:
@@ -255,17 +273,12 @@ class BaselineRows:
     baseline's row, if it was restored before and in the type it was stored in; else the row is read again.
     """
 
-    def __init__(self, fetcher: Fetcher, plan: TablePlan, targets: Targets) -> None:
+    def __init__(self, fetcher: Fetcher, plan: TablePlan, targets: Mapping[str, ColumnTarget]) -> None:
         self._key = key_of(fetcher, plan)
-        weight = plan.spec.weight
-        target = targets.get(weight.name) if plan.has_first else None
-        self._target = target if target is not None and target.dtype == torch_dtype(weight.dtype) else None
+        self._target = targets.get(plan.spec.weight.name) if plan.has_first else None
 
     def rows(self, read: Read, ids: Ids | None) -> Rows:
         """The baseline's rows for the records of a chunk."""
         key, ids = require_key(self._key, read, ids)
-        if self._target is None:
-            return key.rows(ids)
-        found = self._target.index_select(0, torch.from_numpy(ids).to(self._target.device)).cpu()
-        found = found.reshape(len(ids), -1)
-        return found.view(torch.int16).numpy().view(np.uint16) if found.dtype == torch.bfloat16 else found.numpy()
+        held = self._target.held(ids) if self._target is not None else None
+        return key.rows(ids) if held is None else held

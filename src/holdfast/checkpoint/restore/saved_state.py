@@ -9,9 +9,9 @@ from holdfast.format.manifest import Manifest
 from holdfast.format.state import SavedState, SharedState
 
 
-def read_saved(fetcher: Fetcher, manifest: Manifest) -> SavedState:
-    """The state that one writer saved; raises DamagedData."""
-    return checked_state(read_state(fetcher, manifest), manifest)
+def read_saved(fetcher: Fetcher, manifest: Manifest, *, host: bool = False) -> SavedState:
+    """The state that one writer saved; raises DamagedData. ``host``: in the form without torch."""
+    return checked_state(read_state(fetcher, manifest, host=host), manifest)
 
 
 def checked_state(tree: object, manifest: Manifest) -> SavedState:

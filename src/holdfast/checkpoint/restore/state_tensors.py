@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from holdfast.checkpoint.read.fetcher import Fetcher
-from holdfast.checkpoint.restore.columns import as_tensor
+from holdfast.format.host_values import HostTensor
 from holdfast.format.manifest import Manifest, StateChunk
 from holdfast.format.state_pieces import Piece, pieces_bytes, placed
 from holdfast.format.tree import decode_tree
@@ -25,15 +25,16 @@ def read_tensors(fetcher: Fetcher, manifest: Manifest, wanted: Collection[int]) 
     return tensors
 
 
-def read_state(fetcher: Fetcher, manifest: Manifest) -> object:
-    """The state tree that one writer saved."""
+def read_state(fetcher: Fetcher, manifest: Manifest, *, host: bool = False) -> object:
+    """The state tree that one writer saved; ``host``: in the form without torch."""
     found = read_tensors(fetcher, manifest, range(len(manifest.tensors)))
     decoded = [
-        as_tensor(memoryview(found[number]), spec.dtype, spec.shape)
+        HostTensor.stored(memoryview(found[number]), spec.dtype, spec.shape)
         for number, spec in enumerate(manifest.tensors)
         if number != SKELETON
     ]
-    return decode_tree(bytes(found[SKELETON]), decoded)
+    tensors = decoded if host else [each.in_torch() for each in decoded]
+    return decode_tree(bytes(found[SKELETON]), tensors, host=host)
 
 
 def _runs(chunk: StateChunk, wanted: Collection[int]) -> Iterator[tuple[int, list[Piece]]]:

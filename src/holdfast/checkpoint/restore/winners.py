@@ -14,18 +14,20 @@ from holdfast.checkpoint.restore.columns import Ids
 
 
 class Winners:
-    """The newest generation that replaces each row, of those that contest others, and the ids read to know it.
+    """The newest generation that replaces each wanted row, of those that contest others, and the ids read to know it.
 
-    One byte per row of the table (two above 255 generations) and eight per record of these generations: without it the
-    order of reading would have to decide.
+    One byte per row (two above 255 generations) and eight per record of these generations: without it the order of
+    reading would have to decide.
     """
 
     def __init__(self, contest: Batch, generations: int) -> None:
         assert contest.ids_out is not None
         self._contest = contest
-        self.newest: NDArray[np.unsignedinteger] = np.zeros(contest.spec.rows, dtype=np.min_scalar_type(generations))
+        self._wanted = contest.wanted
+        self.newest: NDArray[np.unsignedinteger] = np.zeros(len(self._wanted), dtype=np.min_scalar_type(generations))
         # generations come in their order, and of a row that is named twice the last number stays
-        self.newest[contest.ids_out] = np.repeat(contest.reads.generation, contest.reads.rows)
+        inside, places = self._places(contest.ids_out)
+        self.newest[places] = np.repeat(contest.reads.generation, contest.reads.rows)[inside]
 
     def ids(self, read: Read) -> Ids | None:
         """The ids of a chunk's records if they were read already."""
@@ -33,9 +35,21 @@ class Winners:
         return None if found is None or self._contest.ids_out is None else self._contest.ids_out[found]
 
     def chosen(self, ids: Ids, number: int) -> NDArray[np.bool_] | None:
-        """Which of a generation's records are the newest of their rows; None for all."""
-        mask: NDArray[np.bool_] = self.newest[ids] <= number
+        """Which of a generation's records are wanted and the newest of their rows; None for all."""
+        inside, places = self._places(ids)
+        if isinstance(inside, slice):
+            mask: NDArray[np.bool_] = self.newest[places] <= number
+        else:
+            mask = inside
+            mask[mask] = self.newest[places] <= number
         return None if mask.all() else mask
+
+    def _places(self, ids: Ids) -> tuple[slice | NDArray[np.bool_], Ids]:
+        """Which of these rows are wanted, and where they are among all that are."""
+        if self._wanted == range(self._contest.spec.rows):
+            return slice(None), ids
+        inside = (ids >= self._wanted.start) & (ids < self._wanted.stop)
+        return inside, ids[inside] - self._wanted.start
 
     @cached_property
     def _known(self) -> dict[tuple[int, int], slice]:

@@ -14,7 +14,9 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import partial
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
@@ -166,7 +168,7 @@ class Tracker:
             watch.restored(stored.get(name))
         self._full = False
 
-    def rebuild(self, name: str, ids: Tensor | Sequence[int] | None) -> None:
+    def rebuild(self, name: str, ids: Tensor | NDArray[np.int64] | Sequence[int] | None) -> None:
         """Rows (None: all) that the restored checkpoint holds beyond its baseline."""
         watch = self._watch(name)
         if ids is None:
@@ -205,7 +207,7 @@ def _look_at(check: Callable[[Optimizer], None] | None, attributes: PlainAttribu
     attributes.warn()
 
 
-def _checked(ids: Tensor | Sequence[int], table: Table) -> Tensor:
+def _checked(ids: Tensor | NDArray[np.int64] | Sequence[int], table: Table) -> Tensor:
     rows = torch.as_tensor(ids, device=table.parameter.device)
     if rows.numel() and (rows.is_floating_point() or rows.is_complex() or rows.dtype is torch.bool):
         raise ConfigurationError(f"rows of table {table.name!r} must be integers, not {rows.dtype}")

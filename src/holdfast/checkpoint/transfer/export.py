@@ -22,7 +22,7 @@ from torch import Tensor
 from holdfast.checkpoint.read.crew import Progress
 from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.checkpoint.read.table_plan import TablePlan
-from holdfast.checkpoint.restore.rows import restore_rows
+from holdfast.checkpoint.restore.tensors import restore_rows
 from holdfast.checkpoint.training.forms import form_of
 from holdfast.checkpoint.training.tables import weight_name
 from holdfast.errors import ConfigurationError
