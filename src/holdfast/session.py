@@ -14,22 +14,20 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from holdfast.checkpoint.ranks.agreement import find_agreement
+from holdfast.checkpoint.ranks.process_group import find_agreement
 from holdfast.checkpoint.read.crew import Progress
 from holdfast.checkpoint.restore.partial import Recovered, Servers
 from holdfast.checkpoint.trainer.arguments import (
     Declared,
-    RunLocation,
     TrainingArguments,
     as_metric,
     as_models,
     as_optimizers,
-    as_policies,
     as_row_local,
-    require,
 )
 from holdfast.checkpoint.trainer.assembly import Assembly
 from holdfast.checkpoint.trainer.pls_account import PlsAccount
+from holdfast.checkpoint.trainer.policies import RunLocation, as_policies, require
 from holdfast.checkpoint.trainer.position import Position, SaveStats
 from holdfast.checkpoint.trainer.resume import position_of
 from holdfast.checkpoint.trainer.settings import Settings

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from holdfast.checkpoint.commit.chain import Chain
-from holdfast.checkpoint.snapshot.frame_filler import FrameFiller
 from holdfast.checkpoint.snapshot.table_copy import TableCopy
+from holdfast.checkpoint.snapshot.tensor_filler import TensorFiller
 from holdfast.checkpoint.training.tables import row_range
 from holdfast.checkpoint.wire.buffer import PAGE, FrameBuffer
 from holdfast.checkpoint.wire.messages import FrameChunk, TableSlice
@@ -69,7 +69,7 @@ def write_part(
     ]
     writer = PartWriter(store, intent, rank, slices, [(code_of(t.dtype), tuple(t.shape)) for t in tensors])
     buffer = FrameBuffer.reserve(frames=1, frame_bytes=frame_bytes)
-    filler = FrameFiller(cast(Any, _Sink(buffer, writer)), buffer)
+    filler = TensorFiller(cast(Any, _Sink(buffer, writer)), buffer)
     for index, tensor in enumerate(tensors):
         filler.add_state(index, tensor)
     for copy in copies:

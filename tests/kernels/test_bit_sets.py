@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import ConfigurationError
-from holdfast.kernels import bit_sets as sets
 from holdfast.kernels.bit_sets import cpu, portable, reference
+from holdfast.kernels.bit_sets import tensors as sets
 
 ROWS = st.integers(min_value=1, max_value=300)
 
@@ -196,10 +196,10 @@ def run_python(program: str) -> str:
 def test_numpy_serves_where_numba_is_missing() -> None:
     program = """
 import sys; sys.modules["numba"] = None
-import torch; from holdfast.kernels import bit_sets as sets
+import torch; from holdfast.kernels.bit_sets import tensors as sets
 sets.warm_up()
 bits = sets.new_set(100); sets.mark(bits, torch.tensor([99, 3, 99]), 100)
-print(sets.list_ids(bits, 0, 100).tolist(), sets.count(bits, 0, 100), sets._host_kernels().__name__)
+print(sets.list_ids(bits, 0, 100).tolist(), sets.count(bits, 0, 100), sets.host_kernels().__name__)
 """
     assert run_python(program) == "[3, 99] 2 holdfast.kernels.bit_sets.reference"
 

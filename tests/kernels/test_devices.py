@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from holdfast.kernels import bit_sets as sets
 from holdfast.kernels import devices
 from holdfast.kernels.bit_sets import portable
+from holdfast.kernels.bit_sets import tensors as sets
 
 
 @pytest.fixture(autouse=True)

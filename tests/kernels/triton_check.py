@@ -9,8 +9,8 @@ import sys
 import numpy as np
 import torch
 
-from holdfast.kernels import bit_sets as sets
 from holdfast.kernels.bit_sets import gpu, reference
+from holdfast.kernels.bit_sets import tensors as sets
 
 ROWS = (1, 31, 32, 33, 64, 65, 700)
 

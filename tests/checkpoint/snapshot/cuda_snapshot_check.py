@@ -20,8 +20,8 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).parents[3]))  # so that it runs from anywhere
 
 import holdfast as hf
-from holdfast.checkpoint.snapshot.frame_filler import FrameFiller, pin, unpin
 from holdfast.checkpoint.snapshot.table_copy import TableCopy
+from holdfast.checkpoint.snapshot.tensor_filler import TensorFiller, pin, unpin
 from holdfast.checkpoint.wire.buffer import FrameBuffer
 from holdfast.checkpoint.wire.messages import FrameChunk
 from holdfast.codec import Codec
@@ -127,7 +127,7 @@ def snapshot(
     buffer: FrameBuffer, spec: TableSpec, weight: Tensor, ids: Tensor | None, codecs: Mapping[str, Codec]
 ) -> int:
     frames = Frames()
-    filler = FrameFiller(frames, buffer, frames_ahead=FRAMES)
+    filler = TensorFiller(frames, buffer, frames_ahead=FRAMES)
     filler.add_table(
         TableCopy(
             index=0, columns=spec.columns, tensors=(weight,), start=0, stop=len(weight), ids=ids, codecs=dict(codecs)

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import holdfast as hf
-from holdfast.checkpoint.snapshot.frame_filler import FrameFiller
 from holdfast.checkpoint.snapshot.table_copy import TableCopy
+from holdfast.checkpoint.snapshot.tensor_filler import TensorFiller
 from holdfast.checkpoint.wire.buffer import PAGE, FrameBuffer
 from holdfast.checkpoint.wire.messages import FrameChunk, TableSlice
 from holdfast.checkpoint.write.chunk_encoder import ChunkEncoder, KeyFrames
@@ -116,7 +116,7 @@ def test_frames_of_records_hold_what_the_agent_would_have_made_of_the_rows(
     codecs = dict(table_codecs(spec, 2))
     ids = torch.randperm(2 * rows, generator=generator)[:rows].sort().values if by_ids else None
     frames = Frames(spec, codecs)
-    filler = FrameFiller(frames, frames.buffer)
+    filler = TensorFiller(frames, frames.buffer)
     copy = TableCopy(
         index=0,
         columns=spec.columns,
@@ -153,7 +153,7 @@ def test_records_take_a_fraction_of_the_frames() -> None:
     frames = {}
     for codecs in ({}, table_codecs(spec, 2)):
         own = frames[len(codecs)] = Frames(spec, dict(table_codecs(spec, 2)), 64 * FRAME_BYTES)
-        filler = FrameFiller(own, own.buffer)
+        filler = TensorFiller(own, own.buffer)
         copy = TableCopy(
             index=0, columns=spec.columns, tensors=(weight,), start=0, stop=400_000, ids=None, codecs=dict(codecs)
         )

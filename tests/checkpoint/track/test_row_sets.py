@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from holdfast.checkpoint.track.row_sets import Marks
-from holdfast.kernels import bit_sets as sets
+from holdfast.checkpoint.track.tensor_sets import tensor_marks
+from holdfast.kernels.bit_sets import tensors as sets
 from holdfast.types import Since
 
 ROWS = 150
@@ -19,7 +19,7 @@ IDS = st.lists(st.integers(0, ROWS - 1), max_size=6)
 class MarksMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.marks = Marks(ROWS, CPU)
+        self.marks = tensor_marks(ROWS, CPU)
         self.live: set[int] = set()
         self.pending: set[int] = set()
         self.base: set[int] = set()
@@ -89,7 +89,7 @@ TestMarks.settings = settings(max_examples=60, stateful_step_count=25, deadline=
 
 
 def test_a_failed_save_leaves_its_rows_for_the_next_one() -> None:
-    marks = Marks(ROWS, CPU)
+    marks = tensor_marks(ROWS, CPU)
     marks.live.add(torch.tensor([1]))
     marks.begin()
     marks.live.add(torch.tensor([2]))
@@ -98,7 +98,7 @@ def test_a_failed_save_leaves_its_rows_for_the_next_one() -> None:
 
 
 def test_rows_changed_while_a_save_is_under_way_survive_its_commit() -> None:
-    marks = Marks(ROWS, CPU)
+    marks = tensor_marks(ROWS, CPU)
     marks.live.add(torch.tensor([1]))
     marks.begin()
     marks.live.add(torch.tensor([2]))
@@ -108,7 +108,7 @@ def test_rows_changed_while_a_save_is_under_way_survive_its_commit() -> None:
 
 
 def test_no_memory_is_taken_before_a_row_changes() -> None:
-    marks = Marks(2**40, CPU)
+    marks = tensor_marks(2**40, CPU)
     marks.begin()
     marks.committed(full=True)
     assert marks.touched(Since.LAST).count(0, 2**40) == 0

@@ -60,12 +60,12 @@ def check_parts(entry: Entry, parts: Sequence[JoinedPart]) -> None:
 
 
 def _by_table(parts: Sequence[JoinedPart]) -> list[list[PartShare]]:
-    """The shares of each table, in the order of ranks."""
+    """The shares of each table, in the order of rows: which writer holds which of them is the job's own business."""
     found: dict[str, list[PartShare]] = {}
     for part in parts:
         for share in part.shares:
             found.setdefault(share.spec.name, []).append(share)
-    return list(found.values())
+    return [sorted(shares, key=lambda share: (share.start, share.stop)) for shares in found.values()]
 
 
 def _check_table(entry: Entry, shares: Sequence[PartShare]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,9 +10,10 @@ from torch import Tensor
 
 from holdfast.checkpoint.ranks.agreement import Agreement
 from holdfast.checkpoint.ranks.alike import ROWS, require_same_rows
-from holdfast.checkpoint.snapshot.changed import ChangedRows, ChangedShares, baseline_row_bytes, delta_row_bytes
-from holdfast.checkpoint.snapshot.frame_filler import FrameFiller
+from holdfast.checkpoint.snapshot.captured import Captured
+from holdfast.checkpoint.snapshot.changed import ChangedRows, ChangedShares
 from holdfast.checkpoint.snapshot.gpu_records import encodable
+from holdfast.checkpoint.snapshot.table_codecs import TableCodecs
 from holdfast.checkpoint.snapshot.table_copy import TableCopy
 from holdfast.checkpoint.track.chooser import RowChooser
 from holdfast.checkpoint.track.tracker import Tracker
@@ -21,53 +21,12 @@ from holdfast.checkpoint.training.forms import form_of
 from holdfast.checkpoint.training.state import TrainingState
 from holdfast.checkpoint.training.tables import Table, row_range
 from holdfast.checkpoint.wire.messages import TableSlice
-from holdfast.codec import Codec, Difference, to_json
-from holdfast.codec.choice import can_quantize, table_codecs, weight_codec
-from holdfast.codec.chunk import Codecs
 from holdfast.errors import SaveFailed
 from holdfast.format.catalog import Intent
-from holdfast.format.layout import row_bytes
-from holdfast.format.manifest import table_spec_to_json
 from holdfast.format.state import JobState, RankState, SavedState, SharedState, rows_tree
 from holdfast.format.tree import encode_tree
 from holdfast.kernels import rows
-from holdfast.types import BASELINE_BITS, EXACTLY, Kind, Since, Stored, TableSpec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Captured:
-    """A snapshot before it is copied: live tensors, and which of their rows to copy."""
-
-    copies: tuple[TableCopy, ...]
-    slices: tuple[TableSlice, ...]
-    tensors: tuple[Tensor, ...]  # of the state tree; the first is its skeleton
-
-    @property
-    def tensor_specs(self) -> list[tuple[str, tuple[int, ...]]]:
-        """Types and shapes of the state tensors."""
-        return [form_of(tensor) for tensor in self.tensors]
-
-    @property
-    def full_bytes(self) -> int:
-        """Its size with every row."""
-        in_tables = sum(row_bytes(copy.columns) * (copy.stop - copy.start) for copy in self.copies)
-        return in_tables + sum(tensor.numel() * tensor.element_size() for tensor in self.tensors)
-
-    def copy_into(self, filler: FrameFiller, *, state_apart: bool = False) -> None:
-        """Copy it: the part that the training loop waits for.
-
-        ``state_apart`` keeps state and rows in separate frames, and so in separate bundles: a grid moves the rows away.
-        """
-        try:
-            for index, tensor in enumerate(self.tensors):
-                filler.add_state(index, tensor)
-            if state_apart:
-                filler.end_frame()
-            for copy in self.copies:
-                filler.add_table(copy)
-            filler.flush()
-        finally:
-            filler.wait()
+from holdfast.types import EXACTLY, Kind, Since, Stored
 
 
 class Capture:
@@ -134,11 +93,7 @@ class Capture:
         """
         taken = [self._table(index, table, intent) for index, table in enumerate(self._tables)]
         shared = SharedState(job=job, training=self._state.capture()) if job is not None else None
-        return Captured(
-            copies=tuple(copy for copy, _ in taken),
-            slices=tuple(part for _, part in taken),
-            tensors=_tensors(SavedState(rank=rank, shared=shared).to_tree()),
-        )
+        return _captured(taken, SavedState(rank=rank, shared=shared).to_tree())
 
     def take_rows(self, step: int) -> Captured:
         """The snapshot of the chosen rows of this rank's share, and of no other state.
@@ -149,22 +104,14 @@ class Capture:
             raise SaveFailed("no priority policy is set")
         chosen = self._chooser.chosen
         taken = [self._copy(index, table, chosen[table.name], EXACTLY) for index, table in enumerate(self._tables)]
-        return Captured(
-            copies=tuple(copy for copy, _ in taken),
-            slices=tuple(part for _, part in taken),
-            tensors=_tensors(rows_tree(step)),
-        )
+        return _captured(taken, rows_tree(step))
 
     def _changed_rows(self, table: Table, stored: Stored) -> ChangedRows:
         start, stop = row_range(table.rows, self._rank, self._world)
-        spec = table.spec()
-        codecs, difference = _codecs(spec, stored)
-        return ChangedRows(
+        return TableCodecs.of(table.spec(), stored).changed(
             rows=stop - start,
             since_last=self._tracker.touched(table, Since.LAST).count(start, stop),
             since_baseline=self._tracker.touched(table, Since.BASELINE).count(start, stop),
-            baseline_row_bytes=baseline_row_bytes(spec, codecs),
-            delta_row_bytes=delta_row_bytes(spec, codecs, difference),
         )
 
     def _table(self, index: int, table: Table, intent: Intent) -> tuple[TableCopy, TableSlice]:
@@ -176,7 +123,7 @@ class Capture:
     def _copy(self, index: int, table: Table, ids: Tensor | None, stored: Stored) -> tuple[TableCopy, TableSlice]:
         start, stop = row_range(table.rows, self._rank, self._world)
         spec, slots = table.spec(), table.slots()
-        codecs, difference = _codecs(spec, stored)
+        codecs = TableCodecs.of(spec, stored)
         copy = TableCopy(
             index=index,
             columns=spec.columns,
@@ -184,39 +131,18 @@ class Capture:
             start=start,
             stop=stop,
             ids=ids,
-            codecs=_known_here(spec, codecs, difference is not None and ids is not None),
+            codecs=codecs.known_here(whole=ids is None),
         )
-        return copy, TableSlice(
-            spec=table_spec_to_json(spec),
-            start=start,
-            stop=stop,
-            whole=ids is None,
-            codecs={name: to_json(codec) for name, codec in codecs.items()} or None,
-            difference=to_json(difference) if difference is not None else None,
-        )
+        return copy, codecs.slice(start, stop, whole=ids is None)
 
 
-def _tensors(tree: Mapping[str, Any]) -> tuple[Tensor, ...]:
-    """A state tree: its skeleton first."""
+def _captured(taken: Sequence[tuple[TableCopy, TableSlice]], tree: Mapping[str, Any]) -> Captured:
     encoded = encode_tree(tree)
-    return (torch.frombuffer(bytearray(encoded.skeleton), dtype=torch.uint8), *encoded.tensors)
-
-
-def _codecs(spec: TableSpec, stored: Stored) -> tuple[Codecs, Codec | None]:
-    """The codecs of a table's columns, none for as they are, and that of its weights' differences.
-
-    Rows that are not stored as differences, those of the baseline first of all, have the baseline's precision.
-    """
-    if stored.bits is None:
-        return {}, None
-    bits = BASELINE_BITS if stored.difference else stored.bits
-    differs = stored.difference and can_quantize(spec.weight)
-    return table_codecs(spec, bits, stored.method), weight_codec(stored.bits, stored.method) if differs else None
-
-
-def _known_here(spec: TableSpec, codecs: Codecs, differs: bool) -> dict[str, Codec]:
-    """The codecs that rows can be encoded with before the agent has them: it alone knows what weights differ from."""
-    known = {name: codec for name, codec in codecs.items() if not isinstance(codec, Difference)}
-    if differs:
-        known.pop(spec.weight.name, None)
-    return known
+    skeleton = torch.frombuffer(bytearray(encoded.skeleton), dtype=torch.uint8)
+    tensors = (skeleton, *encoded.tensors)
+    return Captured(
+        copies=tuple(copy for copy, _ in taken),
+        slices=tuple(part for _, part in taken),
+        tensors=tensors,
+        tensor_specs=tuple(form_of(tensor) for tensor in tensors),
+    )

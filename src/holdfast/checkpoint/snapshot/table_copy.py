@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-
-import torch
-from torch import Tensor
+from typing import Any
 
 from holdfast.codec.base import Codec
 from holdfast.types import ColumnSpec
@@ -14,15 +12,15 @@ from holdfast.types import ColumnSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableCopy:
-    """What to copy of one table: its columns' live tensors and the rows, by ids or as a range."""
+    """What to copy of one table: its columns, live tensors or arrays, and the rows, by ids or as a range."""
 
     index: int
     columns: tuple[ColumnSpec, ...]
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[Any, ...]
     start: int
     stop: int
-    ids: Tensor | None  # sorted, on the table's device; None: every row from start to stop
-    origin: int = 0  # the row that the tensors begin with, where they are not the whole table
+    ids: Any | None  # rows of the tensors, sorted, where these are; None: every row from start to stop
+    origin: int = 0  # the table's row that the tensors begin with, where they are not the whole table
     codecs: Mapping[str, Codec] = field(default_factory=dict)  # of the columns that may be copied as records
 
     @property
@@ -42,9 +40,9 @@ class TableCopy:
         return replace(self, ids=self.ids[start:stop])
 
     def bounds(self, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """The first and the last id of each span of rows; asks a device once for all of them."""
+        """The first and the last row, by its number in the table, of each span; asks a device once for all of them."""
         ends = [(start, stop - 1) for start, stop in spans]
         if self.ids is None:
             return [(self.start + start, self.start + last) for start, last in ends]
-        numbers = torch.tensor(ends, dtype=torch.int64).view(-1).to(self.ids.device)
-        return [(first, last) for first, last in self.ids[numbers].view(-1, 2).tolist()]
+        found = self.ids[[number for span in ends for number in span]].tolist()
+        return [(self.origin + first, self.origin + last) for first, last in zip(found[::2], found[1::2], strict=True)]

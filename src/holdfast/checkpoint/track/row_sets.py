@@ -3,30 +3,72 @@
 ``live`` holds what changed since the last snapshot, ``pending`` what the snapshot under way holds, ``base`` what was
 committed since the baseline. Rows leave a set only for one that is read later, or when a commit that holds them is
 confirmed. So a failed, cancelled or unknown save needs no handling: its rows are still pending and go into the next.
+
+The same for tables of torch's and for NumPy arrays, which a server of a cluster has: ``SetKind`` is what differs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
-import torch
-from torch import Tensor
-
-from holdfast.kernels import bit_sets as sets
+from holdfast.kernels.bit_sets.arrays import set_bytes
 from holdfast.types import Since
 
+A = TypeVar("A")  # tensors or arrays
 
-class RowSet:
+
+class SetKind(Protocol[A]):
+    """Sets of rows, and lists of ids (int64), as tensors or arrays where the table is."""
+
+    def new_set(self, rows: int, /) -> A:
+        """An empty set."""
+        ...
+
+    def marker(self, bits: A, rows: int, /) -> Callable[[A], None]:
+        """Adds ids, in any order, to a set over so many rows."""
+        ...
+
+    def mark_nonzero_rows(self, bits: A, values: A, /) -> None:
+        """Add every row of ``values`` that has a bit set anywhere."""
+        ...
+
+    def merge(self, into: A, other: A, /) -> None:
+        """Add the rows of another set."""
+        ...
+
+    def clear(self, bits: A, /) -> None:
+        """Remove every row."""
+        ...
+
+    def cut(self, bits: A, start: int, stop: int, /) -> A:
+        """A copy of some bytes of a set, as far as it has them."""
+        ...
+
+    def list_ids(self, bits: A, start: int, stop: int, /, *, offset: int = 0) -> A:
+        """The rows in ``[start, stop)``, ascending; ``offset`` is added to each."""
+        ...
+
+    def count(self, bits: A, start: int, stop: int, /) -> int:
+        """How many rows of ``[start, stop)`` are in the set."""
+        ...
+
+    def ids(self, start: int, stop: int, /) -> A:
+        """All ids in ``[start, stop)``."""
+        ...
+
+
+class RowSet(Generic[A]):
     """Some rows of a table, or all of them (``whole``). Its bits are allocated with the first row and then kept."""
 
-    __slots__ = ("_bits", "_device", "_mark", "_rows", "_used", "whole")
+    __slots__ = ("_bits", "_kind", "_mark", "_rows", "_used", "whole")
 
-    def __init__(self, rows: int, device: torch.device) -> None:
+    def __init__(self, rows: int, kind: SetKind[A]) -> None:
         self._rows = rows
-        self._device = device
-        self._bits: Tensor | None = None
-        self._mark: Callable[[Tensor], None] | None = None
+        self._kind = kind
+        self._bits: A | None = None
+        self._mark: Callable[[A], None] | None = None
         self._used = False  # whether a bit may be set
         self.whole = False
 
@@ -36,65 +78,64 @@ class RowSet:
         return not (self.whole or self._used)
 
     @property
-    def bits(self) -> Tensor | None:
+    def bits(self) -> A | None:
         """The rows' bits; None where none is set."""
         return self._bits if self._used else None
 
-    def add(self, ids: Tensor) -> None:
+    def add(self, ids: A) -> None:
         """Add rows by id."""
         if self.whole:
             return
         if self._mark is None:
-            self._mark = sets.marker(self._writable(), self._rows)
+            self._mark = self._kind.marker(self._writable(), self._rows)
         self._used = True
         self._mark(ids)
 
-    def add_nonzero_rows(self, values: Tensor) -> None:
+    def add_nonzero_rows(self, values: A) -> None:
         """Add the rows in which ``values`` has any bit set."""
         if not self.whole:
-            sets.mark_nonzero_rows(self._writable(), values)
+            self._kind.mark_nonzero_rows(self._writable(), values)
 
     def add_all(self) -> None:
         """Add every row."""
         self.whole = True
 
-    def absorb(self, other: RowSet) -> None:
+    def absorb(self, other: RowSet[A]) -> None:
         """Add the rows of another set over the same table."""
         self.whole |= other.whole
         if other.bits is not None and not self.whole:
-            sets.merge(self._writable(), other.bits)
+            self._kind.merge(self._writable(), other.bits)
 
     def clear(self) -> None:
         """Remove every row."""
         self.whole = False
         if self._bits is not None and self._used:
-            sets.clear(self._bits)
+            self._kind.clear(self._bits)
             self._used = False
 
-    def _writable(self) -> Tensor:
+    def _writable(self) -> A:
         if self._bits is None:
-            self._bits = sets.new_set(self._rows, self._device)
+            self._bits = self._kind.new_set(self._rows)
         self._used = True
         return self._bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Touched:
+class Touched(Generic[A]):
     """Rows that a delta must hold. Reads the table's own sets: use it before the next begin or outcome of a save."""
 
     whole: bool
-    device: torch.device
-    sets: tuple[Tensor, ...]
+    kind: SetKind[A]
+    sets: tuple[A, ...]
 
-    def ids(self, start: int, stop: int) -> Tensor:
+    def ids(self, start: int, stop: int) -> A:
         """Those in ``[start, stop)``, ascending, int64, on the table's device."""
         if self.whole:
-            return torch.arange(start, stop, dtype=torch.int64, device=self.device)
+            return self.kind.ids(start, stop)
         if not self.sets:
-            return torch.empty(0, dtype=torch.int64, device=self.device)
+            return self.kind.ids(0, 0)
         bits, offset = self._union(start, stop)
-        ids = sets.list_ids(bits, start - offset, stop - offset)
-        return ids.add_(offset) if offset else ids
+        return self.kind.list_ids(bits, start - offset, stop - offset, offset=offset)
 
     def count(self, start: int, stop: int) -> int:
         """How many there are in ``[start, stop)``."""
@@ -103,29 +144,29 @@ class Touched:
         if not self.sets:
             return 0
         bits, offset = self._union(start, stop)
-        return sets.count(bits, start - offset, stop - offset)
+        return self.kind.count(bits, start - offset, stop - offset)
 
-    def _union(self, start: int, stop: int) -> tuple[Tensor, int]:
+    def _union(self, start: int, stop: int) -> tuple[A, int]:
         """The sets joined over a range, and the row that its first bit stands for."""
         if len(self.sets) == 1:
             return self.sets[0], 0
-        first = start // 64 * 8
-        union = self.sets[0][first : sets.set_bytes(stop)].clone()
+        first, last = start // 64 * 8, set_bytes(stop)
+        union = self.kind.cut(self.sets[0], first, last)
         for bits in self.sets[1:]:
-            sets.merge(union, bits[first : first + union.numel()])
+            self.kind.merge(union, self.kind.cut(bits, first, last))
         return union, 8 * first
 
 
-class Marks:
+class Marks(Generic[A]):
     """The three sets of one table."""
 
-    __slots__ = ("_device", "base", "live", "pending")
+    __slots__ = ("_kind", "base", "live", "pending")
 
-    def __init__(self, rows: int, device: torch.device) -> None:
-        self._device = device
-        self.live = RowSet(rows, device)
-        self.pending = RowSet(rows, device)
-        self.base = RowSet(rows, device)
+    def __init__(self, rows: int, kind: SetKind[A]) -> None:
+        self._kind = kind
+        self.live = RowSet(rows, kind)
+        self.pending = RowSet(rows, kind)
+        self.base = RowSet(rows, kind)
 
     def begin(self) -> None:
         """A snapshot is taken now: what is live becomes pending, beside what an earlier, unconfirmed one left."""
@@ -150,11 +191,11 @@ class Marks:
         for rows in (self.live, self.pending, self.base):
             rows.clear()
 
-    def touched(self, since: Since, *, whole: bool = False) -> Touched:
+    def touched(self, since: Since, *, whole: bool = False) -> Touched[A]:
         """The rows of a delta taken now: changed since the baseline, or since the last committed checkpoint.
 
         ``whole`` asks for all of them.
         """
         chosen = (self.pending, self.live) if since is Since.LAST else (self.base, self.pending, self.live)
         sets = tuple(rows.bits for rows in chosen if rows.bits is not None)
-        return Touched(whole=whole or any(rows.whole for rows in chosen), device=self._device, sets=sets)
+        return Touched(whole=whole or any(rows.whole for rows in chosen), kind=self._kind, sets=sets)

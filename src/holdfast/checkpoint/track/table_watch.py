@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from holdfast.checkpoint.track.fingerprint import Fingerprint, version_of
-from holdfast.checkpoint.track.row_sets import Marks
+from holdfast.checkpoint.track.tensor_sets import tensor_marks
 from holdfast.checkpoint.track.witness import Witness
 from holdfast.checkpoint.training.slot_names import WEIGHT
 from holdfast.checkpoint.training.tables import Table
@@ -41,7 +41,7 @@ class TableWatch:
         self._shape = table.parameter.shape
         self._dtype = table.parameter.dtype
         self._device = table.parameter.device
-        self.marks = Marks(table.rows, self._device)
+        self.marks = tensor_marks(table.rows, self._device)
         self.stored: TableSpec | None = None  # its columns in the last committed or restored checkpoint
         self.never_tracked = False  # changes where no hook runs: to be saved whole, always
         self.observer: Callable[[Tensor], None] | None = None  # is shown every gradient that the optimizer uses

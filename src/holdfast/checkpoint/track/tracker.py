@@ -30,7 +30,7 @@ from holdfast.checkpoint.track.table_watch import TableWatch
 from holdfast.checkpoint.training.tables import Table
 from holdfast.checkpoint.wire.state_digests import PieceDigest
 from holdfast.errors import ConfigurationError
-from holdfast.kernels import bit_sets as sets
+from holdfast.kernels.bit_sets import tensors as sets
 from holdfast.types import Kind, Since, TableSpec
 
 # Hooks of trackers that were dropped without close(): they do nothing any more. A tracker may be dropped while torch
@@ -123,7 +123,7 @@ class Tracker:
         self._notices.publish()
         self._attributes.warn()
 
-    def touched(self, table: Table | str, since: Since) -> Touched:
+    def touched(self, table: Table | str, since: Since) -> Touched[Tensor]:
         """The rows that a snapshot of this table must hold."""
         watch = self._watch(table if isinstance(table, str) else table.name)
         return watch.marks.touched(since, whole=self._full)

@@ -12,23 +12,21 @@ from holdfast.checkpoint.commit.space import patient_store
 from holdfast.checkpoint.ranks.agreement import Agreement
 from holdfast.checkpoint.restore.partial import PartRecovery
 from holdfast.checkpoint.snapshot.capture import Capture
-from holdfast.checkpoint.snapshot.frame_filler import pin, unpin
+from holdfast.checkpoint.snapshot.frame_filler import FrameFiller
+from holdfast.checkpoint.snapshot.tensor_filler import TensorFiller, pin, unpin
 from holdfast.checkpoint.track.aliasing import require_memory_of_their_own
 from holdfast.checkpoint.track.chooser import RowChooser
 from holdfast.checkpoint.track.tracker import Tracker
-from holdfast.checkpoint.trainer.arguments import (
-    Policies,
-    RunLocation,
-    TrainingArguments,
-    require_known_tables,
-    require_same_tables,
-)
+from holdfast.checkpoint.trainer.agent_client import AgentClient
+from holdfast.checkpoint.trainer.arguments import TrainingArguments, require_same_tables
 from holdfast.checkpoint.trainer.buffer_size import frames_for
 from holdfast.checkpoint.trainer.fence import Fence
+from holdfast.checkpoint.trainer.handover import Handover
 from holdfast.checkpoint.trainer.launcher import Launcher, configuration
 from holdfast.checkpoint.trainer.liveness import Limits
 from holdfast.checkpoint.trainer.news import SharedNews
 from holdfast.checkpoint.trainer.outcomes import Outcomes, Tell
+from holdfast.checkpoint.trainer.policies import Policies, RunLocation, require_known_tables
 from holdfast.checkpoint.trainer.resume import Resumption
 from holdfast.checkpoint.trainer.routine import Metered, Routine
 from holdfast.checkpoint.trainer.save_plan import SavePlanner
@@ -104,7 +102,7 @@ class Assembly:
         self._tables = find_tables(training.models, training.optimizers, training.tables)
         require_memory_of_their_own(self._tables, training.models)
         require_same_tables(self._tables, agreement)
-        require_known_tables(policies.precision, self._tables)
+        require_known_tables(policies.precision, [table.name for table in self._tables])
         self._state = TrainingState(training.models, training.optimizers, training.extra, self._tables)
         self._reader = Reader(training.loader) if training.loader is not None else None
         self._chain.head(skip_damaged=True)  # a run that cannot be read is refused before training begins
@@ -159,7 +157,14 @@ class Assembly:
         return FrameBuffer.reserve(frames=frames, frame_bytes=frame_bytes)
 
     def _agents(self, outcomes: Outcomes, *, pinned: bool) -> Agents:
-        config = configuration(self._store.url, self._place.options, self._agreement, self._policies, self._settings)
+        config = configuration(
+            self._store.url,
+            self._place.options,
+            self._policies,
+            self._settings,
+            rank=self._agreement.rank,
+            world=self._agreement.world,
+        )
         launch = Launcher(
             self._buffer,
             config,
@@ -196,7 +201,7 @@ class Assembly:
             agents=agents,
             agreement=self._agreement,
             overlap=self._policies.overlap,
-            buffer=self._buffer,
+            handover=Handover(self._buffer, outcomes, agents, _filler, runtime=self._runtime),
             runtime=self._runtime,
         )
 
@@ -234,6 +239,10 @@ class Assembly:
 
     def _recovery(self) -> PartRecovery:
         return PartRecovery(self._store, self._chain, self._tables, self._tracker, self._chooser, runtime=self._runtime)
+
+
+def _filler(client: AgentClient, buffer: FrameBuffer) -> FrameFiller:
+    return TensorFiller(client, buffer, frames_ahead=client.free_frames)
 
 
 def _pin_for(tables: Sequence[Table], buffer: FrameBuffer) -> bool:

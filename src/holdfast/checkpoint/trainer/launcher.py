@@ -15,8 +15,7 @@ from typing import Protocol
 from holdfast.checkpoint.agent import start as agent_start
 from holdfast.checkpoint.agent.service import Agent
 from holdfast.checkpoint.commit.space import patient_store
-from holdfast.checkpoint.ranks.agreement import Agreement
-from holdfast.checkpoint.trainer.arguments import Policies
+from holdfast.checkpoint.trainer.policies import Policies
 from holdfast.checkpoint.trainer.settings import Settings
 from holdfast.checkpoint.wire.buffer import FrameBuffer
 from holdfast.checkpoint.wire.messages import Channel, ChannelClosed, Configure
@@ -54,16 +53,18 @@ class Handle(Protocol):
 def configuration(
     url: str,
     options: Mapping[str, str] | None,
-    agreement: Agreement,
     policies: Policies,
     settings: Settings,
+    *,
+    rank: int,
+    world: int,
 ) -> Configure:
     """The first message to an agent of this rank; the term is filled in when it starts."""
     return Configure(
         url=url,
         options=dict(options) if options else None,
-        rank=agreement.rank,
-        world=agreement.world,
+        rank=rank,
+        world=world,
         term=0,
         retention=policies.retention.to_dict(),
         grace_s=settings.grace_s,

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from holdfast.checkpoint.snapshot.capture import Captured
-from holdfast.checkpoint.snapshot.frame_filler import bytes_of
+from holdfast.checkpoint.snapshot.captured import Captured
+from holdfast.checkpoint.snapshot.tensor_filler import bytes_of
 from holdfast.checkpoint.training.state import TrainingState
 from holdfast.checkpoint.wire.state_digests import PieceDigest, digest_of
 from holdfast.format.tree import encode_tree

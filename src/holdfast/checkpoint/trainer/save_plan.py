@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.checkpoint.snapshot.changed import ChangedShares
 from holdfast.checkpoint.trainer.position import Position, fidelities
-from holdfast.checkpoint.training.places import NOWHERE, DataPlace
+from holdfast.checkpoint.training.data_place import NOWHERE, DataPlace
 from holdfast.format.catalog import Intent, checkpoint_id
 from holdfast.policy import Grid, Overlap, Precision, Strategy, StrategyContext
 from holdfast.runtime import SYSTEM, Runtime

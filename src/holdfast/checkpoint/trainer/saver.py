@@ -6,17 +6,16 @@ import logging
 from typing import Any
 
 from holdfast.checkpoint.ranks.agreement import Agreement
-from holdfast.checkpoint.snapshot.capture import Capture, Captured
-from holdfast.checkpoint.snapshot.frame_filler import FrameFiller
+from holdfast.checkpoint.snapshot.capture import Capture
+from holdfast.checkpoint.snapshot.captured import Captured
 from holdfast.checkpoint.track.tracker import Tracker
+from holdfast.checkpoint.trainer.handover import Handover
 from holdfast.checkpoint.trainer.in_flight import InFlight
 from holdfast.checkpoint.trainer.news import SharedNews
 from holdfast.checkpoint.trainer.outcomes import Outcomes
 from holdfast.checkpoint.trainer.save_plan import SavePlanner, SaveRequest
 from holdfast.checkpoint.trainer.supervisor import Agents
 from holdfast.checkpoint.training.rng import capture_rng
-from holdfast.checkpoint.wire.buffer import FrameBuffer
-from holdfast.errors import AgentDied
 from holdfast.format.catalog import Intent
 from holdfast.format.state import RankState
 from holdfast.policy import Overlap
@@ -41,7 +40,7 @@ class Saver:
         agents: Agents,
         agreement: Agreement,
         overlap: Overlap,
-        buffer: FrameBuffer,
+        handover: Handover,
         runtime: Runtime = SYSTEM,
     ) -> None:
         self._capture = capture
@@ -52,7 +51,7 @@ class Saver:
         self._agents = agents
         self._agreement = agreement
         self._overlap = overlap
-        self._buffer = buffer
+        self._handover = handover
         self._runtime = runtime
         self._compared = False  # the ranks' tables, at the first save
 
@@ -103,7 +102,12 @@ class Saver:
         started_s = self._runtime.monotonic_s()
         taken = False
         try:
-            taken = self._taken(intent, request, started_s)
+            taken = self._handover.take(
+                intent,
+                lambda: self._captured(intent, request),
+                started_s=started_s,
+                state_apart=self._planner.in_grid(intent.kind),
+            )
         finally:
             taken_by_all = not self._agreement.any(not taken)
         if taken:
@@ -148,37 +152,6 @@ class Saver:
             return None
         return self._planner.intend(request, position, self._capture.changed).to_json()
 
-    def _taken(self, intent: Intent, request: SaveRequest, started_s: float) -> bool:
-        """Take the snapshot; False if the agent died meanwhile."""
-        try:
-            self._snapshot(intent, request, started_s)
-        except AgentDied as error:
-            self._agents.lost(str(error))
-            return False
-        return True
-
-    def _snapshot(self, intent: Intent, request: SaveRequest, started_s: float) -> None:
-        client = self._agents.client
-        self._outcomes.begin(intent)
-        begun = False
-        try:
-            captured = self._captured(intent, request)
-            client.begin(intent, captured.slices, captured.tensor_specs)
-            begun = True
-            filler = FrameFiller(client, self._buffer, frames_ahead=client.free_frames)
-            captured.copy_into(filler, state_apart=self._planner.in_grid(intent.kind))
-            client.seal(captured.full_bytes, self._runtime.monotonic_s() - started_s)
-        except AgentDied:
-            raise
-        except BaseException as error:
-            if begun:
-                client.abandon()
-                self._agents.settle()
-            else:
-                self._outcomes.give_up(repr(error))
-            raise
-        self._count_wait(client.waited_s, filler.copied_bytes)
-
     def _captured(self, intent: Intent, request: SaveRequest) -> Captured:
         """The rank's own state comes from the request, shared decisions from the intent."""
         if intent.kind is Kind.PRIORITY:
@@ -189,17 +162,3 @@ class Saver:
         if self._shared is not None:
             self._shared.snapshot(captured)
         return captured
-
-    def _count_wait(self, waited_s: float, needed_bytes: int) -> None:
-        """Count and report a snapshot that waited for the agent because it did not fit in the buffer."""
-        if not waited_s:
-            return
-        self._outcomes.wait_for_buffer()
-        logger.warning(
-            "a snapshot of %.1f MiB waited %.2f s for the agent, because the buffer has only %.1f MiB; set "
-            "buffer_bytes=%d to avoid this",
-            needed_bytes / 2**20,
-            waited_s,
-            self._buffer.frames * self._buffer.frame_bytes / 2**20,
-            needed_bytes + self._buffer.frame_bytes,
-        )

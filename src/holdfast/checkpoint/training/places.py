@@ -9,23 +9,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.checkpoint.training.data_place import DataPlace, ReaderState
 from holdfast.checkpoint.training.ledger import Ledger
 from holdfast.checkpoint.training.rng import capture_rng, drawing_from
 
 logger = logging.getLogger("holdfast")
-
-ReaderState = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataPlace:
-    """How to continue: with which batch, and with which random numbers."""
-
-    reader: ReaderState | None
-    rng: Mapping[str, Any] | None  # None: those of the moment
-
-
-NOWHERE = DataPlace(reader=None, rng=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

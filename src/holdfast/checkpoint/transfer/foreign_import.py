@@ -15,8 +15,8 @@ from holdfast.checkpoint.commit.chain import Chain, Head
 from holdfast.checkpoint.commit.lease import WRITER, HeldLease
 from holdfast.checkpoint.commit.takeover import claim
 from holdfast.checkpoint.read.crew import Progress
-from holdfast.checkpoint.snapshot.frame_filler import FrameFiller
 from holdfast.checkpoint.snapshot.table_copy import TableCopy
+from holdfast.checkpoint.snapshot.tensor_filler import TensorFiller
 from holdfast.checkpoint.training.forms import form_of
 from holdfast.checkpoint.training.slot_names import WEIGHT
 from holdfast.checkpoint.transfer.foreign import ForeignTensor, Selection, open_foreign, select
@@ -143,7 +143,7 @@ def _write(
     committer.publish(intent)
     buffer = FrameBuffer.reserve(frames=1, frame_bytes=_frame_bytes(selection))
     try:
-        filler = FrameFiller(_Writer(part, buffer, progress), buffer)
+        filler = TensorFiller(_Writer(part, buffer, progress), buffer)
         for index, tensor in enumerate(tensors):
             filler.add_state(index, tensor)
         for index, (spec, table) in enumerate(zip(specs, selection.tables.values(), strict=True)):
