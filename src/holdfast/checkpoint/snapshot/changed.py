@@ -25,6 +25,25 @@ class ChangedRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedBytes:
+    """What changed of a writer's rows, in the bytes that it takes in storage."""
+
+    baseline: int  # what all rows take in a baseline
+    increment: int  # since the last checkpoint
+    above_baseline: int
+
+    @classmethod
+    def of(cls, tables: Iterable[ChangedRows]) -> ChangedBytes:
+        """The bytes over all tables."""
+        tables = tuple(tables)
+        return cls(
+            baseline=sum(each.rows * each.baseline_row_bytes for each in tables),
+            increment=sum(each.since_last * each.delta_row_bytes for each in tables),
+            above_baseline=sum(each.since_baseline * each.delta_row_bytes for each in tables),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedShares:
     """What changed, as shares of a baseline's bytes."""
 
@@ -34,11 +53,16 @@ class ChangedShares:
     @classmethod
     def of(cls, tables: Iterable[ChangedRows]) -> ChangedShares:
         """The shares over all tables."""
-        tables = tuple(tables)
-        baseline = max(1, sum(each.rows * each.baseline_row_bytes for each in tables))
+        return cls.joined([ChangedBytes.of(tables)])
+
+    @classmethod
+    def joined(cls, writers: Iterable[ChangedBytes]) -> ChangedShares:
+        """The shares over all writers."""
+        writers = tuple(writers)
+        baseline = max(1, sum(each.baseline for each in writers))
         return cls(
-            increment=sum(each.since_last * each.delta_row_bytes for each in tables) / baseline,
-            above_baseline=sum(each.since_baseline * each.delta_row_bytes for each in tables) / baseline,
+            increment=sum(each.increment for each in writers) / baseline,
+            above_baseline=sum(each.above_baseline for each in writers) / baseline,
         )
 
 

@@ -36,6 +36,7 @@ from holdfast.checkpoint.trainer.settings import Settings
 from holdfast.checkpoint.trainer.sigterm import TerminationFlag
 from holdfast.checkpoint.trainer.supervisor import Agents
 from holdfast.checkpoint.training.batches import Reader
+from holdfast.checkpoint.training.expected_size import full_snapshot_bytes, widest_row_bytes
 from holdfast.checkpoint.training.state import TrainingState
 from holdfast.checkpoint.training.supported import require_whole
 from holdfast.checkpoint.training.tables import Table, find_tables
@@ -148,11 +149,10 @@ class Assembly:
     def _reserve(self) -> FrameBuffer:
         settings = self._settings
         frames, frame_bytes = frames_for(
-            self._tables,
-            self._state.check(),
-            settings.buffer_bytes,
-            settings.frame_bytes,
-            world=self._agreement.world,
+            full_snapshot_bytes(self._tables, self._state.check(), self._agreement.world),
+            widest_row_bytes(self._tables),
+            buffer_bytes=settings.buffer_bytes,
+            frame_bytes=settings.frame_bytes,
         )
         return FrameBuffer.reserve(frames=frames, frame_bytes=frame_bytes)
 

@@ -61,8 +61,13 @@ class Position:
         )
 
     @classmethod
-    def restored(cls, info: CheckpointInfo, job: JobState, *, baseline: CheckpointInfo, term: int) -> Position:
-        """Where saving continues after a restore of this checkpoint, which depends on ``baseline``."""
+    def restored(
+        cls, info: CheckpointInfo, job: JobState, *, baseline: CheckpointInfo, term: int, counts: bool = True
+    ) -> Position:
+        """Where saving continues after a restore of this checkpoint, which depends on ``baseline``.
+
+        ``counts``: the whole model was restored, and not only what one process holds of it.
+        """
         own = info.size_bytes / max(1, baseline.size_bytes)
         return cls(
             term=term,
@@ -71,7 +76,7 @@ class Position:
             baseline=baseline.id,
             baseline_bytes=baseline.size_bytes,
             deltas=DeltaSizes() if info.kind is Kind.FULL else job.deltas.with_next(own),
-            restores=job.restores + 1,
+            restores=job.restores + counts,
             coarsest=job.coarsest,
         )
 

@@ -5,29 +5,26 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.checkpoint.commit.chain import Chain, Head
-from holdfast.checkpoint.commit.changes import go_back
 from holdfast.checkpoint.commit.lease import announce_agent
 from holdfast.checkpoint.commit.takeover import await_writers, claim
 from holdfast.checkpoint.ranks.agreement import Agreement
 from holdfast.checkpoint.read.crew import Progress
-from holdfast.checkpoint.read.fetcher import find_checkpoint, leased, lineage
+from holdfast.checkpoint.read.fetcher import find_checkpoint
 from holdfast.checkpoint.restore.model import ModelRestorer, Restored
 from holdfast.checkpoint.track.tracker import Tracker
-from holdfast.checkpoint.trainer.fallback import Fallback
+from holdfast.checkpoint.trainer.newest import protected, restore_newest
 from holdfast.checkpoint.trainer.position import Position
 from holdfast.checkpoint.training.batches import Reader
 from holdfast.checkpoint.training.rng import restore_rng
 from holdfast.checkpoint.training.state import TrainingState
 from holdfast.checkpoint.training.tables import Table
-from holdfast.errors import CheckpointNotFound, NotResumed, RunError
-from holdfast.format.catalog import Entry
+from holdfast.errors import NotResumed, RunError
 from holdfast.format.state import RankState
-from holdfast.runtime import SYSTEM, Runtime
+from holdfast.runtime import Runtime
 from holdfast.storage import Store
 from holdfast.storage.reserve import keep_reserve
 
@@ -138,56 +135,6 @@ class Resumption:
         """At resume and again when the loader's iterator exists, because making it draws random numbers."""
         if self._pending_rng is not None:
             restore_rng(self._pending_rng)
-
-
-@contextmanager
-def protected(store: Store, chain: Chain, head: Head, *, runtime: Runtime = SYSTEM) -> Iterator[Head]:
-    """Keep what the head lists from being deleted by others; gives the head anew, as of the lease."""
-    if not head.entries:
-        yield head
-        return
-    with leased(store, lambda: chain.head(skip_damaged=True) or head, lambda now: now.entries, runtime=runtime) as now:
-        yield now
-
-
-def restore_newest(
-    chain: Chain, head: Head, step: int | None, agreement: Agreement, attempt: Callable[[Head, Entry], Restored]
-) -> Restored | None:
-    """Restore the newest good live checkpoint (or that of ``step``); None where the run holds none.
-
-    What was ahead of the one restored becomes an abandoned timeline, and those of it suspect that could not be read.
-    """
-    candidates = _candidates(head, step)
-    if not candidates:
-        return None
-    found = Fallback(agreement, lambda entry: attempt(head, entry)).restore(candidates)
-    checkpoint = found.entry.info.id
-    if agreement.rank == 0 and (checkpoint != (head.catalog.head or checkpoint) or head.catalog.priority):
-        suspects = {entry.info.id for entry in found.failed if _is_complete(head, entry)}
-        chain.commit(go_back(checkpoint, term=head.catalog.term, store_s=chain.store_s, suspects=suspects))
-    return found.restored
-
-
-def _candidates(head: Head, step: int | None) -> list[Entry]:
-    """What may be resumed from, best first."""
-    candidates = [entry for entry in reversed(head.entries) if not entry.info.abandoned]
-    if step is None:
-        return candidates
-    wanted = find_checkpoint(head, step, where="the run")
-    if wanted.info.abandoned:
-        raise CheckpointNotFound(
-            f"the checkpoint of step {step} is on an abandoned timeline; use open_run(...).restore() to read it"
-        )
-    return candidates[candidates.index(wanted) :]
-
-
-def _is_complete(head: Head, entry: Entry) -> bool:
-    """Whether the run lists everything that a checkpoint depends on; otherwise it cannot be kept."""
-    try:
-        lineage(head, entry.info.id)
-    except CheckpointNotFound:
-        return False
-    return True
 
 
 def position_of(restored: Restored, term: int) -> Position:

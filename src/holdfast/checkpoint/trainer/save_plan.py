@@ -75,6 +75,11 @@ class SavePlanner:
         decided = {name: self._precision.decide(name, position.restores) for name in self._tables}
         return {name: stored for name, stored in decided.items() if stored != EXACTLY}
 
+    @property
+    def counts_changes(self) -> bool:
+        """Whether the strategy decides by what changed."""
+        return self._strategy.counts_changes
+
     def in_grid(self, kind: Kind) -> bool:
         """Whether a grid rearranges the rows of such a checkpoint."""
         return isinstance(self._strategy, Grid) and kind is Kind.INCREMENTAL

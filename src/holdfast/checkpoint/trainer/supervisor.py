@@ -50,6 +50,7 @@ class Agents:
         self._client: AgentClient | None = None  # before the start and after the end
         self._deaths = 0  # in a row
         self._arranged = False
+        self.has_predecessor = False  # another process served this rank in this term; its agent may be at work
 
     def start(self, term: int, announce: Callable[[], str | None]) -> None:
         """Start the first agent; ``announce`` writes a lease for it until it is up."""
@@ -215,7 +216,8 @@ class Agents:
             self._client = self._started(event.term)
 
     def _started(self, term: int, announce: Callable[[], str | None] | None = None) -> AgentClient:
-        agent = self._launch(term, alone=self._fence.is_clear, announce=announce)
+        alone = self._fence.is_clear and not self.has_predecessor
+        agent = self._launch(term, alone=alone, announce=announce)
         return AgentClient(self._buffer, agent, self._limits, runtime=self._runtime)
 
     def _replaced(self) -> bool:

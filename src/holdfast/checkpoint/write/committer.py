@@ -16,7 +16,8 @@ from holdfast.checkpoint.commit.chain import Chain, Head
 from holdfast.checkpoint.commit.changes import Clocks, add_checkpoint, add_priority, own
 from holdfast.checkpoint.commit.lease import TTL_S, WRITER, live_leases
 from holdfast.checkpoint.commit.second_look import SecondLook
-from holdfast.errors import ObjectExists, SaveFailed
+from holdfast.checkpoint.read.part_agreement import JoinedPart, check_parts
+from holdfast.errors import DamagedData, ObjectExists, SaveFailed
 from holdfast.format.catalog import Entry, Intent, PartList, Ref, intent_name, object_name, part_list_name, part_name
 from holdfast.format.document import digest
 from holdfast.format.manifest import Manifest
@@ -169,11 +170,6 @@ class Committer:
         refs = tuple(parts[rank][1] for rank in range(intent.world))
         wanted = PartList(checkpoint=intent.checkpoint, parts=refs)
         name, part_list = part_list_name(intent.checkpoint), wanted.encode()
-        try:
-            self._store.put(name, part_list, create=True)
-        except ObjectExists:  # another writer of this save was first: with the same bytes, or to call it off
-            if self._read(name, PartList.decode)[0] != wanted:
-                raise self._called_off(intent) from None
         info = CheckpointInfo(
             id=intent.checkpoint,
             step=intent.step,
@@ -190,7 +186,14 @@ class Committer:
             stall_s=times.stall_s if times else None,
             duration_s=self._runtime.monotonic_s() - times.started_s if times else None,
         )
-        return Entry(info=info, part_list=Ref(name=name, size_bytes=len(part_list), digest=digest(part_list)))
+        entry = Entry(info=info, part_list=Ref(name=name, size_bytes=len(part_list), digest=digest(part_list)))
+        _require_whole(entry, manifests)
+        try:
+            self._store.put(name, part_list, create=True)
+        except ObjectExists:  # another writer of this save was first: with the same bytes, or to call it off
+            if self._read(name, PartList.decode)[0] != wanted:
+                raise self._called_off(intent) from None
+        return entry
 
     def _read(self, name: str, decode: Callable[..., T]) -> tuple[T, Ref]:
         """A document of another writer, and how to refer to it."""
@@ -204,3 +207,14 @@ class Committer:
     def _called_off(self, intent: Intent) -> SaveFailed:
         own(self._chain.head(), intent.term)  # if that is why, say so
         return SaveFailed(f"checkpoint {intent.checkpoint} was cancelled by another of its {intent.world} writers")
+
+
+def _require_whole(entry: Entry, manifests: list[Manifest]) -> None:
+    """Raise SaveFailed unless the parts cover the tables: what cannot be read must not be committed."""
+    try:
+        check_parts(entry, [JoinedPart.of(manifest) for manifest in manifests])
+    except DamagedData as error:
+        raise SaveFailed(
+            f"checkpoint {entry.info.id} is not committed: its writers do not hold every row of every table once "
+            f"({error.what})"
+        ) from error

@@ -1,0 +1,185 @@
+"""Which rows of a shard to save first: the bookkeeping of CPR's policies for arrays.
+
+``holdfast.checkpoint.track.selectors`` does the same for tensors, and tells what each policy keeps. Here uses come as
+rows: each of an update counts once. A snapshot is ``begin``, then ``committed`` or ``failed``.
+"""
+
+from __future__ import annotations
+
+import zlib
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.checkpoint.shards.shard import Shard
+from holdfast.checkpoint.training.slot_names import WEIGHT
+from holdfast.errors import ConfigurationError
+from holdfast.policy.priority import MFU, SCAR, SSU, Priority
+
+Ids = NDArray[np.int64]
+
+_PIECE_ROWS = 1 << 16  # rows that are compared at a time
+_QUEUE_SHARE = 8
+_QUEUE_LEAST = 256
+
+
+class ShardSelector(ABC):
+    """Chooses among the rows of a shard, at most ``limit`` at a time. Rows are places in the shard."""
+
+    sees_uses = True
+
+    def __init__(self, shard: Shard, limit: int) -> None:
+        self._shard = shard
+        self._limit = limit
+
+    def use(self, rows: Ids) -> None:  # noqa: B027 - not everyone wants to know
+        """These rows were updated, each once."""
+
+    @abstractmethod
+    def choose(self) -> Ids:
+        """The rows to save now, ascending."""
+
+    @abstractmethod
+    def begin(self, rows: Ids | None) -> None:
+        """A snapshot of these rows (None: all that changed) is taken now."""
+
+    @abstractmethod
+    def committed(self) -> None:
+        """The snapshot is committed: its rows start anew, with what happened to them since."""
+
+    @abstractmethod
+    def failed(self) -> None:
+        """It is not: its rows stay what they were."""
+
+
+def selector(policy: Priority, shard: Shard) -> ShardSelector:
+    """What a policy needs for a shard."""
+    limit = policy.rows(shard.count)
+    match policy:
+        case SCAR():
+            return ScarSelector(shard, limit)
+        case MFU():
+            return MfuSelector(shard, limit)
+        case SSU(period=period, seed=seed):
+            return SsuSelector(shard, limit, period=period, seed=seed)
+    raise ConfigurationError(f"unsupported priority policy {policy!r}; use SCAR, MFU or SSU")
+
+
+class MfuSelector(ShardSelector):
+    """A counter per row; at a commit the count that was saved is taken off, not what was counted since."""
+
+    def __init__(self, shard: Shard, limit: int) -> None:
+        super().__init__(shard, limit)
+        self._counts = np.zeros(shard.count, dtype=np.int32)
+        self._pending: tuple[Ids | None, NDArray[np.int32]] | None = None
+
+    def use(self, rows: Ids) -> None:
+        self._counts[rows] += 1
+
+    def choose(self) -> Ids:
+        return _largest(self._counts, self._limit)
+
+    def begin(self, rows: Ids | None) -> None:
+        self._pending = (rows, self._counts.copy() if rows is None else self._counts[rows])
+
+    def committed(self) -> None:
+        if self._pending is not None:
+            rows, saved = self._pending
+            self._counts[slice(None) if rows is None else rows] -= saved
+        self._pending = None
+
+    def failed(self) -> None:
+        self._pending = None
+
+
+class ScarSelector(ShardSelector):
+    """A copy of the weights as they were last saved. Rows are compared with it when they are chosen."""
+
+    sees_uses = False
+
+    def __init__(self, shard: Shard, limit: int) -> None:
+        super().__init__(shard, limit)
+        self._now = shard.columns[WEIGHT]
+        self._saved = self._now.copy()
+        self._pending: tuple[Ids, NDArray[Any]] | None = None
+
+    def choose(self) -> Ids:
+        return _largest(self._changes(), self._limit)
+
+    def begin(self, rows: Ids | None) -> None:
+        rows = np.flatnonzero(self._changes()) if rows is None else rows
+        self._pending = (rows, self._now[rows])
+
+    def committed(self) -> None:
+        if self._pending is not None:
+            rows, values = self._pending
+            self._saved[rows] = values
+        self._pending = None
+
+    def failed(self) -> None:
+        self._pending = None
+
+    def _changes(self) -> NDArray[np.float32]:
+        """How far each row has moved."""
+        moved = np.empty(len(self._now), dtype=np.float32)
+        for start in range(0, len(moved), _PIECE_ROWS):
+            piece = slice(start, start + _PIECE_ROWS)
+            change = self._now[piece].astype(np.float32) - self._saved[piece].astype(np.float32)
+            moved[piece] = np.linalg.norm(change.reshape(len(change), -1), axis=1)
+        return moved
+
+
+class SsuSelector(ShardSelector):
+    """A duplicate-free list, sorted in from a queue of samples; on overflow chance decides who is dropped."""
+
+    def __init__(self, shard: Shard, limit: int, *, period: int, seed: int) -> None:
+        super().__init__(shard, limit)
+        self._period = period
+        self._random = np.random.default_rng([seed, zlib.crc32(shard.table.encode()), shard.first])
+        self._rows = self._pending = np.empty(0, dtype=np.int64)
+        self._queue: list[Ids] = []
+        self._queued = 0
+        self._queue_limit = max(_QUEUE_LEAST, limit // _QUEUE_SHARE)
+
+    def use(self, rows: Ids) -> None:
+        sampled = rows[int(self._random.integers(self._period)) :: self._period].astype(np.int64)
+        self._queue.append(sampled)
+        self._queued += len(sampled)
+        if self._queued >= self._queue_limit:
+            self._sort_in()
+
+    def choose(self) -> Ids:
+        self._sort_in()
+        return self._rows
+
+    def begin(self, rows: Ids | None) -> None:
+        self._sort_in()
+        self._rows, self._pending = np.empty(0, dtype=np.int64), self._joined(self._pending, self._rows)
+
+    def committed(self) -> None:
+        self._pending = np.empty(0, dtype=np.int64)
+
+    def failed(self) -> None:
+        self._rows, self._pending = self._joined(self._pending, self._rows), np.empty(0, dtype=np.int64)
+
+    def _sort_in(self) -> None:
+        if self._queue:
+            new, self._queue, self._queued = self._queue, [], 0
+            self._rows = self._joined(self._rows, *new)
+
+    def _joined(self, *lists: Ids) -> Ids:
+        """All of them once each; where that is too many, as many as may be, chosen by chance."""
+        joined = np.unique(np.concatenate(lists))
+        if len(joined) <= self._limit:
+            return joined
+        return joined[np.sort(self._random.choice(len(joined), self._limit, replace=False))]
+
+
+def _largest(values: NDArray[Any], limit: int) -> Ids:
+    """Where the largest values are, ascending; none that is zero."""
+    found = np.flatnonzero(values)
+    if len(found) <= limit:
+        return found
+    return np.sort(found[np.argpartition(values[found], -limit)[-limit:]])
