@@ -189,6 +189,7 @@ class IndependentRun:
         generations: list[list[tuple[Json, Json]]] = []
         for parts in history:
             shares = [(part, table) for part in parts for table in part["tables"] if table["name"] == name]
+            shares.sort(key=lambda share: (share[1]["start"], share[1]["stop"]))
             require(len(shares) == len(parts), parts[0]["name"], f"a writer does not list table {name}")
             generations.append(shares)
             if all(table["whole"] for _, table in shares):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,9 +15,10 @@ from holdfast.errors import ConfigurationError, DamagedData, ModelMismatch, Save
 from holdfast.events import SaveGivenUp
 from holdfast.format.host_values import arrays_in
 from holdfast.policy import Strategy
-from holdfast.storage import MemoryStore
+from holdfast.storage import LocalStore, MemoryStore
 from holdfast.types import Kind
 from tests.checkpoint.shards.job import SETTINGS, TRAINING, Cuts, Job, Tables, copied, divided, load, same, some_tables
+from tests.independent.reader import IndependentRun
 
 KEEP = hf.KeepAll()
 STRATEGIES = [
@@ -79,6 +82,21 @@ def test_rows_stored_in_few_bits_are_the_same_in_every_division(strategy: Strate
     assert same(found[0], found[1]) and same(found[0], found[2])
     weight = found[0]["emb.0"]["weight"]
     assert np.abs(weight - tables["emb.0"]["weight"]).max() < 0.2 * np.abs(weight).max()
+
+
+@pytest.mark.parametrize("precision", [hf.Exact(), hf.Bits(4, difference=True)], ids=["exact", "differences"])
+def test_a_reader_that_knows_the_specification_alone_reads_it(precision: hf.Bits | hf.Exact, tmp_path: Path) -> None:
+    store, tables = LocalStore(tmp_path), some_tables([60, 9])
+    policies = SavePolicies(strategy=hf.Grid(rule=hf.DeadShare(0.0)), precision=precision, retention=KEEP)
+    with Job(store, tables, 3, policies=policies) as job:
+        job.start()
+        for number in range(4):
+            job.save()
+            job.update(number)
+        for writer in job.writers:
+            writer.arrange()
+        newest = job.save()
+    assert same(IndependentRun(tmp_path).tables(newest.id), load(store, tables, 2))
 
 
 def test_a_job_goes_on_from_a_checkpoint_of_another_division() -> None:

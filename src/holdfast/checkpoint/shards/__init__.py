@@ -22,6 +22,9 @@ writer.capture(intent, RankState(step=step, reader=...))  # every writer; part 0
 for event in writer.poll(): ...                         # SnapshotTaken, SaveCommitted, SaveGivenUp
 writer.close()
 
+training = {"model": {"mlp.0.weight": array, ...}, "modules": {}, "extra": {},
+            "optimizers": [table_optimizer(Adagrad(lr=0.1), shards, step), dense_optimizer(Adam(lr=1e-3), slots, step)]}
+
 loaded = run.load_newest(shards)                        # a process that takes a dead one's place
 writer.start(term, loaded, replaces=True)
 ```
@@ -31,6 +34,16 @@ from holdfast.checkpoint.shards.loaded import Loaded, LoadedState
 from holdfast.checkpoint.shards.parts import SavePolicies
 from holdfast.checkpoint.shards.run import ShardedRun
 from holdfast.checkpoint.shards.shard import Shard
+from holdfast.checkpoint.shards.torch_state import dense_optimizer, table_optimizer
 from holdfast.checkpoint.shards.writer import ShardWriter
 
-__all__ = ["Loaded", "LoadedState", "SavePolicies", "Shard", "ShardWriter", "ShardedRun"]
+__all__ = [
+    "Loaded",
+    "LoadedState",
+    "SavePolicies",
+    "Shard",
+    "ShardWriter",
+    "ShardedRun",
+    "dense_optimizer",
+    "table_optimizer",
+]

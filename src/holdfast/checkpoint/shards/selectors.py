@@ -1,7 +1,7 @@
 """Which rows of a shard to save first: the bookkeeping of CPR's policies for arrays.
 
 ``holdfast.checkpoint.track.selectors`` does the same for tensors, and tells what each policy keeps. Here uses come as
-rows: each of an update counts once. A snapshot is ``begin``, then ``committed`` or ``failed``.
+rows of a group: each of an update counts once. A snapshot is ``begin``, then ``committed`` or ``failed``.
 """
 
 from __future__ import annotations
@@ -13,29 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.checkpoint.shards.shard import Shard
-from holdfast.checkpoint.training.slot_names import WEIGHT
-from holdfast.errors import ConfigurationError
-from holdfast.policy.priority import MFU, SCAR, SSU, Priority
-
 Ids = NDArray[np.int64]
 
 _PIECE_ROWS = 1 << 16  # rows that are compared at a time
-_QUEUE_SHARE = 8
-_QUEUE_LEAST = 256
 
 
 class ShardSelector(ABC):
     """Chooses among the rows of a shard, at most ``limit`` at a time. Rows are places in the shard."""
 
-    sees_uses = True
-
-    def __init__(self, shard: Shard, limit: int) -> None:
-        self._shard = shard
+    def __init__(self, limit: int) -> None:
         self._limit = limit
-
-    def use(self, rows: Ids) -> None:  # noqa: B027 - not everyone wants to know
-        """These rows were updated, each once."""
 
     @abstractmethod
     def choose(self) -> Ids:
@@ -54,29 +41,13 @@ class ShardSelector(ABC):
         """It is not: its rows stay what they were."""
 
 
-def selector(policy: Priority, shard: Shard) -> ShardSelector:
-    """What a policy needs for a shard."""
-    limit = policy.rows(shard.count)
-    match policy:
-        case SCAR():
-            return ScarSelector(shard, limit)
-        case MFU():
-            return MfuSelector(shard, limit)
-        case SSU(period=period, seed=seed):
-            return SsuSelector(shard, limit, period=period, seed=seed)
-    raise ConfigurationError(f"unsupported priority policy {policy!r}; use SCAR, MFU or SSU")
-
-
 class MfuSelector(ShardSelector):
-    """A counter per row; at a commit the count that was saved is taken off, not what was counted since."""
+    """A counter per row, which others raise; at a commit the count that was saved is taken off, and no more."""
 
-    def __init__(self, shard: Shard, limit: int) -> None:
-        super().__init__(shard, limit)
-        self._counts = np.zeros(shard.count, dtype=np.int32)
+    def __init__(self, counts: NDArray[np.int32], limit: int) -> None:
+        super().__init__(limit)
+        self._counts = counts
         self._pending: tuple[Ids | None, NDArray[np.int32]] | None = None
-
-    def use(self, rows: Ids) -> None:
-        self._counts[rows] += 1
 
     def choose(self) -> Ids:
         return _largest(self._counts, self._limit)
@@ -97,11 +68,9 @@ class MfuSelector(ShardSelector):
 class ScarSelector(ShardSelector):
     """A copy of the weights as they were last saved. Rows are compared with it when they are chosen."""
 
-    sees_uses = False
-
-    def __init__(self, shard: Shard, limit: int) -> None:
-        super().__init__(shard, limit)
-        self._now = shard.columns[WEIGHT]
+    def __init__(self, weights: NDArray[Any], limit: int) -> None:
+        super().__init__(limit)
+        self._now = weights
         self._saved = self._now.copy()
         self._pending: tuple[Ids, NDArray[Any]] | None = None
 
@@ -132,30 +101,21 @@ class ScarSelector(ShardSelector):
 
 
 class SsuSelector(ShardSelector):
-    """A duplicate-free list, sorted in from a queue of samples; on overflow chance decides who is dropped."""
+    """A duplicate-free list; on overflow chance decides who is dropped."""
 
-    def __init__(self, shard: Shard, limit: int, *, period: int, seed: int) -> None:
-        super().__init__(shard, limit)
-        self._period = period
-        self._random = np.random.default_rng([seed, zlib.crc32(shard.table.encode()), shard.first])
+    def __init__(self, table: str, first: int, limit: int, seed: int) -> None:
+        super().__init__(limit)
+        self._random = np.random.default_rng([seed, zlib.crc32(table.encode()), first])
         self._rows = self._pending = np.empty(0, dtype=np.int64)
-        self._queue: list[Ids] = []
-        self._queued = 0
-        self._queue_limit = max(_QUEUE_LEAST, limit // _QUEUE_SHARE)
 
-    def use(self, rows: Ids) -> None:
-        sampled = rows[int(self._random.integers(self._period)) :: self._period].astype(np.int64)
-        self._queue.append(sampled)
-        self._queued += len(sampled)
-        if self._queued >= self._queue_limit:
-            self._sort_in()
+    def add(self, rows: Ids) -> None:
+        """These rows were sampled; each may come several times."""
+        self._rows = self._joined(self._rows, rows)
 
     def choose(self) -> Ids:
-        self._sort_in()
         return self._rows
 
     def begin(self, rows: Ids | None) -> None:
-        self._sort_in()
         self._rows, self._pending = np.empty(0, dtype=np.int64), self._joined(self._pending, self._rows)
 
     def committed(self) -> None:
@@ -163,11 +123,6 @@ class SsuSelector(ShardSelector):
 
     def failed(self) -> None:
         self._rows, self._pending = self._joined(self._pending, self._rows), np.empty(0, dtype=np.int64)
-
-    def _sort_in(self) -> None:
-        if self._queue:
-            new, self._queue, self._queued = self._queue, [], 0
-            self._rows = self._joined(self._rows, *new)
 
     def _joined(self, *lists: Ids) -> Ids:
         """All of them once each; where that is too many, as many as may be, chosen by chance."""

@@ -51,3 +51,8 @@ def named_slots(state: dict[Any, Any], where: str) -> dict[str, Any]:
     except UnsupportedState as error:
         raise UnsupportedState(f"{where}: the optimizer's state has a key that cannot be stored: {error}") from None
     return {name: named[name] for name in sorted(named)}
+
+
+def weight_name(table: str) -> str:
+    """A table's name in a state_dict."""
+    return table if table == "weight" or table.endswith(".weight") else f"{table}.weight"

@@ -14,6 +14,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from holdfast.checkpoint.training.slot_names import WEIGHT as WEIGHT
 from holdfast.checkpoint.training.slot_names import named_slots
+from holdfast.checkpoint.training.slot_names import weight_name as weight_name
 from holdfast.errors import ConfigurationError, UnsupportedState
 from holdfast.format.dtypes import code_of
 from holdfast.types import ColumnSpec, TableSpec
@@ -218,8 +219,3 @@ def join_names(*parts: str) -> str:
 def row_range(rows: int, rank: int, world: int) -> tuple[int, int]:
     """The contiguous share of a table's rows that a writer saves where every writer holds all of them."""
     return rows * rank // world, rows * (rank + 1) // world
-
-
-def weight_name(table: str) -> str:
-    """A table's name in a state_dict."""
-    return table if table == "weight" or table.endswith(".weight") else f"{table}.weight"
