@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from holdfast.errors import ConfigurationError
 
 with warnings.catch_warnings():  # torch says once per process that an array is read-only; nothing here writes to one
     warnings.simplefilter("ignore")
@@ -24,7 +27,7 @@ def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     if device.type == "cpu":
         return tensor
-    return _pinned(tensor).to(device, non_blocking=True)
+    return _staging(device.type, tensor.dtype).move(tensor, device)
 
 
 def to_host(tensor: Tensor) -> NDArray[Any]:
@@ -41,7 +44,7 @@ def on_device(batch: Any, device: torch.device) -> Any:
     if device.type == "cpu":
         return batch
     if isinstance(batch, Tensor):
-        return batch if batch.device == device else _pinned(batch).to(device, non_blocking=True)
+        return batch.to(device, non_blocking=batch.is_pinned())
     if isinstance(batch, Mapping):
         return type(batch)({key: on_device(value, device) for key, value in batch.items()})  # type: ignore[call-arg]
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
@@ -54,5 +57,32 @@ def on_device(batch: Any, device: torch.device) -> Any:
     return batch.to(device) if callable(getattr(batch, "to", None)) else batch
 
 
-def _pinned(tensor: Tensor) -> Tensor:
-    return tensor.pin_memory() if torch.cuda.is_available() and not tensor.is_pinned() else tensor
+class _Staging:
+    """Pinned memory that arrays pass through on their way to a device: two in turn, as allocating it is slow."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._dtype = dtype
+        self._next = 0
+        self._buffers = [torch.empty(0, dtype=dtype), torch.empty(0, dtype=dtype)]
+        self._passed: list[torch.cuda.Event | None] = [None, None]
+
+    def move(self, tensor: Tensor, device: torch.device) -> Tensor:
+        """A copy on the device; the tensor may change as soon as this returns."""
+        turn, self._next = self._next, 1 - self._next
+        if (passed := self._passed[turn]) is not None:
+            passed.synchronize()
+        if self._buffers[turn].numel() < tensor.numel():
+            self._buffers[turn] = torch.empty(tensor.numel() * 5 // 4, dtype=self._dtype, pin_memory=True)
+        part = self._buffers[turn][: tensor.numel()].view(tensor.shape)
+        part.copy_(tensor)
+        moved = part.to(device, non_blocking=True)
+        event = self._passed[turn] = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(device))
+        return moved
+
+
+@cache
+def _staging(kind: str, dtype: torch.dtype) -> _Staging:
+    if kind != "cuda":
+        raise ConfigurationError(f"workers train on a CPU or on a CUDA device, not on {kind}")
+    return _Staging(dtype)

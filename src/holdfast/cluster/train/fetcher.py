@@ -9,18 +9,16 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from holdfast.cluster.placement import SERVER_SHIFT, Group, Keys, Placement
+from holdfast.cluster.placement import Group, Keys, Placement
 from holdfast.cluster.train.devices import to_device, to_host
 from holdfast.cluster.train.exchange import Exchange, Floats
 from holdfast.cluster.train.row_set import Expected, Held, RowSet
-from holdfast.cluster.train.server_order import ServerOrder
+from holdfast.cluster.train.server_order import ID_MASK, TABLE_SHIFT, Cells, ServerOrder
 from holdfast.cluster.train.table import Gradient, Table, outside
 
-_SHIFT = SERVER_SHIFT  # of a table's number in an address: rows are at most as many as a server may have
-_ID_MASK = (1 << _SHIFT) - 1
+_NO_ROWS = np.empty(0, np.int64)
 _OUTSIDE = 2**62  # instead of an address, of an id that is no row of its table: above all others
 
 
@@ -81,11 +79,12 @@ class Fetcher:
         self._placement = placement
         self._exchange = exchange
         self._device = device
+        self._cells = [Cells(group) for group in placement.groups]
         self._last: list[_GroupRequest | None] = [None] * len(placement.groups)  # received
 
     def request(self, wanted: Sequence[TableIds], *, dense: bool) -> Request:
         """Ask for the rows of some ids: one unique for all tables of a group, on the device of the ids."""
-        groups = [self._request_group(group, wanted) for group in self._placement.groups]
+        groups = [self._request_group(number, group, wanted) for number, group in enumerate(self._placement.groups)]
         number = self._exchange.pull([each.order.keys for each in groups], dense=dense)
         return Request(number, groups)
 
@@ -103,12 +102,13 @@ class Fetcher:
     def fetch(self, table: Table, ids: Tensor) -> Tensor:
         """Rows of one table, each once and ascending, now."""
         number = next(number for number, each in enumerate(self._tables) if each is table)
-        host, nothing = to_host(ids), np.empty(0, np.int64)
         groups = self._placement.groups
-        orders = [ServerOrder(each, [host if one == number else nothing for one in each.tables]) for each in groups]
-        pulled = self._exchange.take(self._exchange.pull([each.keys for each in orders], dense=False))
         home = next(at for at, each in enumerate(groups) if number in each.tables)
-        return orders[home].to_tables(to_device(pulled.rows[home], self._device))[groups[home].tables.index(number)]
+        member = groups[home].tables.index(number)
+        addresses = to_host(ids) + (member << TABLE_SHIFT)
+        orders = [ServerOrder(each, addresses if at == home else _NO_ROWS) for at, each in enumerate(self._cells)]
+        pulled = self._exchange.take(self._exchange.pull([each.keys for each in orders], dense=False))
+        return orders[home].to_tables(to_device(pulled.rows[home], self._device))[member]
 
     def gradients(self) -> list[GroupPush]:
         """Of all tables since the last step, in the order of keys."""
@@ -118,7 +118,8 @@ class Fetcher:
         found = [self._tables[table].gradient() or self._no_gradient(group.width) for table in group.tables]
         last = self._last[number]
         if last is None or any(one is not each.ids for one, each in zip(last.ids, found, strict=True)):
-            order = ServerOrder(group, [to_host(each.ids) for each in found])
+            addresses = [to_host(each.ids) + (member << TABLE_SHIFT) for member, each in enumerate(found)]
+            order = ServerOrder(self._cells[number], np.concatenate(addresses))
         else:
             order = last.order  # of all rows of one batch, as they were pulled
         return GroupPush(order.keys, order.to_servers([each.values for each in found]))
@@ -127,23 +128,23 @@ class Fetcher:
         ids = torch.empty(0, dtype=torch.int64, device=self._device)
         return Gradient(ids, torch.empty(0, width, device=self._device))
 
-    def _request_group(self, group: Group, wanted: Sequence[TableIds]) -> _GroupRequest:
+    def _request_group(self, number: int, group: Group, wanted: Sequence[TableIds]) -> _GroupRequest:
         members = {table: member for member, table in enumerate(group.tables)}
         views = [_View(members[each.table], each.ids) for each in wanted if each.table in members]
         if not views:
             ids = [torch.empty(0, dtype=torch.int64, device=self._device) for _ in group.tables]
-            return _GroupRequest(ServerOrder(group, [to_host(each) for each in ids]), ids, [[] for _ in group.tables])
+            return _GroupRequest(ServerOrder(self._cells[number], _NO_ROWS), ids, [[] for _ in group.tables])
         flat = torch.cat([each.ids.reshape(-1) for each in views]).to(torch.int64)
         owners = _spread([each.member for each in views], views, flat.device)
         is_inside = (flat >= 0) & (
             flat < _spread(group.rows[[each.member for each in views]].tolist(), views, flat.device)
         )
-        addresses = torch.where(is_inside, flat + (owners << _SHIFT), _OUTSIDE)
+        addresses = torch.where(is_inside, flat + (owners << TABLE_SHIFT), _OUTSIDE)
         unique, inverse = torch.unique(addresses, return_inverse=True)
         host = to_host(unique)  # the one time that the host waits for the device
         if len(host) and host[-1] == _OUTSIDE:
             self._refuse(group, views, flat, is_inside)
-        return _cut(group, unique, host, inverse, views)
+        return _cut(ServerOrder(self._cells[number], host), unique, inverse, views)
 
     def _refuse(self, group: Group, views: Sequence[_View], flat: Tensor, is_inside: Tensor) -> None:
         first = int((~is_inside).nonzero()[0])
@@ -152,17 +153,12 @@ class Fetcher:
         raise outside(self._tables[table].spec, int(flat[first]))
 
 
-def _cut(
-    group: Group, unique: Tensor, host: NDArray[np.int64], inverse: Tensor, views: Sequence[_View]
-) -> _GroupRequest:
-    """By table: an address is a table's number above an id, so that each table's are together."""
-    firsts = np.arange(len(group.tables) + 1) << _SHIFT
-    bounds = np.searchsorted(host, firsts)
-    ids = (unique & _ID_MASK).split(np.diff(bounds).tolist())
-    order = ServerOrder(group, np.split(host & _ID_MASK, bounds[1:-1]))
-    starts = _spread([int(bounds[each.member]) for each in views], views, inverse.device)
+def _cut(order: ServerOrder, unique: Tensor, inverse: Tensor, views: Sequence[_View]) -> _GroupRequest:
+    """By table."""
+    ids = (unique & ID_MASK).split(order.counts)
+    starts = _spread([int(order.starts[each.member]) for each in views], views, inverse.device)
     positions = (inverse - starts).split([each.ids.numel() for each in views])
-    expected: list[list[Expected]] = [[] for _ in group.tables]
+    expected: list[list[Expected]] = [[] for _ in order.counts]
     counts = Counter(each.member for each in views)
     for view, at in zip(views, positions, strict=True):
         expected[view.member].append(Expected(view.ids, at, is_only=counts[view.member] == 1))

@@ -84,6 +84,8 @@ class RemoteEmbedding(RemoteTable, nn.Embedding):
 
     def forward(self, input: Tensor) -> Tensor:
         found = self._connected.look_up(input, self.padding_idx)
+        if found.is_plain and not self.scale_grad_by_freq:
+            return found.gathered()
         return F.embedding(found.positions, found.rows, found.padding, None, 2.0, self.scale_grad_by_freq, False)
 
 
@@ -92,6 +94,9 @@ class RemoteEmbeddingBag(RemoteTable, nn.EmbeddingBag):
 
     def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
         found = self._connected.look_up(input, self.padding_idx)
+        if found.is_plain and input.dim() == 2 and input.shape[1] and self._adds_up and per_sample_weights is None:
+            bags = found.gathered()
+            return bags.sum(1) if self.mode == "sum" else bags.mean(1)
         return F.embedding_bag(
             found.positions,
             found.rows,
@@ -103,6 +108,10 @@ class RemoteEmbeddingBag(RemoteTable, nn.EmbeddingBag):
             include_last_offset=self.include_last_offset,
             padding_idx=found.padding,
         )
+
+    @property
+    def _adds_up(self) -> bool:
+        return self.mode in ("sum", "mean") and not self.scale_grad_by_freq
 
 
 @cache

@@ -4,55 +4,85 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import accumulate
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from holdfast.cluster.placement import Group, Keys
+from holdfast.cluster.placement import SERVER_SHIFT, Group, Keys
+
+TABLE_SHIFT = SERVER_SHIFT  # of a table's number in an address
+ID_MASK = (1 << TABLE_SHIFT) - 1
+
+Addresses: TypeAlias = NDArray[np.int64]
+
+
+class Cells:
+    """The ranges of a group's tables, numbered table by table: what is the same for all steps.
+
+    An **address** is the number of a table in its group, above an id: sorted ones have each table's rows together, and
+    in them each range, which is on one server. So the order of keys is that of addresses with whole ranges moved, and
+    within a range keys and addresses differ by a constant.
+    """
+
+    def __init__(self, group: Group) -> None:
+        tables, servers = len(group.tables), group.servers
+        ranges, members = np.arange(servers), np.arange(tables)
+        first_ids = group.range_rows[:, None] * ranges
+        first_addresses = (members[:, None] << TABLE_SHIFT) + first_ids
+        homes = (ranges + np.array(group.tables, np.int64)[:, None]) % servers
+        first_keys = (homes << SERVER_SHIFT) + group.starts()[members[:, None], homes]
+        self.tables = tables
+        self.bounds = np.append(first_addresses.ravel(), tables << TABLE_SHIFT)
+        self.to_keys = (first_keys - first_addresses).ravel()
+        self.by_server = np.argsort(homes.ravel(), kind="stable")  # each server's tables in their order
+        self.by_table = np.argsort(self.by_server)
 
 
 class ServerOrder:
     """Rows of the tables of one group.
 
-    A table's ids ascend, so that its ranges follow one another; each range is on one server. So either order is the
-    other one with whole slices moved, and no row is sorted.
-
     Args:
-        group: Of the placement.
-        ids: For each of the group's tables, ascending, on the host.
+        cells: Of the group.
+        addresses: Ascending, on the host.
     """
 
-    def __init__(self, group: Group, ids: Sequence[NDArray[np.int64]]) -> None:
-        self._group = group
-        self._ids = ids
-        self.counts = [len(each) for each in ids]
-        ranges = np.arange(group.servers + 1)
-        cuts = [np.searchsorted(each, ranges * size) for each, size in zip(ids, group.range_rows, strict=True)]
-        self._lengths = np.array([np.diff(each) for each in cuts], np.int64).reshape(len(ids), group.servers)
-        servers = (np.arange(group.servers) + np.array(group.tables, np.int64)[:, None]) % group.servers
-        # Slices are numbered table by table. A stable sort by server leaves each server's tables in their order.
-        self._slices = np.argsort(servers.ravel(), kind="stable").tolist()
+    def __init__(self, cells: Cells, addresses: Addresses) -> None:
+        self._cells = cells
+        self._addresses = addresses
+        self._cuts = np.searchsorted(addresses, cells.bounds)
+        self._lengths = np.diff(self._cuts)
+
+    @cached_property
+    def counts(self) -> list[int]:
+        """Rows of each table."""
+        found: list[int] = self._lengths.reshape(self._cells.tables, -1).sum(axis=1).tolist()
+        return found
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """Where each table's rows begin among the addresses."""
+        counts = np.array(self.counts, np.int64)
+        return np.cumsum(counts) - counts
 
     @cached_property
     def keys(self) -> Keys:
         """In the order of servers, which is ascending."""
-        members = np.repeat(np.arange(len(self.counts)), self.counts)
-        keys = self._group.keys(members, np.concatenate([*self._ids, np.empty(0, np.int64)]))
-        pieces = np.split(keys, np.cumsum(self._lengths.ravel())[:-1]) if len(self.counts) else [keys]
-        return np.concatenate([pieces[number] for number in self._slices])
+        keys = self._addresses + np.repeat(self._cells.to_keys, self._lengths)
+        cuts = self._cuts.tolist()
+        pieces = [keys[cuts[cell] : cuts[cell + 1]] for cell in self._cells.by_server.tolist()]
+        return np.concatenate(pieces) if pieces else keys
 
     def to_servers(self, values: Sequence[Tensor]) -> Tensor:
         """Of each table's values, in the order of ids: those of all, in the order of keys."""
-        pieces = [piece for each, row in zip(values, self._lengths.tolist(), strict=True) for piece in each.split(row)]
-        return torch.cat([pieces[number] for number in self._slices])
+        lengths = self._lengths.reshape(self._cells.tables, -1).tolist()
+        pieces = [piece for each, row in zip(values, lengths, strict=True) for piece in each.split(row)]
+        return torch.cat([pieces[cell] for cell in self._cells.by_server.tolist()])
 
     def to_tables(self, values: Tensor) -> list[Tensor]:
         """The way back."""
-        pieces = values.split(self._lengths.ravel()[self._slices].tolist())
-        by_table = [pieces[at] for at in np.argsort(self._slices).tolist()]
-        together = torch.cat(by_table)
-        ends = list(accumulate(self.counts))
-        return [together[end - count : end] for count, end in zip(self.counts, ends, strict=True)]
+        pieces = values.split(self._lengths[self._cells.by_server].tolist())
+        together = torch.cat([pieces[at] for at in self._cells.by_table.tolist()])
+        return list(together.split(self.counts))
