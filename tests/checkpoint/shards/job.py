@@ -24,10 +24,14 @@ TRAINING = {"model": {"mlp.weight": np.arange(6, dtype=np.float32)}, "modules": 
 
 
 def some_tables(sizes: Sequence[int], *, dim: int = 4, seed: int = 0) -> Tables:
-    """Tables of these sizes, with Adagrad's slot."""
+    """Tables of these sizes with Adagrad's slot: every second one with that of row-wise Adagrad."""
     random = np.random.default_rng(seed)
+
+    def values(*shape: int) -> NDArray[Any]:
+        return random.normal(size=shape).astype(np.float32)
+
     return {
-        f"emb.{number}": {name: random.normal(size=(rows, dim)).astype(np.float32) for name in ("weight", "sum")}
+        f"emb.{number}": {"weight": values(rows, dim), "sum": values(rows) if number % 2 else values(rows, dim)}
         for number, rows in enumerate(sizes)
     }
 

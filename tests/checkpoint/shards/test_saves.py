@@ -14,7 +14,7 @@ from holdfast.checkpoint.shards import SavePolicies, Shard, ShardedRun, ShardWri
 from holdfast.errors import ConfigurationError, DamagedData, ModelMismatch, SaveFailed, TakenOver
 from holdfast.events import SaveGivenUp
 from holdfast.format.host_values import arrays_in
-from holdfast.policy import Strategy
+from holdfast.policy import Precision, Strategy
 from holdfast.storage import LocalStore, MemoryStore
 from holdfast.types import Kind
 from tests.checkpoint.shards.job import SETTINGS, TRAINING, Cuts, Job, Tables, copied, divided, load, same, some_tables
@@ -41,16 +41,20 @@ def divisions(draw: st.DrawFn, sizes: list[int]) -> tuple[int, Cuts]:
     return parts, cuts
 
 
+PRECISIONS = [hf.Exact(), hf.Bits(4), hf.Bits(4, difference=True)]
 SIZES = [67, 0, 5, 230]
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
-@given(st.data(), st.sampled_from(STRATEGIES), st.integers(0, 2**16))
-def test_any_division_is_restored_in_any_other(data: st.DataObject, strategy: Strategy, seed: int) -> None:
+@settings(max_examples=14, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data(), st.sampled_from(STRATEGIES), st.sampled_from(PRECISIONS), st.integers(0, 2**16))
+def test_any_division_is_restored_in_any_other(
+    data: st.DataObject, strategy: Strategy, precision: Precision, seed: int
+) -> None:
     parts, cuts = data.draw(divisions(SIZES))
     store, tables = MemoryStore(), some_tables(SIZES, seed=seed)
     kept: dict[int, Tables] = {}
-    with Job(store, tables, parts, cuts, SavePolicies(strategy=strategy, retention=KEEP)) as job:
+    policies = SavePolicies(strategy=strategy, precision=precision, retention=KEEP)
+    with Job(store, tables, parts, cuts, policies) as job:
         job.start()
         for number in range(data.draw(st.integers(2, 5))):
             job.update(seed + number)
@@ -60,28 +64,18 @@ def test_any_division_is_restored_in_any_other(data: st.DataObject, strategy: St
             writer.arrange()
     for step, expected in kept.items():
         other, other_cuts = data.draw(divisions(SIZES))
-        assert same(load(store, tables, other, step=step, cuts=other_cuts), expected)
+        found = load(store, tables, other, step=step, cuts=other_cuts)
+        if precision == hf.Exact():
+            assert same(found, expected)
+        else:
+            assert same(found, load(store, tables, 1, step=step))
+            assert all(_is_near(found[name]["weight"], expected[name]["weight"]) for name in expected)
     assert hf.open_run(store).verify() == []
 
 
-@pytest.mark.parametrize(
-    "strategy", [hf.Consecutive(), hf.OneShot(), hf.Grid()], ids=["increments", "one shot", "grid"]
-)
-@pytest.mark.parametrize("precision", [hf.Bits(8), hf.Bits(4, difference=True)], ids=["8 bits", "differences"])
-def test_rows_stored_in_few_bits_are_the_same_in_every_division(strategy: Strategy, precision: hf.Bits) -> None:
-    store, tables = MemoryStore(), some_tables([300, 41], dim=16)
-    with Job(store, tables, 3, policies=SavePolicies(strategy=strategy, precision=precision, retention=KEEP)) as job:
-        job.start()
-        for number in range(5):
-            job.save()
-            job.update(number)
-        for writer in job.writers:
-            writer.arrange()
-        job.save()
-    found = [load(store, tables, parts) for parts in (1, 2, 5)]
-    assert same(found[0], found[1]) and same(found[0], found[2])
-    weight = found[0]["emb.0"]["weight"]
-    assert np.abs(weight - tables["emb.0"]["weight"]).max() < 0.2 * np.abs(weight).max()
+def _is_near(found: np.ndarray, expected: np.ndarray) -> bool:
+    """Four bits of a row's range of values."""
+    return bool((np.abs(found - expected) <= 0.2 * np.ptp(expected, axis=1, keepdims=True) + 1e-6).all())
 
 
 @pytest.mark.parametrize("precision", [hf.Exact(), hf.Bits(4, difference=True)], ids=["exact", "differences"])

@@ -15,6 +15,7 @@ from holdfast.checkpoint.shards.parts import SavePolicies, WriterParts
 from holdfast.checkpoint.shards.run import ShardedRun
 from holdfast.checkpoint.shards.shard import Shard, require_shards
 from holdfast.checkpoint.shards.tracker import ShardTracker
+from holdfast.checkpoint.snapshot.captured import Captured
 from holdfast.checkpoint.snapshot.changed import ChangedBytes, ChangedShares
 from holdfast.checkpoint.trainer.position import Position, SaveStats
 from holdfast.checkpoint.trainer.save_plan import SaveRequest
@@ -194,7 +195,7 @@ class ShardWriter:
             priority: Save the rows that come first, between two checkpoints.
             force: Wait for a save in progress.
         """
-        self.poll_agent()
+        self._agents.poll()
         before = self._before(priority=priority, force=force)
         if before is Before.SKIP:
             return None
@@ -250,13 +251,9 @@ class ShardWriter:
         Args:
             timeout_s: How long to wait for a first report of the agent.
         """
-        self.poll_agent(timeout_s)
+        self._agents.poll(timeout_s)
         events, self._events[:] = list(self._events), []
         return events
-
-    def poll_agent(self, timeout_s: float = 0.0) -> None:
-        """``poll``, with events kept for later."""
-        self._agents.poll(timeout_s)
 
     def cancel(self) -> None:
         """Give up the save in progress, on all writers, unless its commit has begun; ``poll`` tells."""
@@ -282,7 +279,7 @@ class ShardWriter:
 
     def _before(self, *, priority: bool, force: bool) -> Before:
         in_flight = self._outcomes.in_flight
-        return before_save(
+        found = before_save(
             OverlapContext(
                 overlap=self._overlap,
                 rows_only=priority,
@@ -292,6 +289,9 @@ class ShardWriter:
                 may_retry=self._outcomes.may_retry(),
             )
         )
+        if in_flight is not None and found is Before.SKIP:
+            self._outcomes.delay_rows() if priority else self._outcomes.skip()
+        return found
 
     def _captured(
         self,
@@ -299,7 +299,7 @@ class ShardWriter:
         state: RankState | None,
         training: Mapping[str, Any] | None,
         pls: Mapping[str, float | None] | None,
-    ) -> Any:
+    ) -> Captured:
         if intent.kind is Kind.PRIORITY:
             if self._chooser is None:
                 raise SaveFailed("no priority policy is set")
