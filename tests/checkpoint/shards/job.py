@@ -55,6 +55,15 @@ def divided(tables: Tables, cuts: Cuts, part: int, *, group: str = "") -> list[S
     return shards
 
 
+def change(tables: Tables, seed: int, share: float = 0.3) -> None:
+    """Change some rows of every table: those and by what the seed says."""
+    random = np.random.default_rng(seed)
+    for columns in tables.values():
+        rows = np.flatnonzero(random.random(len(columns["weight"])) < share)
+        for values in columns.values():
+            values[rows] += random.normal(size=values[rows].shape).astype(values.dtype)
+
+
 class Job:
     """The writers of a run. ``tables`` is what all of them together hold."""
 
@@ -66,20 +75,24 @@ class Job:
         cuts: Cuts | None = None,
         policies: SavePolicies = SavePolicies(),  # noqa: B008 - frozen
         settings: Settings = SETTINGS,
+        only: int | None = None,
     ) -> None:
+        """``only``: this part; the others are elsewhere."""
         self.store, self.tables, self.parts = store, tables, parts
         self.cuts = cuts if cuts is not None else even_cuts(tables, parts)
         self.policies, self.settings = policies, settings
-        self.runs = [ShardedRun(store, settings=settings) for _ in range(parts)]
-        self.shards = [divided(tables, self.cuts, part) for part in range(parts)]
-        self.writers = [self._writer(part) for part in range(parts)]
+        here = range(parts) if only is None else [only]
+        self.runs = [ShardedRun(store, settings=settings) for _ in here]
+        self.shards = [divided(tables, self.cuts, part) for part in here]
+        self.writers = [self._writer(part, number) for number, part in enumerate(here)]
         self.term = 0
         self.step = 0
 
-    def _writer(self, part: int) -> ShardWriter:
+    def _writer(self, part: int, number: int | None = None) -> ShardWriter:
+        number = part if number is None else number
         return ShardWriter(
-            self.runs[part],
-            self.shards[part],
+            self.runs[number],
+            self.shards[number],
             part=part,
             parts=self.parts,
             policies=self.policies,
@@ -107,12 +120,8 @@ class Job:
 
     def update(self, seed: int, share: float = 0.3) -> None:
         """Change some rows of every table, and tell the writers that hold them."""
-        random = np.random.default_rng(seed)
+        change(self.tables, seed, share)
         self.step += 1
-        for columns in self.tables.values():
-            rows = np.flatnonzero(random.random(len(columns["weight"])) < share)
-            for values in columns.values():
-                values[rows] += random.normal(size=values[rows].shape).astype(values.dtype)
         for part, writer in enumerate(self.writers):
             self._copy(part, writer)
 
@@ -134,7 +143,8 @@ class Job:
 
     def capture(self, intent: dict[str, Any], part: int) -> bool:
         state = RankState(step=self.step, reader={"part": part})
-        return self.writers[part].capture(intent, state, training=TRAINING if part == 0 else None)
+        writer = self.writers[part] if len(self.writers) == self.parts else self.writers[0]
+        return writer.capture(intent, state, training=TRAINING if part == 0 else None)
 
     def save(self, **options: Any) -> CheckpointInfo:
         """One save of all writers, up to its commit."""
