@@ -34,6 +34,12 @@ class _View(NamedTuple):
     ids: Tensor
 
 
+class _Spread(NamedTuple):
+    layout: tuple[tuple[int, int], ...]  # tables, and the numbers of their ids
+    bases: Tensor  # for each id the first address of its table
+    rows: Tensor  # for each id the rows of its table
+
+
 @dataclass(slots=True)
 class _GroupRequest:
     order: ServerOrder
@@ -80,6 +86,7 @@ class Fetcher:
         self._exchange = exchange
         self._device = device
         self._cells = [Cells(group) for group in placement.groups]
+        self._spreads: dict[int, _Spread] = {}  # by group
         self._last: list[_GroupRequest | None] = [None] * len(placement.groups)  # received
 
     def request(self, wanted: Sequence[TableIds], *, dense: bool) -> Request:
@@ -135,16 +142,25 @@ class Fetcher:
             ids = [torch.empty(0, dtype=torch.int64, device=self._device) for _ in group.tables]
             return _GroupRequest(ServerOrder(self._cells[number], _NO_ROWS), ids, [[] for _ in group.tables])
         flat = torch.cat([each.ids.reshape(-1) for each in views]).to(torch.int64)
-        owners = _spread([each.member for each in views], views, flat.device)
-        is_inside = (flat >= 0) & (
-            flat < _spread(group.rows[[each.member for each in views]].tolist(), views, flat.device)
-        )
-        addresses = torch.where(is_inside, flat + (owners << TABLE_SHIFT), _OUTSIDE)
+        spread = self._spread_tables(number, group, views, flat.device)
+        is_inside = (flat >= 0) & (flat < spread.rows)
+        addresses = torch.where(is_inside, flat + spread.bases, _OUTSIDE)
         unique, inverse = torch.unique(addresses, return_inverse=True)
         host = to_host(unique)  # the one time that the host waits for the device
         if len(host) and host[-1] == _OUTSIDE:
             self._refuse(group, views, flat, is_inside)
         return _cut(ServerOrder(self._cells[number], host), unique, inverse, views)
+
+    def _spread_tables(self, number: int, group: Group, views: Sequence[_View], device: torch.device) -> _Spread:
+        """What to add to each id, and what it must be below. Batches of one size have the same."""
+        layout = tuple((each.member, each.ids.numel()) for each in views)
+        known = self._spreads.get(number)
+        if known is None or known.layout != layout:
+            members = [each.member for each in views]
+            bases = _spread([member << TABLE_SHIFT for member in members], views, device)
+            known = _Spread(layout, bases, _spread(group.rows[members].tolist(), views, device))
+            self._spreads[number] = known
+        return known
 
     def _refuse(self, group: Group, views: Sequence[_View], flat: Tensor, is_inside: Tensor) -> None:
         first = int((~is_inside).nonzero()[0])

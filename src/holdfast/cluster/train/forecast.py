@@ -43,8 +43,9 @@ class Forecast:
         found = []
         for number, sites in self._sites.items():
             views = [view for site in sites if (view := site.view(batch)) is not None]
-            distinct = {form_of(view): view for view in views}
-            found += [TableIds(number, view) for view in distinct.values()]
+            if len(views) > 1:
+                views = list({form_of(view): view for view in views}.values())
+            found += [TableIds(number, view) for view in views]
         return found
 
     def learn(self, batch: Any, table: Table, ids: Tensor, *, asks: bool) -> None:

@@ -96,6 +96,8 @@ class RemoteEmbeddingBag(RemoteTable, nn.EmbeddingBag):
         found = self._connected.look_up(input, self.padding_idx)
         if found.is_plain and input.dim() == 2 and input.shape[1] and self._adds_up and per_sample_weights is None:
             bags = found.gathered()
+            if input.shape[1] == 1:
+                return bags.squeeze(1)
             return bags.sum(1) if self.mode == "sum" else bags.mean(1)
         return F.embedding_bag(
             found.positions,

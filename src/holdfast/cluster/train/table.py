@@ -172,7 +172,6 @@ class Table:
             kept = kept & (rows.ids != self._padding_idx)
         return Gradient(rows.ids[kept], values[kept])
 
-    @torch.no_grad()
     def _receive(self, rows: RowSet, leaf: Tensor) -> None:
         """A backward pass reached a set of rows."""
         gradient, leaf.grad = leaf.grad, None
@@ -181,7 +180,7 @@ class Table:
         if shown is None or self._graded is None:
             self._show(rows, leaf.detach(), gradient)
         elif self._graded is rows:
-            shown += gradient
+            self.parameter.grad = shown + gradient
         else:
             self._join(self._graded, shown, rows, leaf.detach(), gradient)
 
@@ -191,6 +190,7 @@ class Table:
         self.parameter.grad = gradient
         self._graded = rows
 
+    @torch.no_grad()
     def _join(self, before: RowSet, shown: Tensor, rows: RowSet, values: Tensor, gradient: Tensor) -> None:
         union = before.union(rows.ids)
         joined = RowSet(union.ids)
