@@ -145,7 +145,6 @@ def chosen_rows(policy: Priority) -> list[list[int]]:
     def update(*rows: int) -> None:
         both[1].columns["weight"][list(rows)] += 1
         uses.use(np.array([3, *(40 + row for row in rows)]))
-        uses.settle()
 
     for rows in ([1, 2, 3], [2, 3], [3], [7]):
         update(*rows)

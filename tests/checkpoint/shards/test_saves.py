@@ -115,6 +115,28 @@ def test_a_job_goes_on_from_a_checkpoint_of_another_division() -> None:
     assert same(load(store, tables, 3), tables)
 
 
+def test_all_writers_go_back_to_a_checkpoint_and_save_from_there() -> None:
+    store, tables = MemoryStore(), some_tables([90, 14])
+    policies = SavePolicies(strategy=hf.Grid(), precision=hf.Bits(8, difference=True), retention=KEEP)
+    with Job(store, tables, 3, policies=policies) as job:
+        job.start()
+        infos = []
+        for number in range(4):
+            infos.append(job.save())
+            job.update(number)
+        for run, shards, writer in zip(job.runs, job.shards, job.writers, strict=True):
+            writer.go_on(run.load(shards, infos[1].id, state=False))
+        job.runs[0].go_back(infos[1].id, failed=[infos[3].id])
+        before = load(store, tables, 2)
+        job.tables, job.step = copied(before), 1
+        job.update(9)
+        assert job.save().parent == infos[1].id
+        listed = hf.open_run(store).checkpoints()
+        assert [info.abandoned for info in listed] == [False, False, True, True, False]
+        assert [info.doubt is not None for info in listed] == [False, False, False, True, False]
+    assert all(_is_near(load(store, tables, 1)[name]["weight"], job.tables[name]["weight"]) for name in tables)
+
+
 def test_the_strategy_counts_what_changed_at_all_writers() -> None:
     tables = some_tables([100])
     with Job(MemoryStore(), tables, 2, policies=SavePolicies(strategy=hf.Grid(), retention=KEEP)) as job:

@@ -53,8 +53,6 @@ class ShardChooser:
 
     def begin(self, kind: Kind) -> None:
         """A snapshot is taken now: of the rows chosen at this moment or, for a checkpoint, of all."""
-        for uses in self._uses.values():
-            uses.settle()
         rows_only = kind is Kind.PRIORITY
         self._chosen = {shard.table: self._choose(shard) for shard in self._shards} if rows_only else {}
         for table, each in self._selectors():

@@ -6,7 +6,6 @@ rows of a group: each of an update counts once. A snapshot is ``begin``, then ``
 
 from __future__ import annotations
 
-import zlib
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -101,35 +100,34 @@ class ScarSelector(ShardSelector):
 
 
 class SsuSelector(ShardSelector):
-    """A duplicate-free list; on overflow chance decides who is dropped."""
+    """A flag per row, which others raise; where there are too many, chance decides who is dropped.
 
-    def __init__(self, table: str, first: int, limit: int, seed: int) -> None:
+    A byte for each row, where the paper has a list of at most r·N rows, of four bytes each: about as much, and nothing
+    has to be sorted at an update.
+    """
+
+    def __init__(self, flags: NDArray[np.bool_], limit: int, random: np.random.Generator) -> None:
         super().__init__(limit)
-        self._random = np.random.default_rng([seed, zlib.crc32(table.encode()), first])
-        self._rows = self._pending = np.empty(0, dtype=np.int64)
-
-    def add(self, rows: Ids) -> None:
-        """These rows were sampled; each may come several times."""
-        self._rows = self._joined(self._rows, rows)
+        self._flags = flags
+        self._random = random
+        self._pending = np.empty(0, dtype=np.int64)
 
     def choose(self) -> Ids:
-        return self._rows
+        found = np.flatnonzero(self._flags)
+        if len(found) <= self._limit:
+            return found
+        return found[np.sort(self._random.choice(len(found), self._limit, replace=False))]
 
     def begin(self, rows: Ids | None) -> None:
-        self._rows, self._pending = np.empty(0, dtype=np.int64), self._joined(self._pending, self._rows)
+        self._pending = np.flatnonzero(self._flags) if rows is None else rows
+        self._flags[:] = False
 
     def committed(self) -> None:
         self._pending = np.empty(0, dtype=np.int64)
 
     def failed(self) -> None:
-        self._rows, self._pending = self._joined(self._pending, self._rows), np.empty(0, dtype=np.int64)
-
-    def _joined(self, *lists: Ids) -> Ids:
-        """All of them once each; where that is too many, as many as may be, chosen by chance."""
-        joined = np.unique(np.concatenate(lists))
-        if len(joined) <= self._limit:
-            return joined
-        return joined[np.sort(self._random.choice(len(joined), self._limit, replace=False))]
+        self._flags[self._pending] = True
+        self._pending = np.empty(0, dtype=np.int64)
 
 
 def _largest(values: NDArray[Any], limit: int) -> Ids:

@@ -24,7 +24,8 @@ class Shard:
         rows: How many rows the whole table has.
         first: The first row that the arrays hold.
         columns: ``weight`` and the optimizer's slots, by the names that ``torch.optim`` gives them: live arrays with
-            one entry per row of the shard, which every save reads and every load writes to.
+            one entry per row of the shard, which every save reads and every load writes to. A slot that torch does not
+            have needs a name that means nothing to it: ``step`` would be taken for the count of the whole parameter.
         group: What ``mark`` calls it. Shards of one group lie one behind another in arrays of their process, in the
             order in which they are given, so that rows of all of them can be marked at once. Empty: the table's name.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,9 +19,6 @@ from holdfast.policy.priority import MFU, SCAR, SSU, Priority
 Ids = NDArray[np.int64]
 Members = Sequence[tuple[Shard, int]]  # the shards of a group, and where in its arrays each begins
 
-_QUEUE_SHARE = 8
-_QUEUE_LEAST = 256
-
 
 class GroupUses(ABC):
     """What a policy sees of one group. ``selectors`` are those of the shards that rows are chosen of, by table."""
@@ -30,9 +28,6 @@ class GroupUses(ABC):
     @abstractmethod
     def use(self, rows: NDArray[Any]) -> None:
         """These rows of the group were updated; each counts once."""
-
-    def settle(self) -> None:  # noqa: B027 - only samples wait
-        """Let the selectors know all that was seen."""
 
 
 def uses_of(policy: Priority, members: Members, chosen_of: frozenset[str]) -> GroupUses:
@@ -65,7 +60,7 @@ class _Counted(GroupUses):
     """A counter for each row of the group; the selectors' counters are parts of it."""
 
     def __init__(self, policy: MFU, members: Members, chosen_of: frozenset[str]) -> None:
-        self._counts = np.zeros(max(start + shard.count for shard, start in members), dtype=np.int32)
+        self._counts = np.zeros(_rows(members), dtype=np.int32)
         self.selectors = {
             shard.table: MfuSelector(self._counts[start : start + shard.count], policy.rows(shard.count))
             for shard, start in members
@@ -77,36 +72,23 @@ class _Counted(GroupUses):
 
 
 class _Sampled(GroupUses):
-    """Samples wait in a queue, so that lists are not sorted, and nobody waits, at every update."""
+    """A flag for each row of the group that was sampled; the selectors' flags are parts of it."""
 
     def __init__(self, policy: SSU, members: Members, chosen_of: frozenset[str]) -> None:
         self._period = policy.period
-        self._random = np.random.default_rng([policy.seed, len(members)])
-        self._members = members
-        self.selectors = self._lists = {
-            shard.table: SsuSelector(shard.table, shard.first, policy.rows(shard.count), policy.seed)
-            for shard, _ in members
+        names = ",".join(f"{shard.table}@{shard.first}" for shard, _ in members)
+        self._random = np.random.default_rng([policy.seed, zlib.crc32(names.encode())])
+        self._flags = np.zeros(_rows(members), dtype=np.bool_)
+        self.selectors = {
+            shard.table: SsuSelector(self._flags[start : start + shard.count], policy.rows(shard.count), self._random)
+            for shard, start in members
             if shard.table in chosen_of
         }
-        self._queue: list[Ids] = []
-        self._queued = 0
-        limits = sum(policy.rows(shard.count) for shard, _ in members if shard.table in chosen_of)
-        self._queue_limit = max(_QUEUE_LEAST, limits // _QUEUE_SHARE)
 
     def use(self, rows: NDArray[Any]) -> None:
         # From another first one each time: where updates bring rows in a fixed order, no place of it is passed over.
-        sampled = rows[int(self._random.integers(self._period)) :: self._period].astype(np.int64)
-        self._queue.append(sampled)
-        self._queued += len(sampled)
-        if self._queued >= self._queue_limit:
-            self.settle()
+        self._flags[rows[int(self._random.integers(self._period)) :: self._period]] = True
 
-    def settle(self) -> None:
-        if not self._queue:
-            return
-        rows = np.unique(np.concatenate(self._queue))
-        self._queue, self._queued = [], 0
-        for shard, start in self._members:
-            if (found := self._lists.get(shard.table)) is not None:
-                low, high = np.searchsorted(rows, [start, start + shard.count])
-                found.add(rows[low:high] - start)
+
+def _rows(members: Members) -> int:
+    return max(start + shard.count for shard, start in members)
