@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from itertools import pairwise
 
 import numpy as np
@@ -132,3 +134,9 @@ def test_what_cannot_be_placed_is_refused() -> None:
         group.rows_of(np.array([5]))
     with pytest.raises(ConfigurationError, match="not known to this release"):
         ModelPlan.from_json('{"version": 99}')
+
+
+def test_what_servers_need_is_there_without_torch() -> None:
+    code = "import sys, holdfast.cluster.shard, holdfast.cluster.train.local_exchange; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
