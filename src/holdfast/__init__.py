@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from holdfast.checkpoint.track.row_local import RowLocal as RowLocal
     from holdfast.checkpoint.trainer.settings import Settings as Settings
+    from holdfast.cluster.cluster import Cluster as Cluster
+    from holdfast.cluster.launch.local import LocalProcesses as LocalProcesses
+    from holdfast.cluster.launch.ray.settings import Ray as Ray
+    from holdfast.cluster.worker.worker import Worker as Worker
     from holdfast.errors import HoldfastError as HoldfastError
+    from holdfast.errors import JobFailed as JobFailed
     from holdfast.errors import SaveFailed as SaveFailed
     from holdfast.errors import TakenOver as TakenOver
     from holdfast.errors import Terminated as Terminated
@@ -19,10 +24,14 @@ if TYPE_CHECKING:
     from holdfast.policy import MFU as MFU
     from holdfast.policy import PLS as PLS
     from holdfast.policy import SCAR as SCAR
+    from holdfast.policy import SGD as SGD
     from holdfast.policy import SSU as SSU
+    from holdfast.policy import Adagrad as Adagrad
+    from holdfast.policy import Adam as Adam
     from holdfast.policy import Auto as Auto
     from holdfast.policy import Bits as Bits
     from holdfast.policy import Consecutive as Consecutive
+    from holdfast.policy import Constant as Constant
     from holdfast.policy import DeadShare as DeadShare
     from holdfast.policy import EveryMinutes as EveryMinutes
     from holdfast.policy import EverySteps as EverySteps
@@ -36,13 +45,17 @@ if TYPE_CHECKING:
     from holdfast.policy import KeepLast as KeepLast
     from holdfast.policy import KeepTagged as KeepTagged
     from holdfast.policy import Never as Never
+    from holdfast.policy import Normal as Normal
     from holdfast.policy import OneShot as OneShot
     from holdfast.policy import Overlap as Overlap
     from holdfast.policy import Pairs as Pairs
     from holdfast.policy import PaperTable as PaperTable
     from holdfast.policy import Partial as Partial
     from holdfast.policy import PerTable as PerTable
+    from holdfast.policy import RowwiseAdagrad as RowwiseAdagrad
     from holdfast.policy import TimeToLive as TimeToLive
+    from holdfast.policy import Uniform as Uniform
+    from holdfast.policy import tables as tables
     from holdfast.run import Run as Run
     from holdfast.run import import_checkpoint as import_checkpoint
     from holdfast.run import open_run as open_run
@@ -54,12 +67,19 @@ __version__ = "0.1.0"
 _HOMES = {
     "holdfast.checkpoint.track.row_local": ("RowLocal",),
     "holdfast.checkpoint.trainer.settings": ("Settings",),
-    "holdfast.errors": ("HoldfastError", "SaveFailed", "TakenOver", "Terminated"),
+    "holdfast.cluster.cluster": ("Cluster",),
+    "holdfast.cluster.launch.local": ("LocalProcesses",),
+    "holdfast.cluster.launch.ray.settings": ("Ray",),
+    "holdfast.cluster.worker.worker": ("Worker",),
+    "holdfast.errors": ("HoldfastError", "JobFailed", "SaveFailed", "TakenOver", "Terminated"),
     "holdfast.follower": ("Follower",),
     "holdfast.policy": (
+        "Adagrad",
+        "Adam",
         "Auto",
         "Bits",
         "Consecutive",
+        "Constant",
         "DeadShare",
         "EveryMinutes",
         "EverySteps",
@@ -74,6 +94,7 @@ _HOMES = {
         "KeepTagged",
         "MFU",
         "Never",
+        "Normal",
         "OneShot",
         "Overlap",
         "PLS",
@@ -81,9 +102,13 @@ _HOMES = {
         "PaperTable",
         "Partial",
         "PerTable",
+        "RowwiseAdagrad",
         "SCAR",
+        "SGD",
         "SSU",
         "TimeToLive",
+        "Uniform",
+        "tables",
     ),
     "holdfast.run": ("Run", "import_checkpoint", "open_run"),
     "holdfast.session": ("Checkpointer",),

@@ -17,7 +17,8 @@ HoldfastError
 │   ├── CheckpointNotFound
 │   ├── NotResumed                    a non-empty run was not resumed first
 │   ├── RanksMissing                  other ranks of the job did not show up: names them if known
-│   └── TakenOver                     another trainer owns the run now: stop
+│   ├── TakenOver                     another trainer owns the run now: stop
+│   └── JobFailed                     a cluster's job ended before its data did: says why
 ├── NotFinite                         a gradient is NaN or infinite: names the parameter
 └── SaveFailed                        a checkpoint was not committed; training may continue
     ├── AgentDied
@@ -106,6 +107,10 @@ class RanksMissing(RunError):
 
 class TakenOver(RunError):
     """Another trainer took over the run; this one can no longer commit."""
+
+
+class JobFailed(RunError):
+    """A job of several processes ended before its data did: ``train`` raised, or a process could not be started."""
 
 
 class NotFinite(HoldfastError):

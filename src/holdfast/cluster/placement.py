@@ -24,7 +24,7 @@ Keys: TypeAlias = NDArray[np.int64]
 Integers: TypeAlias = NDArray[np.integer[Any]]
 
 SERVER_SHIFT = 44  # of the server's number in a key
-_ROW_MASK = (1 << SERVER_SHIFT) - 1
+ROW_MASK = (1 << SERVER_SHIFT) - 1
 
 
 class Range(NamedTuple):
@@ -66,7 +66,7 @@ class Group:
         ends_at = np.cumsum(self._ends - self._firsts, axis=0)
         self._starts: Keys = ends_at - (self._ends - self._firsts)
         self._sizes = ends_at[-1] if len(ends_at) else np.zeros(servers, np.int64)
-        if servers >> (63 - SERVER_SHIFT) or self._sizes.max(initial=0) > _ROW_MASK:
+        if servers >> (63 - SERVER_SHIFT) or self._sizes.max(initial=0) > ROW_MASK:
             raise ConfigurationError(f"{servers} servers with {self._sizes.max()} rows each exceed what a key can hold")
 
     def size(self, server: int) -> int:
@@ -94,7 +94,7 @@ class Group:
 
     def rows_of(self, keys: Keys) -> Rows:
         """The rows that have these keys."""
-        servers, at = keys >> SERVER_SHIFT, keys & _ROW_MASK
+        servers, at = keys >> SERVER_SHIFT, keys & ROW_MASK
         outside = (servers < 0) | (servers >= self.servers) | (at >= self._sizes[np.clip(servers, 0, self.servers - 1)])
         if outside.any():
             raise ConfigurationError(f"no row of width {self.width} has the key {keys[outside][0]:#x}")

@@ -17,7 +17,7 @@ from holdfast.checkpoint.snapshot.table_copy import TableCopy
 from holdfast.checkpoint.wire.messages import TableSlice
 from holdfast.format.catalog import Intent
 from holdfast.format.host_values import HostTensor
-from holdfast.format.state import SavedState, rows_tree
+from holdfast.format.state import RankState, SavedState, rows_tree
 from holdfast.format.tree import encode_tree
 from holdfast.types import EXACTLY, Kind, Since, Stored
 
@@ -50,10 +50,15 @@ class ShardCapture:
             taken.append(_copy(index, shard, None if whole else touched.ids(), intent.precision(shard.table)))
         return _captured(taken, state.to_tree())
 
-    def take_rows(self, step: int, chosen: Mapping[str, NDArray[np.int64] | None]) -> Captured:
-        """The snapshot of the chosen rows (None: all), by table, and of no other state. They are stored exactly."""
+    def take_rows(
+        self, step: int, chosen: Mapping[str, NDArray[np.int64] | None], state: RankState | None = None
+    ) -> Captured:
+        """The snapshot of the chosen rows (None: all), by table, and of no other state but this writer's own, if given.
+
+        They are stored exactly.
+        """
         taken = [_copy(index, shard, chosen[shard.table], EXACTLY) for index, shard in enumerate(self._shards)]
-        return _captured(taken, rows_tree(step))
+        return _captured(taken, rows_tree(step) if state is None else state.to_tree())
 
 
 def _copy(index: int, shard: Shard, ids: NDArray[np.int64] | None, stored: Stored) -> tuple[TableCopy, TableSlice]:

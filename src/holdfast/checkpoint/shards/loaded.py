@@ -37,6 +37,7 @@ class Loaded:
         state: What the checkpoint holds beside rows. None: it was not asked for.
         missing: Columns that the checkpoint does not have, by table: the shards' arrays are as they were.
         unused: Columns that the shards do not have, by table.
+        newest: What each writer gave with the newest rows, where a priority save after the checkpoint holds them.
         newest_step: The step of the newest rows; later than the checkpoint's where priority saves came after it.
         specs: The tables' columns as stored, of those tables that could be loaded wholly.
         above: The rows of each shard that the checkpoint holds above its baseline. None: all.
@@ -53,3 +54,4 @@ class Loaded:
     specs: tuple[TableSpec, ...]
     above: Mapping[str, NDArray[np.int64] | None] = field(default_factory=dict)
     is_newest: bool = False
+    newest: tuple[RankState, ...] = ()

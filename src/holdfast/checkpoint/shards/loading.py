@@ -28,10 +28,11 @@ from holdfast.format.document import parse
 from holdfast.format.dtypes import array_dtype
 from holdfast.format.host_values import HostTensor
 from holdfast.format.manifest import Manifest
-from holdfast.format.state import JobState
+from holdfast.format.state import JobState, RankState
 from holdfast.format.tree import decode_tree
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store
+from holdfast.types import Kind
 
 logger = logging.getLogger("holdfast")
 
@@ -90,6 +91,14 @@ class ShardLoader:
             newest_step=entries[-1].info.step,
             specs=tuple(spec for spec in specs if spec == self._shards[spec.name].spec),
             above=seen.above(),
+            newest=self._ranks(entries[-1]) if state and entries[-1].info.kind is Kind.PRIORITY else (),
+        )
+
+    def _ranks(self, entry: Entry) -> tuple[RankState, ...]:
+        parts = self._fetcher.parts(entry)
+        return parse(
+            entry.part_list.name,
+            lambda: tuple(read_saved(self._fetcher, part, host=True).rank for part in parts),
         )
 
     def _wanted(self, plans: Mapping[str, TablePlan]) -> list[WantedRows]:

@@ -221,7 +221,7 @@ class ShardWriter:
 
         Args:
             intent: What ``intend`` gave on the leader.
-            state: What is this process's own; nothing of it belongs to a priority save.
+            state: What is this process's own; of a priority save, what its rows hold, or nothing.
             training: On the leader: ``model`` (dense weights by name), ``modules``, ``optimizers`` and ``extra``.
                 Arrays in ``model`` and ``optimizers`` are stored as tensors.
             pls: On the leader: the meter of lost samples, if there is one.
@@ -303,7 +303,7 @@ class ShardWriter:
         if intent.kind is Kind.PRIORITY:
             if self._chooser is None:
                 raise SaveFailed("no priority policy is set")
-            return self._capture.take_rows(intent.step, self._chooser.chosen)
+            return self._capture.take_rows(intent.step, self._chooser.chosen, state)
         if (training is not None) != (self._part == 0):
             raise ConfigurationError("the state of the training is given by the leader, part 0, and by no other writer")
         shared = None

@@ -160,6 +160,11 @@ class Leader:
         return self._is_stopping or self._finished.issuperset(self._members(Role.WORKER))
 
     @property
+    def wants_to_leave(self) -> bool:
+        """Whether the training does not go on behind the next save as before."""
+        return self._wants_to_leave
+
+    @property
     def _wants_to_leave(self) -> bool:
         """Whether the training does not go on behind a save as before."""
         return self._wants_end

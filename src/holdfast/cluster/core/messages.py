@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from holdfast.cluster.core.members import Member, View
+from holdfast.cluster.core.notes import Note
 from holdfast.cluster.core.progress import Progress
 
 # ---- worker to server ------------------------------------------------------------------------------------------------
@@ -239,7 +240,7 @@ class Broken:
 Message: TypeAlias = (
     Hello | Pull | Push | Exhausted | Rows | Applied | Held
     | NewView | GoBack | Load | Start | Pause | Survey | Snapshot | CallOff | GoOn | SavePriority | End
-    | Loaded | Lost | Standing | Paused | Surveyed | Copied | Finished | Failed | Broken
+    | Loaded | Lost | Standing | Paused | Surveyed | Copied | Finished | Failed | Broken | Note
 )  # fmt: skip
 
 

@@ -94,6 +94,11 @@ class WorkerCore:
         return self._allegiance.leader.role is not Role.CONTROLLER
 
     @property
+    def workers(self) -> int:
+        """How many there are."""
+        return 0 if self._view is None else len(self._view.workers)
+
+    @property
     def pulled(self) -> int:
         """The number of its last pull."""
         return self._pulled
@@ -137,6 +142,10 @@ class WorkerCore:
             self._channels[index].pulls[pull.number] = pull
             sends.append(Send(self._server(index), pull))
         return sends
+
+    def is_answered(self, number: int) -> bool:
+        """Whether all servers have answered a pull."""
+        return len(self._answers[number]) == len(self._channels)
 
     def taken(self, number: int) -> Mapping[int, Any] | None:
         """The answers of all servers to a pull, once; None before all are there."""

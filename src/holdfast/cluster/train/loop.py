@@ -17,7 +17,7 @@ from holdfast.cluster.placement import Placement
 from holdfast.cluster.train.build import BuiltModel
 from holdfast.cluster.train.dense import DenseVector
 from holdfast.cluster.train.devices import to_host
-from holdfast.cluster.train.exchange import Exchange, PushedStep
+from holdfast.cluster.train.exchange import Exchange, Floats, PushedStep
 from holdfast.cluster.train.fetcher import Fetcher, nothing_of
 from holdfast.cluster.train.finite import CHOICES, OnNan, all_finite, not_finite
 from holdfast.cluster.train.forecast import Forecast, IdsFunction
@@ -204,6 +204,10 @@ class TrainingLoop:
             for table, rows in zip(self._built.tables, held, strict=True):
                 table.exchange(rows)
 
+    def dense_values(self) -> Floats:
+        """A copy of the dense vector as it is here."""
+        return to_host(self._dense.values())
+
     def place(self) -> bytes:
         """From where the next step starts."""
         return self._place_now().to_bytes()
@@ -211,11 +215,21 @@ class TrainingLoop:
     # ---- what tables ask for ---------------------------------------------------------------------------------------
 
     def fetch(self, table: Table, ids: Tensor) -> Tensor:
-        """Rows that nobody foresaw."""
+        """Rows that nobody foresaw; what a table asks for.
+
+        Args:
+            table: The one that asks.
+            ids: Each once, ascending.
+        """
         return self._fetcher.fetch(table, ids)
 
     def surprised(self, table: Table, ids: Tensor) -> None:
-        """Learn from what was not foreseen."""
+        """Learn from what was not foreseen; what a table says.
+
+        Args:
+            table: The one that was called.
+            ids: What it was called with.
+        """
         if self._current is None:  # evaluating without batches(): rows of earlier calls are of no use
             table.exchange(nothing_of(table, self._device))
         elif self._prefetcher is not None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from holdfast.cluster.core import messages as core
+from holdfast.cluster.core import notes
 from holdfast.cluster.core.members import Member, Role
 from holdfast.cluster.wire.address import Address, Peer
 from holdfast.cluster.wire.fields import record
@@ -86,6 +87,13 @@ TYPES: dict[int, type] = {
     25: core.Finished,
     26: core.Failed,
     27: core.Lost,
+    128: notes.Up,
+    129: notes.NamedCheckpoint,
+    130: notes.Decide,
+    131: notes.DensePart,
+    132: notes.Decided,
+    133: notes.Outcome,
+    134: notes.Stats,
     240: Opening,
     241: Introduction,
     242: Beat,

@@ -1,0 +1,237 @@
+"""Cluster: a training whose tables live on servers, as one object."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from torch import nn
+
+from holdfast.checkpoint.shards.run import ShardedRun
+from holdfast.checkpoint.trainer.policies import as_policies, require
+from holdfast.checkpoint.trainer.settings import Settings
+from holdfast.cluster.controller.crew import Crew
+from holdfast.cluster.controller.loop import Controller
+from holdfast.cluster.controller.resume import Beginning, find_beginning
+from holdfast.cluster.controller.signals import StopSignals
+from holdfast.cluster.controller.timetable import Timetable
+from holdfast.cluster.core.controller import ControllerCore, Recovery
+from holdfast.cluster.core.members import CONTROLLER, View
+from holdfast.cluster.happenings import Event
+from holdfast.cluster.job import Contacts, Job, Pacing, Saving
+from holdfast.cluster.launch.base import Launcher, Launching
+from holdfast.cluster.launch.functions import import_name
+from holdfast.cluster.launch.local import LocalProcesses
+from holdfast.cluster.train.build import BuiltModel, build
+from holdfast.cluster.train.finite import OnNan
+from holdfast.cluster.wire.beats import Beats
+from holdfast.cluster.wire.endpoint import Endpoint
+from holdfast.cluster.wire.keys import Credentials
+from holdfast.errors import JobFailed, Terminated
+from holdfast.policy import (
+    EverySteps,
+    Exact,
+    KeepLast,
+    Overlap,
+    Precision,
+    Retention,
+    SavePolicy,
+    Strategy,
+    default_strategy,
+)
+from holdfast.policy.arguments import require_count
+from holdfast.policy.optimizer import Optimizer
+from holdfast.policy.tables import Tables
+from holdfast.runtime import SYSTEM
+
+
+class Cluster:
+    """Trains a model with its large tables on servers, and lives through the death of any of its processes.
+
+    A server that dies costs its rows what changed since they were last saved (``strategy=Partial(...)``), or sends
+    everyone back to the last checkpoint (any other strategy). A worker that dies costs nothing: another goes on in its
+    place. A run that exists already is resumed.
+
+    Args:
+        url: Where the run is kept, as for a Checkpointer.
+        model: Builds the model, in every worker: a function at the top level of a module or script.
+        train: What every worker does; takes a ``Worker``. A function at the top level of a module or script.
+        servers: How many processes hold tables.
+        workers: How many processes compute gradients.
+        optimizer: Of tables: ``SGD``, ``Adagrad``, ``RowwiseAdagrad`` or ``Adam``.
+        dense_optimizer: Of everything else. None: the same.
+        tables: Which tables live on servers, and how their rows begin.
+        save: When a save is due. Steps are those of all workers together.
+        strategy: What a checkpoint holds, and what the death of a server means.
+        precision: How precisely rows are stored.
+        retention: Which checkpoints are kept.
+        overlap: What to do when a save is due while the previous one is still being written.
+        synchronous: One optimizer step on the mean of all workers' gradients, instead of one for each of them.
+        launcher: Starts the processes: ``LocalProcesses`` or ``Ray``.
+        spares: How many servers wait, started, for a dead one's place.
+        ahead: How many batches' rows are pulled before they are needed; 0 where training is synchronous.
+        on_nan: What becomes of a step whose gradients are not finite: ``"raise"``, ``"skip"`` or ``"push"``.
+        on_bad_ids: What becomes of a batch with an id outside its table: ``"raise"`` or ``"skip"``.
+        silence_s: After how many seconds without a heartbeat a process is taken for dead.
+        on_event: Called with everything that happens to the job (``holdfast.cluster.happenings``).
+        view: Show how it goes. None: if this is a terminal.
+        options: Object store client options.
+        settings: Buffer sizes, timeouts and the agents' priority.
+    """
+
+    def __init__(
+        self,
+        url: str | os.PathLike[str],
+        *,
+        model: Callable[[], nn.Module],
+        train: Callable[[Any], object],
+        servers: int,
+        workers: int,
+        optimizer: Optimizer,
+        dense_optimizer: Optimizer | None = None,
+        tables: Tables = Tables(),  # noqa: B008 - frozen
+        save: SavePolicy = EverySteps(1000),  # noqa: B008
+        strategy: Strategy | None = None,
+        precision: Precision = Exact(),  # noqa: B008
+        retention: Retention = KeepLast(1),  # noqa: B008
+        overlap: Overlap = Overlap.SKIP,
+        synchronous: bool = False,
+        launcher: Launching = LocalProcesses(),  # noqa: B008
+        spares: int = 0,
+        ahead: int = 1,
+        on_nan: OnNan = "raise",
+        on_bad_ids: Literal["raise", "skip"] = "raise",
+        silence_s: float = 30.0,
+        on_event: Callable[[Event], object] | None = None,
+        view: bool | None = None,
+        options: Mapping[str, str] | None = None,
+        settings: Settings = Settings(),  # noqa: B008
+    ) -> None:
+        for name, count in (("servers", servers), ("workers", workers)):
+            require_count(self, name, count)
+        require("optimizer", optimizer, Optimizer)
+        require("dense_optimizer", dense_optimizer or optimizer, Optimizer)
+        require("tables", tables, Tables)
+        require("settings", settings, Settings)
+        self._url = os.fspath(url)
+        self._options = options
+        self._model = model
+        self._names = import_name(model), import_name(train)
+        self._servers, self._workers, self._spares = servers, workers, spares
+        self._optimizer, self._dense_optimizer = optimizer, dense_optimizer or optimizer
+        self._tables = tables
+        self._strategy = default_strategy(retention) if strategy is None else strategy
+        self._policies = as_policies(
+            save=save, strategy=strategy, precision=precision, retention=retention, overlap=overlap
+        )
+        self._pacing = Pacing(
+            synchronous=synchronous,
+            ahead=0 if synchronous else ahead,
+            pulls=ahead + 2,
+            pushes=4,
+            beat_s=silence_s / 10,
+            silence_s=silence_s,
+            on_nan=on_nan,
+            on_bad_ids=on_bad_ids,
+        )
+        self._launching = launcher
+        self._on_event = on_event or (lambda event: None)
+        self._view = view
+        self._settings = settings
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """For use in a ``with`` block. ``run`` leaves nothing behind, whether it returns or raises."""
+
+    def run(self) -> None:
+        """Train to the end of the data, from the newest checkpoint if there is one.
+
+        Raises:
+            JobFailed: ``train`` raised, or a process could not be started again and again.
+            KeyboardInterrupt: After Ctrl-C, when all is saved and ended.
+            Terminated: After SIGTERM, when all is saved and ended.
+        """
+        built = build(self._model, self._tables)
+        with ExitStack() as stack:
+            launcher = self._launching.open(servers=self._servers, workers=self._workers, spares=self._spares)
+            stack.callback(launcher.close)
+            beginning = find_beginning(ShardedRun(self._url, options=self._options, settings=self._settings))
+            contacts = self._listen(stack, launcher)
+            job = self._job(built, beginning, contacts)
+            problem = self._train_to_end(job, beginning, launcher)
+        if problem:
+            raise JobFailed(problem)
+
+    def _listen(self, stack: ExitStack, launcher: Launcher) -> Contacts:
+        credentials = Credentials.make()
+        self._endpoint = Endpoint(CONTROLLER, credentials, f"tcp://{launcher.host}:*")
+        stack.callback(self._endpoint.close)
+        self._beats = Beats(self._endpoint.sockets, timeout_s=self._pacing.silence_s)
+        stack.callback(self._beats.close)
+        return Contacts(controller=self._endpoint.address, beats=self._beats.address, credentials=credentials)
+
+    def _job(self, built: BuiltModel, beginning: Beginning, contacts: Contacts) -> Job:
+        model, train = self._names
+        return Job(
+            model=model,
+            train=train,
+            plan=built.plan,
+            dense=built.dense_values(),
+            servers=self._servers,
+            workers=self._workers,
+            optimizer=self._optimizer,
+            dense_optimizer=self._dense_optimizer,
+            tables=self._tables,
+            saving=Saving(
+                url=self._url,
+                options=self._options,
+                term=beginning.term,
+                strategy=self._strategy,
+                precision=self._policies.precision,
+                retention=self._policies.retention,
+                overlap=self._policies.overlap,
+                settings=self._settings,
+            ),
+            pacing=self._pacing,
+            contacts=contacts,
+        )
+
+    def _train_to_end(self, job: Job, beginning: Beginning, launcher: Launcher) -> str:
+        is_partial = self._policies.partial is not None
+        core = ControllerCore(
+            View.first(servers=self._servers, workers=self._workers),
+            progress=beginning.progress,
+            synchronous=self._pacing.synchronous,
+            recovery=Recovery.PARTIAL if is_partial else Recovery.FULL,
+        )
+        save, priority = self._policies.save, self._policies.priority
+        controller = Controller(
+            core,
+            self._endpoint,
+            self._beats,
+            Crew(launcher, job.pack, spares=self._spares),
+            launcher,
+            saves=Timetable(save, beginning.step, SYSTEM),
+            between=Timetable(save.scaled(priority.r) if priority is not None else None, beginning.step, SYSTEM),
+            names={0: beginning.checkpoint},
+            synchronous=self._pacing.synchronous,
+            tell=self._on_event,
+        )
+        with StopSignals(controller.stop) as signals:
+            problem = controller.run((signals.fd,), signals.drain)
+        if not problem and signals.caught is signal.SIGINT:
+            raise KeyboardInterrupt
+        if not problem and signals.caught is signal.SIGTERM:
+            raise Terminated
+        return problem

@@ -1,0 +1,1 @@
+"""The controller: starts the other processes, hears of their deaths, leads saves, and ends the job."""

@@ -1,0 +1,111 @@
+"""Which process is which member: processes are started, take the places of others, go on as the next incarnation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from holdfast.cluster.core.members import Member, Role
+from holdfast.cluster.launch.base import Death, Launcher, Spare, Tenant
+from holdfast.errors import RunError
+
+FIRST_SPARE = 1 << 30  # spares have indices from here on: places of no server
+_TARGETS = {Role.SERVER: "holdfast.cluster.server.process:run", Role.WORKER: "holdfast.cluster.worker.process:run"}
+_MOST_FAILED_STARTS = 3  # in a row, of one place
+
+
+@dataclass(slots=True)
+class _Process:
+    tenant: Tenant
+    member: Member  # the last that it was known to be
+    is_up: bool = False
+
+
+class Crew:
+    """The processes of a job.
+
+    Args:
+        launcher: Starts and kills them.
+        pack: What a process is told that is to be this member.
+        spares: How many servers shall wait for a place.
+    """
+
+    def __init__(self, launcher: Launcher, pack: Callable[[Member], bytes], *, spares: int) -> None:
+        self._launcher = launcher
+        self._pack = pack
+        self._wanted_spares = spares
+        self._spares = 0  # that were ever started
+        self._processes: dict[Tenant, _Process] = {}
+        self._by_member: dict[Member, _Process] = {}
+        self._failed_starts: dict[tuple[Role, int], int] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no process is left."""
+        return not self._processes
+
+    def start(self, member: Member) -> None:
+        """Start a process for a place."""
+        self._begin(member, member)
+
+    def start_spares(self) -> Iterator[Member]:
+        """Start as many as are wanted and missing; as whom they introduce themselves."""
+        waiting = sum(isinstance(tenant, Spare) for tenant in self._processes)
+        for _ in range(self._wanted_spares - waiting):
+            self._spares += 1
+            member = Member(Role.SERVER, FIRST_SPARE + self._spares, 1)
+            self._begin(Spare(Role.SERVER, self._spares), member)
+            yield member
+
+    def place_spare(self, member: Member) -> Member | None:
+        """Give a server's place to a spare that waits; as whom it is known until then."""
+        for process in list(self._processes.values()):
+            if member.role is Role.SERVER and isinstance(process.tenant, Spare) and process.is_up:
+                spare = process.member
+                self._launcher.adopt(process.tenant, member)
+                del self._processes[process.tenant]
+                process.tenant = member
+                self._processes[member] = process
+                self.goes_back(spare, member)
+                return spare
+        return None
+
+    def goes_back(self, member: Member, next_life: Member) -> None:
+        """A process was told to go on as its next incarnation."""
+        process = self._by_member.get(member)
+        if process is not None:
+            self._by_member[next_life] = process
+
+    def up(self, member: Member) -> None:
+        """A process introduced itself."""
+        process = self._by_member.get(member)
+        if process is not None:
+            process.member, process.is_up = member, True
+            self._failed_starts.pop((member.role, member.index), None)
+
+    def fence(self, member: Member) -> None:
+        """Kill whatever is still this member."""
+        process = self._by_member.get(member)
+        if process is not None and process.member == member:
+            self._launcher.kill(process.tenant)
+
+    def bury(self) -> list[tuple[Member, Death]]:
+        """Who died since the last call, as the last member that each was."""
+        return [self._bury(death) for death in self._launcher.deaths()]
+
+    def _bury(self, death: Death) -> tuple[Member, Death]:
+        process = self._processes.pop(death.tenant)
+        self._by_member = {member: each for member, each in self._by_member.items() if each is not process}
+        member = process.member
+        place = (member.role, member.index)
+        if not process.is_up and not death.is_return:
+            self._failed_starts[place] = self._failed_starts.get(place, 0) + 1
+            if self._failed_starts[place] >= _MOST_FAILED_STARTS:
+                raise RunError(f"{member} could not be started {_MOST_FAILED_STARTS} times in a row: {death}")
+        return member, death
+
+    def _begin(self, tenant: Tenant, member: Member) -> None:
+        self._launcher.start(tenant, _TARGETS[tenant.role], self._pack(member))
+        process = _Process(tenant, member)
+        self._processes[tenant] = process
+        self._by_member[member] = process

@@ -1,0 +1,298 @@
+"""The controller's loop: deaths, messages and the clock in; messages, processes and checkpoints out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from holdfast.cluster.controller.crew import FIRST_SPARE, Crew
+from holdfast.cluster.controller.standing import Standing
+from holdfast.cluster.controller.timetable import Timetable
+from holdfast.cluster.core import outputs as out
+from holdfast.cluster.core.controller import ControllerCore
+from holdfast.cluster.core.members import CONTROLLER, Member, Role
+from holdfast.cluster.core.messages import Broken, End, GoBack, Load, Message, Pause, SavePriority, Send
+from holdfast.cluster.core.notes import Decide, Decided, NamedCheckpoint, Outcome, Stats, Up
+from holdfast.cluster.happenings import Committed, Died, Event, Paused, Replaced, SaveFailed, Started, WentBack
+from holdfast.cluster.launch.base import Launcher
+from holdfast.cluster.saved import step_of
+from holdfast.cluster.wire.beats import Beats
+from holdfast.cluster.wire.endpoint import Endpoint
+from holdfast.runtime import SYSTEM, Runtime
+
+_PATIENCE_S = 0.1
+_START_GRACE_S = 120.0  # that a process may take to import what it needs, on a busy machine
+_END_S = 120.0  # that processes may take to end, agents that commit included
+_PRIORITY = 0  # instead of the number of a save: a priority save has none before there is something to save
+
+
+class Controller:
+    """Runs a job to its end.
+
+    Args:
+        core: The controller's state machine.
+        endpoint: The controller's, which processes were told of.
+        beats: Hears their heartbeats.
+        crew: The processes.
+        launcher: Tells of deaths.
+        saves: When to save.
+        between: When to save the rows that come first.
+        names: Of the checkpoint that the job begins with, by its number 0.
+        step: Of that checkpoint.
+        synchronous: How the job trains.
+        tell: Hears what happens.
+        runtime: Clock.
+    """
+
+    def __init__(
+        self,
+        core: ControllerCore,
+        endpoint: Endpoint,
+        beats: Beats,
+        crew: Crew,
+        launcher: Launcher,
+        *,
+        saves: Timetable,
+        between: Timetable,
+        names: Mapping[int, str],
+        synchronous: bool,
+        tell: Callable[[Event], object],
+        runtime: Runtime = SYSTEM,
+    ) -> None:
+        self._core = core
+        self._endpoint = endpoint
+        self._beats = beats
+        self._crew = crew
+        self._launcher = launcher
+        self._saves = saves
+        self._between = between
+        self._names = dict(names)
+        self._synchronous = synchronous
+        self._tell = tell
+        self._runtime = runtime
+        self._began_s = runtime.monotonic_s()
+        self._is_started = False
+        self._spares: set[Member] = set()
+        self._died_s: dict[Member, tuple[float, bool]] = {}  # by replacement: when, and whether a spare came
+        self._requested_s: dict[int, float] = {}  # by save
+        self._steps: dict[int, int] = {}  # by save
+        self._intent = b""  # of the priority save that begins
+        self._ended: out.Ended | None = None
+        self._wants_stop = False
+        self.standing = Standing()
+
+    def run(self, wake_fds: Sequence[int] = (), on_turn: Callable[[], None] = lambda: None) -> str:
+        """Until everyone has ended; the problem that ended the job, empty where all is well."""
+        for member in self._core.view.members:
+            self._start(member)
+        self._start_spares()
+        while self._ended is None:
+            self._turn(wake_fds)
+            on_turn()
+        self._wait_for_the_end(on_turn)
+        return self._ended.problem
+
+    def stop(self) -> None:
+        """Save, then end. May be called from a signal handler."""
+        self._wants_stop = True
+
+    def _turn(self, wake_fds: Sequence[int]) -> None:
+        self._endpoint.wait(_PATIENCE_S, (self._launcher.fileno(), *wake_fds))
+        self._hear_of_deaths()
+        for sender, message in self._endpoint.receive(0.0):
+            self._take(sender, message)
+        for member in self._beats.overdue():
+            self._die(member, "was not heard from for too long")
+        if self._wants_stop:
+            self._carry_out(self._core.stop())
+        self._save_if_due()
+        self._notice_wholeness()
+
+    # ---- who is there ----------------------------------------------------------------------------------------------
+
+    def _hear_of_deaths(self) -> None:
+        for member, death in self._crew.bury():
+            self._die(member, death.how if not death.last_words else f"{death.how}: {death.last_words}")
+
+    def _die(self, member: Member, how: str) -> None:
+        self._beats.forget(member)
+        self._endpoint.disconnect(member)
+        if member in self._spares:
+            self._spares.discard(member)
+            self._crew.fence(member)
+            self._start_spares()
+            return
+        outputs = self._core.died(member)
+        if outputs:
+            self._tell(Died(member=member, how=how, at_s=self._runtime.wall_s()))
+        self._carry_out(outputs)
+
+    def _start(self, member: Member) -> None:
+        self._beats.watch(member, grace_s=_START_GRACE_S)
+        self._crew.start(member)
+
+    def _start_spares(self) -> None:
+        for member in self._crew.start_spares():
+            self._spares.add(member)
+            self._beats.watch(member, grace_s=_START_GRACE_S)
+
+    def _replace(self, member: Member) -> None:
+        spare = self._crew.place_spare(member)
+        self._died_s[member] = (self._runtime.monotonic_s(), spare is not None)
+        if spare is None:
+            self._start(member)
+            return
+        self._spares.discard(spare)
+        self._beats.watch(member, grace_s=_START_GRACE_S)
+        self._beats.forget(spare)
+        self._endpoint.send(spare, GoBack(member))
+        self._start_spares()
+
+    def _welcome(self, member: Member) -> None:
+        """A process introduced itself: tell it of the others, and the others of it."""
+        self._crew.up(member)
+        if member.index >= FIRST_SPARE:
+            return
+        others = [each for each in self._core.view.members if each != member and each in self._endpoint.addresses]
+        self._endpoint.introduce(member, others)
+        for each in others:
+            self._endpoint.introduce(each, [member])
+        self._carry_out(self._core.up(member))
+
+    def _notice_wholeness(self) -> None:
+        if not self._core.is_whole:
+            return
+        now_s = self._runtime.monotonic_s()
+        for member, (died_s, by_spare) in self._died_s.items():
+            took_s = now_s - died_s
+            self._tell(Replaced(member=member, by_spare=by_spare, at_s=self._runtime.wall_s(), took_s=took_s))
+        self._died_s.clear()
+        if not self._is_started:
+            self._is_started = True
+            self._tell(Started(at_s=self._runtime.wall_s(), took_s=now_s - self._began_s))
+
+    # ---- what members say ------------------------------------------------------------------------------------------
+
+    def _take(self, sender: Member, message: Message) -> None:
+        match message:
+            case Up():
+                self._welcome(sender)
+            case Stats(report):
+                self.standing.hear(sender, report, self._runtime.monotonic_s())
+            case Decided(save, intent, problem):
+                self._decided(save, intent, problem)
+            case Outcome():
+                self._settle(message)
+            case Broken(member) if sender == CONTROLLER:  # this end's own report
+                self._die(member, "frames of it are missing")
+            case Broken(member):
+                self._die(member, f"frames of it are missing, says {sender}")
+            case _:
+                self._carry_out(self._core.handle(sender, message))
+
+    def _carry_out(self, outputs: Iterable[out.Output]) -> None:
+        for output in outputs:
+            match output:
+                case Send(to, message):
+                    self._send(to, message)
+                case out.Replace(member):
+                    self._replace(member)
+                case out.Fence(member):
+                    self._beats.forget(member)
+                    self._crew.fence(member)
+                case out.Ready():
+                    self._ask_for_intent(output)
+                case out.Saved(save=save):
+                    pause_s = self._runtime.monotonic_s() - self._requested_s.pop(save)
+                    step = self._steps[save]
+                    self._tell(Paused(save=save, step=step, pause_s=pause_s, at_s=self._runtime.wall_s()))
+                case out.CalledOff(save, problem):
+                    self._call_off(save, problem or "somebody died")
+                case out.WentBack(checkpoint):
+                    self._go_back(checkpoint)
+                case out.PrioritySaved(_, save, problem) if problem:
+                    self._tell(SaveFailed(save=save, problem=problem, at_s=self._runtime.wall_s()))
+                case out.Ended():
+                    self._ended = output
+
+    def _send(self, to: Member, message: Message) -> None:
+        if isinstance(message, Load) and message.checkpoint is not None:
+            self._endpoint.send(to, NamedCheckpoint(message.checkpoint, self._names[message.checkpoint]))
+        if isinstance(message, SavePriority):
+            self._endpoint.send(to, Decided(message.save, self._intent, ""))
+        if isinstance(message, Pause):
+            self._requested_s.setdefault(message.save, self._runtime.monotonic_s())
+        self._endpoint.send(to, message)
+        if isinstance(message, GoBack):
+            self._beats.forget(to)
+            self._beats.watch(message.member, grace_s=_START_GRACE_S)
+            self._crew.goes_back(to, message.member)
+
+    # ---- saves -----------------------------------------------------------------------------------------------------
+
+    def _save_if_due(self) -> None:
+        if not self._core.is_whole or self._core.is_saving:
+            return
+        step = self.standing.step(synchronous=self._synchronous)
+        if self._saves.is_due(step):
+            self._carry_out(self._core.save())
+        elif self._between.is_due(step):
+            self._between.took(step)
+            self._endpoint.send(self._server_0, Decide(_PRIORITY, step, (), priority=True))
+
+    @property
+    def _server_0(self) -> Member:
+        return self._core.view.member(Role.SERVER, 0)
+
+    def _ask_for_intent(self, ready: out.Ready) -> None:
+        step = step_of(ready.progress, synchronous=self._synchronous)
+        self._steps[ready.save] = step
+        surveys = tuple(ready.surveys[server] for server in sorted(ready.surveys))
+        self._endpoint.send(self._server_0, Decide(ready.save, step, surveys, force=self._core.wants_to_leave))
+
+    def _decided(self, save: int, intent: bytes, problem: str) -> None:
+        if save == _PRIORITY:
+            if not problem:
+                self._intent = intent
+                self._carry_out(self._core.save_priority())
+            return
+        if problem:
+            self._carry_out(self._core.call_off(save, problem))
+            return
+        self._saves.took(self._steps[save])
+        self._between.took(self._steps[save])
+        self._carry_out(self._core.snapshot(intent))
+
+    def _settle(self, outcome: Outcome) -> None:
+        if outcome.problem:
+            self._carry_out(self._core.call_off(outcome.save, outcome.problem))
+            return
+        self._names[outcome.save] = outcome.checkpoint
+        step, at_s = self._steps.get(outcome.save, 0), self._runtime.wall_s()
+        self._tell(Committed(save=outcome.save, checkpoint=outcome.checkpoint, step=step, at_s=at_s))
+        self._carry_out(self._core.committed(outcome.save))
+
+    def _call_off(self, save: int, problem: str) -> None:
+        self._requested_s.pop(save, None)
+        self._tell(SaveFailed(save=save, problem=problem, at_s=self._runtime.wall_s()))
+
+    def _go_back(self, checkpoint: int) -> None:
+        before = self.standing.step(synchronous=self._synchronous)
+        step = self._steps.get(checkpoint, 0)
+        self._saves.took(step)
+        at_s = self._runtime.wall_s()
+        self._tell(WentBack(checkpoint=self._names[checkpoint], lost_steps=max(0, before - step), at_s=at_s))
+
+    # ---- the end ---------------------------------------------------------------------------------------------------
+
+    def _wait_for_the_end(self, on_turn: Callable[[], None]) -> None:
+        """Whoever introduces itself late is told to end as well."""
+        for spare in self._spares:
+            self._endpoint.send(spare, End())
+        end_s = self._runtime.monotonic_s() + _END_S
+        while not self._crew.is_empty and self._runtime.monotonic_s() < end_s:
+            self._endpoint.wait(_PATIENCE_S, (self._launcher.fileno(),))
+            for sender, message in self._endpoint.receive(0.0):
+                if isinstance(message, Up | Stats):
+                    self._endpoint.send(sender, End())
+            self._crew.bury()
+            on_turn()

@@ -1,0 +1,86 @@
+"""What happens to a job, as values: the live view shows them, and the report draws them. Times are since 1970."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from holdfast.cluster.core.members import Member
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """Everyone is at work: at the beginning, or again after everyone went back."""
+
+    at_s: float
+    took_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Died:
+    """A member ended, or was taken for dead."""
+
+    member: Member
+    how: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replaced:
+    """Another process has a dead member's place, and is at work."""
+
+    member: Member
+    by_spare: bool
+    at_s: float
+    took_s: float  # since the death was heard of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WentBack:
+    """Everyone goes back to a checkpoint; an empty one is the beginning."""
+
+    checkpoint: str
+    lost_steps: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paused:
+    """A save was copied; workers waited from the request until they could go on."""
+
+    save: int
+    step: int
+    pause_s: float
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """A save is a checkpoint."""
+
+    save: int
+    checkpoint: str
+    step: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveFailed:
+    """A save was called off; the training goes on."""
+
+    save: int
+    problem: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostSamples:
+    """A server's death set rows back: how much of the samples' effect that cost, in all so far and now (PLS)."""
+
+    member: Member
+    steps: int  # since its rows were saved
+    pls: float
+    at_s: float
+
+
+Event: TypeAlias = Started | Died | Replaced | WentBack | Paused | Committed | SaveFailed | LostSamples

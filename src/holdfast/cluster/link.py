@@ -1,0 +1,68 @@
+"""One life of a process in a job: its streams, its heartbeat, and how it learns that nobody counts on it any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from holdfast.cluster.core.members import CONTROLLER, Member, View
+from holdfast.cluster.core.messages import Message, Send
+from holdfast.cluster.core.notes import Up
+from holdfast.cluster.job import Job
+from holdfast.cluster.launch.base import Surroundings
+from holdfast.cluster.wire.endpoint import Endpoint
+from holdfast.cluster.wire.heartbeat import Heartbeat
+
+
+class Link:
+    """Connects one member to all others. Closing it ends the life, not the process.
+
+    Args:
+        job: What the process was told.
+        member: Who it is in this life.
+        surroundings: Of the process.
+    """
+
+    def __init__(self, job: Job, member: Member, surroundings: Surroundings) -> None:
+        contacts, pacing = job.contacts, job.pacing
+        self.member = member
+        self._orphaned_fd = surroundings.orphaned_fd
+        self._silence_s = pacing.silence_s
+        self._is_orphaned = False
+        self._endpoint = Endpoint(member, contacts.credentials, f"tcp://{surroundings.host}:*")
+        self._endpoint.connect(CONTROLLER, contacts.controller)
+        self._heartbeat = Heartbeat(member, self._endpoint.sockets, contacts.beats, period_s=pacing.beat_s)
+        self._endpoint.send(CONTROLLER, Up())
+
+    @property
+    def is_dismissed(self) -> bool:
+        """Whether the controller lives and has replaced this member."""
+        return self._heartbeat.is_dismissed
+
+    @property
+    def is_orphaned(self) -> bool:
+        """Whether the controller is gone: its process ended, or it has been silent for too long."""
+        return self._is_orphaned or self._heartbeat.controller_silent_s > self._silence_s
+
+    def send(self, sends: Iterable[Send]) -> None:
+        """Never blocks."""
+        for each in sends:
+            self._endpoint.send(each.to, each.message)
+
+    def receive(self, timeout_s: float, also: Sequence[int] = ()) -> list[tuple[Member, Message]]:
+        """What has arrived; waits for something, for so long at most."""
+        arrived = self._endpoint.receive(0.0)
+        if arrived:
+            return arrived
+        watched = also if self._is_orphaned else (self._orphaned_fd, *also)
+        ready = self._endpoint.wait(timeout_s, watched)
+        self._is_orphaned = self._is_orphaned or self._orphaned_fd in ready
+        return self._endpoint.receive(0.0)
+
+    def adopt(self, view: View) -> None:
+        """Send nothing more to whoever is replaced in this view."""
+        self._endpoint.disconnect_replaced(view)
+
+    def close(self) -> None:
+        """End the heartbeat; let what was sent get out."""
+        self._heartbeat.close()
+        self._endpoint.close()

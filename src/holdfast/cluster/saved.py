@@ -1,0 +1,190 @@
+"""What a checkpoint of a job holds besides table rows, in the form that a Checkpointer stores and reads as well.
+
+Dense parameters and their slots stand there as those of a torch model and its optimizers. How far each worker had come
+stands among the extras; the place of the first worker is also that of a single process that goes on from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from holdfast.checkpoint.shards import LoadedState
+from holdfast.cluster.core.progress import BEGINNING, Progress
+from holdfast.cluster.payload import Arrays, Floats
+from holdfast.cluster.place_tree import place_tree
+from holdfast.cluster.placement import DensePart, Placement
+from holdfast.cluster.shard import DenseShard
+from holdfast.format.host_values import arrays_in
+from holdfast.format.state import RankState
+from holdfast.policy.optimizer import SGD, Adagrad, Adam, Optimizer
+from holdfast.types import UpdateRule
+
+CLUSTER = "holdfast.cluster"  # among the extras
+_STEP = "step"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DensePieces:
+    """The dense parameters and their slots, each whole."""
+
+    values: Mapping[str, Floats]
+    slots: Mapping[str, Mapping[str, Floats]]  # by parameter, then by slot
+
+
+def dense_arrays(shard: DenseShard) -> Arrays:
+    """Of one server, as arrays that can be sent: the values, then the slots of each part."""
+    slots = [values.copy() for part in shard.piece.parts for _, values in sorted(shard.slots[part.name].items())]
+    return (shard.values.copy(), *slots)
+
+
+def joined(placement: Placement, rule: UpdateRule, pieces: Sequence[Arrays]) -> DensePieces:
+    """All servers' pieces put together, in the order of servers."""
+    names = sorted(slot.name for slot in rule.slots)
+    values: dict[str, list[Floats]] = {each.name: [] for each in placement.plan.dense}
+    slots: dict[str, dict[str, list[Floats]]] = {name: {slot: [] for slot in names} for name in values}
+    for piece, (flat, *rest) in zip(placement.dense, pieces, strict=True):
+        found = iter(rest)
+        for part in piece.parts:
+            values[part.name].append(flat[part.at : part.at + part.rows * part.width])
+            for slot in names:
+                slots[part.name][slot].append(next(found))
+    shapes = {each.name: each.shape for each in placement.plan.dense}
+    return DensePieces(
+        values={name: _whole(parts).reshape(shapes[name]) for name, parts in values.items()},
+        slots={name: {slot: _whole(parts) for slot, parts in found.items()} for name, found in slots.items()},
+    )
+
+
+def training_tree(
+    placement: Placement,
+    dense: DensePieces,
+    progress: Mapping[int, Progress],
+    *,
+    optimizer: Optimizer,
+    dense_optimizer: Optimizer,
+) -> dict[str, Any]:
+    """For the first part of a checkpoint."""
+    plan = placement.plan
+    shapes = {each.name: each.shape for each in plan.dense}
+    state = {name: _torch_slots(found, shapes[name]) for name, found in dense.slots.items() if found}
+    tables = {each.name: (each.rows, each.width) for each in plan.tables}
+    workers = {worker: (each.pushed, each.place) for worker, each in progress.items()}
+    buffers = place_tree(progress[0].place).get("buffers", {}) if 0 in progress else {}
+    steps = max((each.pushed for each in progress.values()), default=0)
+    return {
+        "model": {**dense.values, **arrays_in(buffers)},
+        "modules": {},
+        "optimizers": [
+            _optimizer_tree(optimizer, tables=tables, steps=steps),
+            _optimizer_tree(dense_optimizer, names=list(shapes), state=state, steps=steps),
+        ],
+        "extra": {CLUSTER: {"workers": workers}},
+    }
+
+
+def rank_state(step: int, progress: Progress | None) -> RankState:
+    """Of the part that holds this worker's place, or of one more than there are workers."""
+    tree = {} if progress is None else place_tree(progress.place)
+    return RankState(step=step, reader=tree.get("reader"), rng=tree.get("rng"))
+
+
+def held_state(step: int, progress: Mapping[int, Progress]) -> RankState:
+    """Of a priority save: what its rows hold of each worker."""
+    return RankState(step=step, reader={str(worker): (each.pushed, each.place) for worker, each in progress.items()})
+
+
+def held_progress(state: RankState | None) -> dict[int, Progress]:
+    """The inverse of ``held_state``."""
+    held = {} if state is None or state.reader is None else state.reader
+    return {int(worker): Progress(pushed, place) for worker, (pushed, place) in held.items()}
+
+
+def saved_progress(state: LoadedState, *, step: int) -> dict[int, Progress]:
+    """How far each worker had come. In a run of a Checkpointer each rank was a worker."""
+    found = state.training["extra"].get(CLUSTER)
+    if found is not None:
+        return {int(worker): Progress(pushed, place) for worker, (pushed, place) in found["workers"].items()}
+    return {rank: Progress(step, None) for rank, _ in enumerate(state.ranks)} if step else {}
+
+
+def load_dense(shard: DenseShard, training: Mapping[str, Any]) -> None:
+    """Fill a server's piece from the state of a checkpoint. Slots that it does not have begin anew."""
+    model = arrays_in(dict(training["model"]))
+    states = [each["state"] for each in training["optimizers"]]
+    for part in shard.piece.parts:
+        rows = slice(part.first, part.first + part.rows)
+        shard.values[part.at : part.at + part.rows * part.width] = _as_rows(model[part.name], part)[rows].reshape(-1)
+        found = next((state[part.name] for state in states if state.get(part.name)), None)
+        for slot, values in shard.slots[part.name].items():
+            if found is not None and slot in found:
+                _fill_slot(values, arrays_in({slot: found[slot]})[slot], part, rows)
+
+
+def _fill_slot(values: Floats, stored: Any, part: DensePart, rows: slice) -> None:
+    if values.ndim == 1:  # one number per row; torch keeps one per parameter
+        values[:] = np.asarray(stored, np.float32).reshape(-1)[0]
+    else:
+        values[:] = _as_rows(stored, part)[rows]
+
+
+def _as_rows(stored: Any, part: DensePart) -> Floats:
+    return np.asarray(stored, np.float32).reshape(-1, part.width)
+
+
+def _whole(parts: Iterable[Floats]) -> Floats:
+    found = list(parts)
+    return np.concatenate(found) if found else np.empty(0, np.float32)
+
+
+def _torch_slots(slots: Mapping[str, Floats], shape: tuple[int, ...]) -> dict[str, Any]:
+    """Slots as torch keeps them: in the parameter's shape, the count of steps once."""
+    return {
+        name: np.float32(values.max(initial=0.0)).reshape(()) if name == _STEP else values.reshape(shape)
+        for name, values in slots.items()
+    }
+
+
+def _optimizer_tree(
+    optimizer: Optimizer,
+    *,
+    names: Sequence[str] = (),
+    state: Mapping[str, Any] | None = None,
+    tables: Mapping[str, tuple[int, int]] | None = None,
+    steps: int = 0,
+) -> dict[str, Any]:
+    """As the torch optimizer of the same kind is stored. What torch counts per parameter is counted per row here."""
+    kind, options = _torch_form(optimizer, dense=tables is None)
+    slots = sorted(slot.name for slot in optimizer.rule(dense=tables is None).slots)
+    count = {_STEP: np.float32(steps).reshape(())} if kind == "Adagrad" else {}
+    found = {name: {**count, **(state or {}).get(name, {})} for name in tables or names}
+    return {
+        "kind": kind,
+        "groups": [{"parameters": list(tables or names), "options": options}],
+        "state": found,
+        "tables": {name: {"shape": list(shape), "slots": slots} for name, shape in (tables or {}).items()},
+        "shared": {},
+        "inner": {},
+        "own": None,
+    }
+
+
+def _torch_form(optimizer: Optimizer, *, dense: bool) -> tuple[str, dict[str, Any]]:
+    """The name of torch's class, and the options that both have."""
+    match optimizer:
+        case SGD(lr, momentum=momentum, nesterov=nesterov):
+            return "SGD", {"lr": lr, "momentum": momentum, "nesterov": nesterov}
+        case Adagrad(lr, eps=eps):
+            return "Adagrad", {"lr": lr, "eps": eps}
+        case Adam(lr, betas=betas, eps=eps):
+            return "Adam" if dense else "SparseAdam", {"lr": lr, "betas": betas, "eps": eps}
+    return type(optimizer).__name__, {"lr": optimizer.lr}
+
+
+def step_of(progress: Mapping[int, Progress], *, synchronous: bool) -> int:
+    """Optimizer steps taken: one for each push, or one for a push of each worker."""
+    pushed = [each.pushed for each in progress.values()] or [BEGINNING.pushed]
+    return max(pushed) if synchronous else sum(pushed)

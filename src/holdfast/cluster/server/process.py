@@ -1,0 +1,190 @@
+"""The process of a server: lets messages in, hands them to its state machine, and sends what that answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from holdfast.cluster.core.members import CONTROLLER, Member, Role
+from holdfast.cluster.core.messages import (
+    Broken,
+    CallOff,
+    Copied,
+    End,
+    GoBack,
+    Load,
+    Message,
+    NewView,
+    SavePriority,
+    Send,
+    Snapshot,
+)
+from holdfast.cluster.core.notes import Decide, Decided, DensePart, NamedCheckpoint, Outcome, Stats
+from holdfast.cluster.core.server import ServerCore
+from holdfast.cluster.job import Job
+from holdfast.cluster.launch.base import Surroundings
+from holdfast.cluster.link import Link
+from holdfast.cluster.placement import Placement
+from holdfast.cluster.server.heap import keep_freed_memory
+from holdfast.cluster.server.heir import Heir
+from holdfast.cluster.server.saves import SavedRows
+from holdfast.cluster.server.shard import LiveShard
+from holdfast.cluster.shard import Shard
+from holdfast.kernels import optimize, start
+from holdfast.runtime import SYSTEM
+
+_PATIENCE_S = 0.1  # between two looks at what the agent did, and at whether the controller is still there
+_STATS_S = 1.0
+
+
+def run(payload: bytes, surroundings: Surroundings) -> None:
+    """Be a server, or a spare that waits to become one, until told to end."""
+    keep_freed_memory()
+    optimize.warm_up()
+    start.warm_up()
+    job, member = Job.unpack(payload)
+    next_life: Member | None = member
+    if member.index >= job.servers:
+        next_life = _wait_for_place(Link(job, member, surroundings))
+    if next_life is None:
+        return
+    place = _Place(job, next_life.index)
+    try:
+        while next_life is not None:
+            next_life = _Life(job, next_life, Link(job, next_life, surroundings), place).live()
+    finally:
+        place.close()
+
+
+def _wait_for_place(link: Link) -> Member | None:
+    """A spare's life; the member to be next, or None."""
+    try:
+        while not (link.is_orphaned or link.is_dismissed):
+            for _, message in link.receive(_PATIENCE_S):
+                match message:
+                    case GoBack(member):
+                        return member
+                    case End():
+                        return None
+        return None
+    finally:
+        link.close()
+
+
+class _Place:
+    """What a server has in one place of the job, over all its lives."""
+
+    def __init__(self, job: Job, index: int) -> None:
+        placement = Placement(job.plan, job.servers)
+        rows = Shard(placement, index, job.optimizer, job.dense_optimizer)
+        self.saves = SavedRows(job, placement, rows, index)
+        self.shard = LiveShard(rows, self.saves, job.dense)
+
+    def close(self) -> None:
+        """Let the agent finish what it has."""
+        self.saves.close()
+
+
+class _Life:
+    """As one member."""
+
+    def __init__(self, job: Job, member: Member, link: Link, place: _Place) -> None:
+        self._synchronous = job.pacing.synchronous
+        self._link = link
+        self._place = place
+        self._core = ServerCore(member, place.shard, synchronous=self._synchronous)
+        self._heir: Heir | None = None
+        self._snapshot: tuple[Member, Snapshot] | None = None  # that waits for the other servers' dense parts
+        self._told_s = 0.0
+        place.shard.replaces = member.incarnation > 1
+
+    def live(self) -> Member | None:
+        """Until the end; who to be next, or None."""
+        try:
+            while not (self._core.ended or self._link.is_dismissed):
+                for sender, message in self._link.receive(_PATIENCE_S):
+                    self._take(sender, message)
+                self._look_around()
+            return self._core.next_life
+        finally:
+            self._link.close()
+
+    def _take(self, sender: Member, message: Message) -> None:
+        match message:
+            case NamedCheckpoint(save, checkpoint):
+                self._place.shard.names[save] = checkpoint
+            case Decide():
+                self._link.send([Send(sender, self._place.saves.decide(message))])
+            case Decided(_, intent, _):
+                self._place.saves.priority_intent = intent
+            case DensePart():
+                self._gather(sender, message)
+            case Snapshot() if self._core.member.index == 0:
+                self._snapshot = (sender, message)
+                self._copy_if_gathered()
+            case Broken() if sender == self._core.member:  # this end's own report
+                self._link.send([Send(CONTROLLER, message)])
+            case _ if self._heir is not None and self._heir.concerns(message):
+                self._send(self._heir.handle(sender, message))
+            case _:
+                self._hand_on(sender, message)
+        if isinstance(message, NewView | Load):
+            self._link.adopt(message.view)
+
+    def _hand_on(self, sender: Member, message: Message) -> None:
+        if isinstance(message, CallOff):
+            self._snapshot = None
+        sends = self._core.handle(sender, message)
+        view, copied = self._core.view, [each.message for each in sends if isinstance(each.message, Copied)]
+        if copied and view is not None and self._core.member.index != 0 and not isinstance(message, SavePriority):
+            part = DensePart(copied[0].save, self._place.saves.dense_arrays())
+            self._send([Send(view.member(Role.SERVER, 0), part)])
+        self._send(sends)
+
+    def _send(self, sends: Iterable[Send]) -> None:
+        """What an heir tells its own server, and what that answers, never leaves the process."""
+        for each in sends:
+            if each.to == self._core.member:
+                self._take(each.to, each.message)
+            else:
+                self._link.send([each])
+
+    def _gather(self, sender: Member, part: DensePart) -> None:
+        """Workers wait while a save is copied, so that all servers' dense parts are of one moment."""
+        self._place.saves.take_dense_part(part.save, sender.index, part.dense)
+        self._copy_if_gathered()
+
+    def _copy_if_gathered(self) -> None:
+        if self._snapshot is not None and self._place.saves.has_all_dense(self._snapshot[1].save):
+            (sender, snapshot), self._snapshot = self._snapshot, None
+            self._hand_on(sender, snapshot)
+
+    def _look_around(self) -> None:
+        self._settle(self._place.saves.outcomes())
+        now_s = SYSTEM.monotonic_s()
+        if now_s - self._told_s >= _STATS_S:
+            self._told_s = now_s
+            self._link.send([Send(CONTROLLER, Stats(self._stats()))])
+        if self._link.is_orphaned and not self._core.is_orphan:
+            self._inherit()
+
+    def _settle(self, outcomes: Iterable[Outcome]) -> None:
+        for outcome in outcomes:
+            if outcome.checkpoint and not outcome.problem:
+                self._place.shard.names[outcome.save] = outcome.checkpoint
+            if self._heir is not None:
+                self._send(self._heir.settle(outcome))
+            elif self._core.member.index == 0:
+                self._link.send([Send(CONTROLLER, outcome)])
+
+    def _inherit(self) -> None:
+        """The controller is gone: follow its heir, or be it."""
+        self._send(self._core.controller_lost())
+        view = self._core.view
+        if not self._core.ended and view is not None and view.member(Role.SERVER, 0) == self._core.member:
+            self._heir = Heir(view, self._place.saves, synchronous=self._synchronous, last_save=self._core.last_save)
+            self._send(self._heir.begin())
+
+    def _stats(self) -> bytes:
+        shard = self._place.shard
+        return json.dumps({"pulled_rows": shard.pulled_rows, "pushed_rows": shard.pushed_rows}).encode()

@@ -1,0 +1,241 @@
+"""A server's part of the checkpoints: its rows as shards of tables, and on server 0 the dense part of all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from holdfast.checkpoint.shards import Loaded, SavePolicies, Shard, ShardedRun, ShardWriter
+from holdfast.cluster.core.messages import Copied
+from holdfast.cluster.core.notes import Decide, Decided, Outcome
+from holdfast.cluster.core.progress import Progress
+from holdfast.cluster.job import Job
+from holdfast.cluster.payload import Arrays, Numbers
+from holdfast.cluster.placement import Group, Placement
+from holdfast.cluster.saved import (
+    dense_arrays,
+    held_progress,
+    held_state,
+    joined,
+    load_dense,
+    rank_state,
+    saved_progress,
+    training_tree,
+)
+from holdfast.cluster.shard import GroupShard
+from holdfast.cluster.shard import Shard as ServerShard
+from holdfast.errors import CheckpointNotFound, HoldfastError
+from holdfast.events import SaveCommitted, SaveGivenUp
+from holdfast.types import Kind
+
+
+class SavedRows:
+    """Saves and loads what a server keeps.
+
+    Args:
+        job: What the process was told.
+        placement: Of the model.
+        rows: What the server keeps.
+        index: Which server this is.
+    """
+
+    def __init__(self, job: Job, placement: Placement, rows: ServerShard, index: int) -> None:
+        self._job = job
+        self._placement = placement
+        self._rows = rows
+        self._index = index
+        saving = job.saving
+        self._run = ShardedRun(saving.url, options=saving.options, settings=saving.settings)
+        self._shards = [shard for group in rows.groups for shard in _shards(placement, group, index)]
+        self._writer = ShardWriter(
+            self._run,
+            self._shards,
+            part=index,
+            parts=job.servers,
+            policies=SavePolicies(
+                strategy=saving.strategy,
+                precision=saving.precision,
+                retention=saving.retention,
+                overlap=saving.overlap,
+            ),
+            state_bytes=_state_bytes(job) if index == 0 else 0,
+            settings=saving.settings,
+        )
+        self._groups = [_group_name(group.group) for group in rows.groups]
+        self._saves: dict[str, int] = {}  # by checkpoint, those in progress
+        self._dense: dict[tuple[int, int], Arrays] = {}  # by save and server, on server 0
+        self._is_started = False
+        self.priority_intent: bytes | None = None
+
+    # ---- loading ---------------------------------------------------------------------------------------------------
+
+    def load(self, checkpoint: str | None, *, replaces: bool) -> Mapping[int, Progress] | None:
+        """Fill the rows from a checkpoint, or with the newest rows saved; None where nothing was ever saved."""
+        self._abandon()
+        try:
+            loaded = self._load(checkpoint)
+        except CheckpointNotFound:
+            if checkpoint is not None:
+                raise
+            self._go_on(None, replaces=replaces)
+            return None
+        assert loaded.state is not None
+        load_dense(self._rows.dense, loaded.state.training)
+        self._go_on(loaded, replaces=replaces)
+        if checkpoint is not None:
+            return {}
+        progress = saved_progress(loaded.state, step=loaded.info.step)
+        held = loaded.newest[self._index] if loaded.newest else None
+        return {**progress, **held_progress(held)}
+
+    def begin(self, *, replaces: bool) -> None:
+        """The rows are as they begin."""
+        self._abandon()
+        self._go_on(None, replaces=replaces)
+
+    def _load(self, checkpoint: str | None) -> Loaded:
+        if checkpoint is not None:
+            return self._run.load(self._shards, checkpoint)
+        return self._run.load_newest(self._shards, state=True)
+
+    def _go_on(self, loaded: Loaded | None, *, replaces: bool) -> None:
+        if not self._is_started:
+            self._is_started = True
+            self._writer.start(self._job.saving.term, loaded, replaces=replaces)
+        elif loaded is not None:
+            self._writer.go_on(loaded)
+        else:
+            self._writer.mark_all()
+
+    def _abandon(self) -> None:
+        """Everyone goes back: what is being saved belongs to steps that will be taken again."""
+        if self._is_started and not self._writer.is_idle:
+            self._writer.cancel()
+            self._writer.settle()
+        self._saves.clear()
+
+    # ---- saving ----------------------------------------------------------------------------------------------------
+
+    def mark(self, group: int, rows: Numbers) -> None:
+        """These rows of a group's array have changed."""
+        self._writer.mark(self._groups[group], rows)
+
+    def survey(self) -> bytes:
+        """What there is to save."""
+        return json.dumps(self._writer.changed() if self._writer.counts_changes else None).encode()
+
+    def decide(self, asked: Decide) -> Decided:
+        """On server 0: what all servers are to save now."""
+        found = [json.loads(each) for each in asked.surveys]
+        changed = [each for each in found if each is not None]
+        try:
+            intent = self._writer.intend(asked.step, changed=changed, priority=asked.priority, force=asked.force)
+        except HoldfastError as error:
+            return Decided(asked.save, b"", str(error))
+        if intent is None:
+            return Decided(asked.save, b"", "the last save is still being written")
+        return Decided(asked.save, json.dumps(intent).encode(), "")
+
+    def dense_arrays(self) -> Arrays:
+        """This server's dense part, for server 0."""
+        return dense_arrays(self._rows.dense)
+
+    def take_dense_part(self, save: int, server: int, arrays: Arrays) -> None:
+        """On server 0: what another server has."""
+        self._dense = {key: each for key, each in self._dense.items() if key[0] == save}
+        self._dense[save, server] = arrays
+
+    def has_all_dense(self, save: int) -> bool:
+        """On server 0: whether all other servers have said what they have."""
+        return all((save, server) in self._dense for server in range(1, self._job.servers))
+
+    def copy(self, save: int, progress: Mapping[int, Progress], intent: bytes) -> Copied:
+        """Take a snapshot."""
+        found: dict[str, Any] = json.loads(intent)
+        state = rank_state(found["step"], progress.get(self._index))
+        training = self._training(save, progress) if self._index == 0 else None
+        return self._hand_over(save, found, state, training)
+
+    def copy_priority(self, save: int, progress: Mapping[int, Progress]) -> Copied:
+        """Copy the rows that a failure would set back furthest, with what they hold."""
+        if self.priority_intent is None:
+            return Copied(save, "nobody said what to save")
+        found: dict[str, Any] = json.loads(self.priority_intent)
+        self.priority_intent = None
+        return self._hand_over(save, found, held_state(found["step"], progress), None)
+
+    def call_off(self, save: int) -> None:
+        """What was copied for a save counts as not saved."""
+        if save in self._saves.values():
+            self._writer.cancel()
+        self._dense.clear()
+
+    def outcomes(self) -> Iterator[Outcome]:
+        """What became of saves since the last call."""
+        if not self._is_started:
+            return
+        for event in self._writer.poll():
+            match event:
+                case SaveCommitted(info=info) if info.id in self._saves:
+                    save = self._saves.pop(info.id)
+                    if info.kind is not Kind.PRIORITY:
+                        yield Outcome(save, info.id, "")
+                case SaveGivenUp(checkpoint=checkpoint, reason=reason, kind=kind) if checkpoint in self._saves:
+                    save = self._saves.pop(checkpoint)
+                    if kind is not Kind.PRIORITY:
+                        yield Outcome(save, checkpoint, reason)
+
+    def close(self) -> None:
+        """Let the agent write what it has, and end it."""
+        self._writer.close()
+
+    def _hand_over(self, save: int, intent: dict[str, Any], state: Any, training: Any) -> Copied:
+        self._saves[intent["checkpoint"]] = save
+        try:
+            taken = self._writer.capture(intent, state, training=training)
+        except HoldfastError as error:
+            self._saves.pop(intent["checkpoint"], None)
+            return Copied(save, str(error))
+        return Copied(save, "" if taken else "its agent died")
+
+    def _training(self, save: int, progress: Mapping[int, Progress]) -> dict[str, Any]:
+        pieces = [self.dense_arrays(), *(self._dense[save, server] for server in range(1, self._job.servers))]
+        self._dense.clear()
+        rule = self._job.dense_optimizer.rule(dense=True)
+        return training_tree(
+            self._placement,
+            joined(self._placement, rule, pieces),
+            progress,
+            optimizer=self._job.optimizer,
+            dense_optimizer=self._job.dense_optimizer,
+        )
+
+
+def _group_name(group: Group) -> str:
+    return f"width {group.width}"
+
+
+def _shards(placement: Placement, held: GroupShard, server: int) -> Iterator[Shard]:
+    """Of every table of a group, also of those of which this server has no row."""
+    group = held.group
+    ranges = {each.table: each for each in group.ranges(server)}
+    for table in group.tables:
+        spec, found = placement.plan.tables[table], ranges.get(table)
+        first, at, count = (0, 0, 0) if found is None else (found.first, found.at, found.end - found.first)
+        rows = slice(at, at + count)
+        columns = {name: values[rows] for name, values in (("weight", held.weights), *held.slots.items())}
+        yield Shard(
+            table=spec.name.removesuffix(".weight"),
+            rows=spec.rows,
+            first=first,
+            columns=columns,
+            group=_group_name(group),
+        )
+
+
+def _state_bytes(job: Job) -> int:
+    values = 1 + sum(not slot.single for slot in job.dense_optimizer.rule(dense=True).slots)
+    return int(4 * values * job.plan.dense_size) + np.dtype(np.int64).itemsize

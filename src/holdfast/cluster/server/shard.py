@@ -1,0 +1,119 @@
+"""What a server's state machine works on: its rows, and its part of the checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from holdfast.cluster.core.messages import Copied
+from holdfast.cluster.core.progress import Progress
+from holdfast.cluster.payload import Arrays, Floats, FoundRows, Numbers, WantedRows, in_order_of_workers
+from holdfast.cluster.server.average import mean
+from holdfast.cluster.shard import Shard
+
+
+class Saves(Protocol):
+    """A server's part of the checkpoints."""
+
+    def load(self, checkpoint: str | None, *, replaces: bool) -> Mapping[int, Progress] | None:
+        """Fill the rows from a checkpoint, or with the newest rows saved; None where nothing was ever saved.
+
+        In the latter case: by worker, how far it had come when the newest of these rows were saved. ``replaces``:
+        another process was this server before, in the same job.
+        """
+        ...
+
+    def begin(self, *, replaces: bool) -> None:
+        """The rows are as they begin."""
+        ...
+
+    def mark(self, group: int, rows: Numbers) -> None:
+        """These rows of a group's array have changed."""
+        ...
+
+    def survey(self) -> bytes:
+        """What there is to save."""
+        ...
+
+    def copy(self, save: int, progress: Mapping[int, Progress], intent: bytes) -> Copied:
+        """Take a snapshot."""
+        ...
+
+    def copy_priority(self, save: int, progress: Mapping[int, Progress]) -> Copied:
+        """Copy the rows that a failure would set back furthest."""
+        ...
+
+    def call_off(self, save: int) -> None:
+        """What was copied for a save counts as not saved."""
+        ...
+
+
+class LiveShard:
+    """Rows that are pulled, pushed to, saved and loaded.
+
+    Args:
+        rows: The server's.
+        saves: Its part of the checkpoints.
+        dense: The whole dense vector, as models begin.
+    """
+
+    def __init__(self, rows: Shard, saves: Saves, dense: Floats) -> None:
+        self._rows = rows
+        self._saves = saves
+        self._first_dense = dense
+        self.names: dict[int, str] = {}  # by save: what it is called in the run; "" for what the job began with
+        self.replaces = False  # another process was this server before
+        self.pulled_rows = 0
+        self.pushed_rows = 0
+
+    def load(self, checkpoint: int | None) -> Mapping[int, Progress]:
+        """Take the rows of a checkpoint, or of the newest save of each; as they begin where nothing was saved."""
+        name = None if checkpoint is None else self.names[checkpoint]
+        if name == "":
+            self._rows.start(self._first_dense)
+            self._saves.begin(replaces=self.replaces)
+            return {}
+        found = self._saves.load(name, replaces=self.replaces)
+        if found is None:
+            self._rows.start(self._first_dense)
+            return {}
+        return found
+
+    def take_dense(self, dense: Arrays) -> None:
+        """Take a worker's copy of the dense part; its slots stay as they were loaded."""
+        self._rows.dense.values[:] = dense[0]
+
+    def read(self, rows: Arrays) -> Arrays:
+        """Current values."""
+        wanted = WantedRows.from_arrays(rows, len(self._rows.groups))
+        self.pulled_rows += sum(map(len, wanted.rows))
+        found = [group.read(each) for group, each in zip(self._rows.groups, wanted.rows, strict=True)]
+        dense = self._rows.dense.values.copy() if wanted.dense else None
+        return FoundRows(rows=found, dense=dense).to_arrays()
+
+    def apply(self, step: int, gradients: Mapping[int, Arrays]) -> None:
+        """One optimizer step on the mean of these pushes, taken in the order of workers."""
+        groups = self._rows.groups
+        push = mean(in_order_of_workers(gradients, len(groups)), len(groups))
+        for number, (rows, values) in enumerate(zip(push.rows, push.values, strict=True)):
+            if len(rows):
+                groups[number].apply(rows, values, lr=push.lr_tables)
+                self._saves.mark(number, rows)
+                self.pushed_rows += len(rows)
+        self._rows.dense.apply(push.dense, lr=push.lr_dense)
+
+    def survey(self) -> bytes:
+        """What there is to save."""
+        return self._saves.survey()
+
+    def copy(self, save: int, progress: Mapping[int, Progress], intent: bytes) -> Copied:
+        """Take a snapshot of what changed, and keep with it how far each worker came."""
+        return self._saves.copy(save, progress, intent)
+
+    def copy_priority(self, save: int, progress: Mapping[int, Progress]) -> Copied:
+        """Copy the rows that a failure would set back furthest, and keep with them what they hold."""
+        return self._saves.copy_priority(save, progress)
+
+    def call_off(self, save: int) -> None:
+        """What was copied for a save counts as not saved."""
+        self._saves.call_off(save)

@@ -1,0 +1,1 @@
+"""A worker: its exchange of rows and gradients with servers, and its process."""

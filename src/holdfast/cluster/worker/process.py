@@ -1,0 +1,97 @@
+"""The process of a worker: runs the user's ``train``, and again from a checkpoint where everyone goes back to one."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.cluster.core.members import Member
+from holdfast.cluster.core.worker import Credits, WorkerCore
+from holdfast.cluster.job import Job
+from holdfast.cluster.launch import functions
+from holdfast.cluster.launch.base import Surroundings
+from holdfast.cluster.link import Link
+from holdfast.cluster.payload import Arrays
+from holdfast.cluster.placement import Placement
+from holdfast.cluster.train.build import build
+from holdfast.cluster.train.loop import LoopSettings
+from holdfast.cluster.worker.exchange import LifeOver, SocketExchange
+from holdfast.cluster.worker.worker import Worker
+
+
+def run(payload: bytes, surroundings: Surroundings) -> None:
+    """Be a worker until told to end."""
+    job, member = Job.unpack(payload)
+    model, train = functions.load(job.model), functions.load(job.train)
+    next_life: Member | None = member
+    while next_life is not None:
+        next_life = _Life(job, next_life, surroundings).live(model, train)
+
+
+class _Life:
+    """As one member."""
+
+    def __init__(self, job: Job, member: Member, surroundings: Surroundings) -> None:
+        self._job = job
+        self._placement = Placement(job.plan, job.servers)
+        self._worker: Worker | None = None
+        pacing = job.pacing
+        self._core = WorkerCore(
+            member,
+            Credits(pulls=pacing.pulls, pushes=pacing.pushes),
+            synchronous=pacing.synchronous,
+            report=self._report,
+            dense=self._dense,
+        )
+        self._link = Link(job, member, surroundings)
+        self._exchange = SocketExchange(self._link, self._core, self._placement)
+
+    def live(self, model: Callable[[], Any], train: Callable[[Any], object]) -> Member | None:
+        """Train until the data end or everyone goes back; who to be next, or None."""
+        try:
+            self._train(model, train)
+        except LifeOver:
+            pass
+        finally:
+            self._link.close()
+        return self._core.next_life
+
+    def _train(self, model: Callable[[], Any], train: Callable[[Any], object]) -> None:
+        try:
+            built = build(model, self._job.tables)
+            place = self._exchange.start()
+            self._worker = Worker(
+                built,
+                self._placement,
+                self._exchange,
+                self._settings(),
+                index=self._core.member.index,
+                count=self._core.workers,
+                place=place,
+            )
+            train(self._worker)
+            self._exchange.tell(self._worker.report())
+        except Exception:
+            self._exchange.fail(traceback.format_exc())
+        self._exchange.finish()
+
+    def _settings(self) -> LoopSettings:
+        job, pacing = self._job, self._job.pacing
+        return LoopSettings(
+            lr_tables=job.optimizer.lr,
+            lr_dense=job.dense_optimizer.lr,
+            ahead=pacing.ahead,
+            on_nan=pacing.on_nan,
+            on_bad_ids=pacing.on_bad_ids,
+        )
+
+    def _report(self) -> bytes:
+        return b"" if self._worker is None else self._worker.report()
+
+    def _dense(self, server: int) -> Arrays | None:
+        """This worker's copy of a server's piece of the dense vector."""
+        if self._worker is None:
+            return None
+        piece = self._placement.dense[server]
+        return (self._worker.dense_values()[piece.start : piece.end].copy(),)

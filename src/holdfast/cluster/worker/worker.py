@@ -1,0 +1,104 @@
+"""Worker: what the user's ``train`` is given: a training loop that also says how it goes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.cluster.placement import Placement
+from holdfast.cluster.train.build import BuiltModel
+from holdfast.cluster.train.forecast import IdsFunction
+from holdfast.cluster.train.loop import LoopSettings, TrainingLoop
+from holdfast.cluster.worker.exchange import SocketExchange
+from holdfast.runtime import SYSTEM
+
+_REPORT_S = 0.5
+
+
+class Worker(TrainingLoop):
+    """One of the processes that compute gradients: the argument of ``train``.
+
+    ``worker.model`` is the model, with each batch's rows as parameters of its tables; ``worker.index`` and
+    ``worker.count`` say which part of the data is this one's. A ``Cluster`` makes it.
+
+    Args:
+        built: The model, without its large tables.
+        placement: Where the tables' rows are.
+        exchange: With the servers.
+        settings: How to train.
+        index: Which worker this is, from 0.
+        count: How many there are.
+        place: Where in the data to start, as an earlier worker's last push had it. None: at the beginning.
+    """
+
+    def __init__(
+        self,
+        built: BuiltModel,
+        placement: Placement,
+        exchange: SocketExchange,
+        settings: LoopSettings,
+        *,
+        index: int,
+        count: int,
+        place: bytes | None,
+    ) -> None:
+        device = "cuda" if _is_on_gpu(built) else None
+        super().__init__(built, placement, exchange, settings, index=index, count=count, device=device, place=place)
+        self._sockets = exchange
+        self._samples = 0
+        self._told_s = 0.0
+
+    def batches(
+        self, loader: Iterable[Any], *, epochs: int | None = 1, ids: IdsFunction | None = None
+    ) -> Iterator[Any]:
+        """The loader's batches, each with its rows in the model; after a restart they go on behind the last push.
+
+        Within ``evaluating()`` it is one pass over the loader, from which nothing is remembered.
+
+        Args:
+            loader: As for an ordinary loop; a DataLoader, or an iterable with a state.
+            epochs: Passes over the data, counted from the very start of the training. None: unlimited.
+            ids: From a batch to the ids of each table, by the name of its module; otherwise they are found in it.
+        """
+        for batch in super().batches(loader, epochs=epochs, ids=ids):
+            self._samples += _samples(batch)
+            yield batch
+
+    def step(self, loss: Tensor | float | None = None, *, scaler: Any = None) -> None:
+        """End a step: gradients go out to the servers, and are gone here.
+
+        Args:
+            loss: To be averaged over steps.
+            scaler: A GradScaler that scaled the loss; it leaves the step out where it finds an overflow.
+        """
+        super().step(loss, scaler=scaler)
+        now_s = SYSTEM.monotonic_s()
+        if now_s - self._told_s >= _REPORT_S:
+            self._told_s = now_s
+            self._sockets.tell(self.report())
+
+    def report(self) -> bytes:
+        """How it goes, as JSON."""
+        found = {"steps": self.steps, "samples": self._samples, "loss": self.measured.loss, "skipped": self.skipped}
+        return json.dumps({**found, "auc": self.measured.auc if self.measured.samples else None}).encode()
+
+
+def _is_on_gpu(built: BuiltModel) -> bool:
+    return any(each.device.type == "cuda" for each in built.dense)
+
+
+def _samples(batch: Any) -> int:
+    """Of the first tensor in it."""
+    if isinstance(batch, torch.Tensor):
+        return len(batch) if batch.ndim else 1
+    if isinstance(batch, dict):
+        batch = tuple(batch.values())
+    elif hasattr(batch, "__dict__") and not isinstance(batch, tuple | list):
+        batch = tuple(vars(batch).values())
+    if isinstance(batch, tuple | list):
+        return next((found for each in batch if (found := _samples(each))), 0)
+    return 0
