@@ -8,25 +8,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.cluster.core.controller import Recovery
 from holdfast.cluster.core.members import CONTROLLER, Member, Role
-from holdfast.cluster.core.messages import Failed, Message, Send
-from tests.cluster.core.model import BrokenPromise, Log, gradient
-from tests.cluster.core.world import MOST_WORKERS, Cores, Ending, Process, World
+from holdfast.cluster.core.messages import Failed, Send
+from tests.cluster.core.model import BrokenPromise, gradient
+from tests.cluster.core.promises import Promises
+from tests.cluster.core.world import MOST_WORKERS, Cores, Ending, Process
 
 
-class Simulation(World):
+class Simulation(Promises):
     """One schedule."""
 
-    PATIENCE = 30_000  # things that happen
     ORPHANS_PATIENCE = 100  # looks at the clock
 
     def __init__(self, seed: int, cores: Cores = Cores(), **traits: Any) -> None:  # noqa: B008 - frozen
         super().__init__(seed, cores, **traits)
         self.faults, self.saves, self.resizes = self.traits.faults, self.traits.saves, self.traits.resizes
         self.time_left = 0 if self.traits.ending is Ending.DATA else self.chance.randint(50, 1500)
-        self.is_store_ever_full = False
-        self.must_save = False  # orphans whom nothing keeps from a last save
         self.orphaned_for = 0
 
     def run(self) -> None:
@@ -166,90 +163,26 @@ class Simulation(World):
         process = self.chance.choice(workers)
         core, member = process.core, process.member
         place = self._check_place(core)
-        if not process.pull and place >= self.lengths[member.index]:
+        left = self.lengths[member.index] - place
+        if left <= 0:
             self.network.send(member, core.finish())
-        elif not process.pull and core.may_pull:
-            process.pull = core.pulled + 1
+        elif len(process.pulls) < min(left, self._pulls_ahead) and core.may_pull:
+            process.pulls.append(core.pulled + 1)
             self.network.send(member, core.pull(range(len(self.storage))))
-        elif process.pull and process.values is None:
-            if (answers := core.taken(process.pull)) is not None:
+        elif process.pulls and process.values is None:
+            if (answers := core.taken(process.pulls[0])) is not None:
                 process.values = tuple(answers[index] for index in range(len(self.storage)))
         elif process.values is not None and core.may_push:
             self.network.send(member, core.push(self._gradients(process, place), place=place + 1))
-            process.pull, process.values = 0, None
+            process.values = None
+            process.pulls.popleft()
+
+    @property
+    def _pulls_ahead(self) -> int:
+        return 1 if self.traits.synchronous else self.CREDITS.pulls
 
     def _gradients(self, process: Process, place: int) -> list[Any]:
         worker = process.member.index
         if self.traits.synchronous:
             return [gradient(worker, place, process.values or ())] * len(self.storage)
         return [(worker, place + 1)] * len(self.storage)
-
-    # ---- the promises ----------------------------------------------------------------------------------------------
-
-    def _receive(self, sender: Member, receiver: Member, message: Message) -> None:
-        process = self.processes.get(receiver)
-        before = dict(process.shard.rows) if process is not None and process.shard is not None else {}
-        super()._receive(sender, receiver, message)
-        if process is not None and process.shard is not None and sender.role is Role.WORKER:
-            self._check_zombie(process, sender, before)
-
-    def _check_place(self, core: Any) -> int:
-        place = core.progress.place or 0
-        if not self.traits.synchronous and place != core.progress.pushed:
-            raise BrokenPromise(f"a worker goes on at place {place} after push {core.progress.pushed}")
-        return int(place)
-
-    def _check_zombie(self, process: Process, sender: Member, before: dict[str, Log]) -> None:
-        view = process.core.view
-        if view is not None and view.replaces(sender) and process.shard is not None and process.shard.rows != before:
-            raise BrokenPromise(f"{process.member} applied a push of {sender}, which it knows to be dead")
-
-    def _check_end(self) -> None:
-        if not self.is_controller_alive:
-            is_saved = self.last is not None and self.last[0] is not self.controller
-            if self.must_save and not is_saved:
-                raise BrokenPromise("orphans whom nothing kept from it did not save")
-            return
-        self._check_all_end()
-        assert self.ended is not None
-        if self.ended.problem:
-            if self.traits.ending is not Ending.FAILURE and not self.is_store_ever_full:
-                raise BrokenPromise(f"it ended without need: {self.ended.problem}")
-        elif self.last is None:
-            raise BrokenPromise("it ended without a checkpoint")
-        else:
-            self._check_data()
-            self._check_checkpoint(self.last[1].save)
-
-    def _check_all_end(self) -> None:
-        view = self.controller.view
-        for _ in range(self.PATIENCE):
-            running = [each for each in self._running() if view.holds(each.member)]
-            if all(each.core.is_orphan for each in running):
-                return
-            if self.starting:
-                self._lead(self.controller, self.controller.up(self.starting.pop()))
-            self._deliver()
-        raise BrokenPromise(f"not everyone has ended: {self._state()}")
-
-    def _check_data(self) -> None:
-        places = {worker: self.progress[worker].place or 0 for worker in range(len(self.controller.view.workers))}
-        if self.traits.ending is Ending.DATA and any(each < self.lengths[who] for who, each in places.items()):
-            raise BrokenPromise(f"it ended at {places}, and the data have {self.lengths}")
-
-    def _check_checkpoint(self, save: int) -> None:
-        if self.reference is not None:
-            values = tuple(each.checkpoints[save].value for each in self.storage)
-            if values != self.reference.values(self._last_step()):
-                raise BrokenPromise("the model is not that of an undisturbed run")
-            return
-        everything = {(who, n) for who, each in self.progress.items() for n in range(1, each.pushed + 1)}
-        for index, storage in enumerate(self.storage):
-            for row, saved in storage.checkpoints[save].rows.items():
-                if len(set(saved.log)) != len(saved.log) or not set(saved.log) <= everything:
-                    raise BrokenPromise(f"server {index} applied what it must not to {row}: {saved.log}")
-                is_whole = self.traits.recovery is Recovery.FULL or index not in self.lost
-                if is_whole and set(saved.log) != everything:
-                    raise BrokenPromise(f"server {index} lost nothing, and lacks {everything - set(saved.log)}")
-            if not self.ever[index] >= everything:
-                raise BrokenPromise(f"nobody ever applied {everything - self.ever[index]} on server {index}")

@@ -11,8 +11,10 @@ from holdfast.cluster.core.controller import Recovery
 from holdfast.cluster.core.members import Role
 from holdfast.cluster.core.messages import Message
 from tests.cluster.core import mutant_leaders as leaders
-from tests.cluster.core import mutants
-from tests.cluster.core.mutants import following, paced
+from tests.cluster.core import mutant_members as members
+from tests.cluster.core import mutant_servers as servers
+from tests.cluster.core.mutant_members import following
+from tests.cluster.core.mutant_servers import paced
 from tests.cluster.core.simulation import Simulation
 from tests.cluster.core.world import Cores, Ending
 
@@ -56,20 +58,21 @@ TIGHT = {"tight": True, "faults": 0, "ending": Ending.DATA}
 ORPHANED = {"ending": Ending.ORPHANS, "faults": 3}
 
 MUTANTS: Mapping[str, tuple[Cores, Mapping[str, Any]]] = {
-    "a push is applied once": (paced(mutants.AppliesAgain), PARTIAL),
-    "messages of older incarnations are dropped": (Cores(server=mutants.HearsTheDead), PARTIAL),
-    "what loaded rows hold is not applied again": (Cores(server=mutants.ForgetsWhatRowsHold), PARTIAL),
-    "a new server answers when its rows are there": (Cores(server=mutants.AnswersBeforeItsRows), PARTIAL),
-    "a copy of the dense part does not undo pushes": (Cores(server=mutants.TakesEveryCopy), PARTIAL),
-    "what is not applied is sent again": (Cores(worker=mutants.DoesNotSendAgain), PARTIAL),
-    "what is not answered is asked again": (Cores(worker=mutants.PullsOnce), PARTIAL),
+    "a push is applied once": (paced(servers.AppliesAgain), PARTIAL),
+    "messages of older incarnations are dropped": (Cores(server=servers.HearsTheDead), PARTIAL),
+    "what loaded rows hold is not applied again": (Cores(server=servers.ForgetsWhatRowsHold), PARTIAL),
+    "a new server answers when its rows are there": (Cores(server=servers.AnswersBeforeItsRows), PARTIAL),
+    "rows saved between checkpoints say what they hold": (Cores(server=servers.SavesWithoutProgress), PARTIAL),
+    "a copy of the dense part does not undo pushes": (Cores(server=servers.TakesEveryCopy), PARTIAL),
+    "what is not applied is sent again": (Cores(worker=members.DoesNotSendAgain), PARTIAL),
+    "what is not answered is asked again": (Cores(worker=members.PullsOnce), PARTIAL),
     "a dead server's word counts for nothing": (
-        Cores(worker=mutants.BelievesTheDead),
+        Cores(worker=members.BelievesTheDead),
         {**PARTIAL, "faults": 12, "saves": 40},
     ),
-    "a worker pauses when everything is applied": (Cores(worker=mutants.PausesAtOnce), PARTIAL),
-    "a worker makes up for its predecessor before it pauses": (Cores(worker=mutants.OwesNothing), PARTIAL),
-    "a view ends a pause": (Cores(worker=mutants.PausesForEver), PARTIAL),
+    "a worker pauses when everything is applied": (Cores(worker=members.PausesAtOnce), PARTIAL),
+    "a worker makes up for its predecessor before it pauses": (Cores(worker=members.OwesNothing), PARTIAL),
+    "a view ends a pause": (Cores(worker=members.PausesForEver), PARTIAL),
     "a new worker goes on behind what all have applied": (Cores(controller=leaders.TakesTheMost), PARTIAL),
     "a server that died with a worker counts as far as it was known to be": (
         Cores(controller=leaders.ForgetsNewServers),
@@ -78,17 +81,17 @@ MUTANTS: Mapping[str, tuple[Cores, Mapping[str, Any]]] = {
     "a death ends a save": (Cores(controller=leaders.SavesThroughDeaths), PARTIAL),
     "a save waits until everyone is at work": (Cores(controller=leaders.SavesWhileSomebodyIsMissing), PARTIAL),
     "everyone is told of a death": (Cores(controller=leaders.KeepsViewsToItself), PARTIAL),
-    "a gap ends a stream": (Cores(incoming=mutants.OverlooksGaps), PARTIAL),
-    "a step is applied when all servers hold it": (paced(mutants.AppliesOnItsOwn), IN_STEP),
-    "what is not promised of a dead worker is given up": (paced(mutants.KeepsWhatIsNotPromised), IN_STEP),
-    "what is promised is kept": (paced(mutants.BreaksItsPromise), IN_STEP),
-    "a promise is repeated to a server that is new": (paced(mutants.PromisesOnce), IN_STEP_LATE),
-    "rows are those after exactly so many steps": (paced(mutants.AnswersAtOnce), IN_STEP),
-    "gradients are averaged in the order of workers": (paced(mutants.AppliesAsItComes), IN_STEP),
-    "servers copy when the last step is applied": (paced(mutants.CopiesTooEarly), IN_STEP_UNHARMED),
+    "a gap ends a stream": (Cores(incoming=members.OverlooksGaps), PARTIAL),
+    "a step is applied when all servers hold it": (paced(servers.AppliesOnItsOwn), IN_STEP),
+    "what is not promised of a dead worker is given up": (paced(servers.KeepsWhatIsNotPromised), IN_STEP),
+    "what is promised is kept": (paced(servers.BreaksItsPromise), IN_STEP),
+    "a promise is repeated to a server that is new": (paced(servers.PromisesOnce), IN_STEP_LATE),
+    "rows are those after exactly so many steps": (paced(servers.AnswersAtOnce), IN_STEP),
+    "gradients are averaged in the order of workers": (paced(servers.AppliesAsItComes), IN_STEP),
+    "servers copy when the last step is applied": (paced(servers.CopiesTooEarly), IN_STEP_UNHARMED),
     "nobody pauses a step behind the others": (Cores(controller=leaders.LetsThemPauseApart), IN_STEP_UNHARMED),
-    "steps go on without whose data have ended": (Cores(worker=mutants.EndsInSilence), IN_STEP_UNHARMED),
-    "whose data have ended counts the others' steps": (Cores(worker=mutants.FallsBehind), IN_STEP_UNHARMED),
+    "steps go on without whose data have ended": (Cores(worker=members.EndsInSilence), IN_STEP_UNHARMED),
+    "whose data have ended counts the others' steps": (Cores(worker=members.FallsBehind), IN_STEP_UNHARMED),
     "a server's death sets everyone back": (Cores(controller=leaders.GoesOnInPart), IN_STEP),
     "who dies before it went back is replaced": (Cores(controller=leaders.LosesTheCalledBack), FULL),
     "workers start when all servers went back": (Cores(controller=leaders.StartsEarly), FULL),
@@ -99,8 +102,8 @@ MUTANTS: Mapping[str, tuple[Cores, Mapping[str, Any]]] = {
     "who comes up after the end is told of it": (Cores(controller=leaders.ForgetsWhoComesLate), RAISED),
     "incarnations are counted over absences": (Cores(controller=leaders.ForgetsEarlierLives), RESIZED),
     "who joins counts all steps": (Cores(controller=leaders.JoinsAtTheBeginning), {**RESIZED, "synchronous": True}),
-    "an heir is followed when the controller is lost": (following(mutants.FollowsAnyHeir), PARTIAL),
-    "what an heir said early is kept": (following(mutants.ForgetsWhatAnHeirSaid), ORPHANED),
+    "an heir is followed when the controller is lost": (following(members.FollowsAnyHeir), PARTIAL),
+    "what an heir said early is kept": (following(members.ForgetsWhatAnHeirSaid), ORPHANED),
 }
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -68,7 +69,7 @@ class Process:
     shard: Shard | None = None
     alive: bool = True
     stopped: bool = False
-    pull: int = 0  # the one that the step under way waits for; 0: none
+    pulls: deque[int] = field(default_factory=deque)  # of the step under way, and of those ahead of it
     values: tuple[int, ...] | None = None  # its rows, once they are there
 
     @property
