@@ -149,7 +149,7 @@ class Simulation(Promises):
     def _orphan(self, process: Process) -> None:
         member, core = process.member, process.core
         self.network.send(member, core.controller_lost())
-        if member.role is Role.SERVER and member.index == 0 and not core.ended:
+        if member.role is Role.SERVER and core.is_heir:
             heir = self.cores.heir(core.view, synchronous=self.traits.synchronous, last_save=core.last_save)
             self.heirs[member] = heir
             self._lead(heir, heir.stop())

@@ -10,9 +10,9 @@ from enum import Enum
 from typing import Any
 
 from holdfast.cluster.core.controller import ControllerCore, Recovery
-from holdfast.cluster.core.leader import Leader
+from holdfast.cluster.core.leader import Leader, Report
 from holdfast.cluster.core.members import CONTROLLER, Member, Role, View
-from holdfast.cluster.core.messages import Broken, Copied, Failed, Finished, Message, Paused, Send, Surveyed
+from holdfast.cluster.core.messages import Broken, Message, Send
 from holdfast.cluster.core.outputs import Ended, Fence, Output, Ready, Replace, Saved, WentBack
 from holdfast.cluster.core.progress import Progress
 from holdfast.cluster.core.server import ServerCore
@@ -86,9 +86,6 @@ class Cores:
     controller: Callable[..., ControllerCore] = ControllerCore
     heir: Callable[..., Leader] = Leader
     incoming: Callable[[], Incoming] = Incoming
-
-
-FOR_LEADERS = (Paused, Surveyed, Copied, Finished, Failed, Broken)
 
 
 class World:
@@ -187,7 +184,7 @@ class World:
         if receiver.role is Role.CONTROLLER:
             self._lead(self.controller, self.controller.handle(sender, message))
             return
-        if receiver in self.heirs and isinstance(message, FOR_LEADERS):
+        if receiver in self.heirs and isinstance(message, Report):
             self._lead(self.heirs[receiver], self.heirs[receiver].handle(sender, message))
             return
         process = self.processes[receiver]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeAlias
 
 from holdfast.cluster.core.members import Member, Role, View
 from holdfast.cluster.core.messages import (
@@ -13,15 +14,22 @@ from holdfast.cluster.core.messages import (
     Failed,
     Finished,
     GoOn,
+    Loaded,
+    Lost,
     Message,
     Paused,
     SavePriority,
     Send,
+    Standing,
     Surveyed,
 )
 from holdfast.cluster.core.outputs import CalledOff, Ended, Output, PrioritySaved
 from holdfast.cluster.core.progress import Progress
 from holdfast.cluster.core.save import Save
+
+Report: TypeAlias = (
+    Loaded | Lost | Standing | Paused | Surveyed | Copied | Finished | Failed | Broken
+)  # what it is told
 
 
 class Leader:

@@ -67,6 +67,11 @@ class ServerCore:
         return self._allegiance.leader.role is not Role.CONTROLLER
 
     @property
+    def is_heir(self) -> bool:
+        """Whether its process is to lead a last save (see ``Leader``)."""
+        return self.is_orphan and self.member.index == 0 and not self.ended
+
+    @property
     def progress(self) -> dict[int, Progress]:
         """By worker, what its rows hold: what was applied here, or what they held when they were loaded."""
         applied = {index: heard.progress for index, heard in self._workers.items() if heard.progress is not None}
@@ -80,7 +85,7 @@ class ServerCore:
         return heard is None or member.incarnation < heard.incarnation
 
     def controller_lost(self) -> list[Send]:
-        """Follow the heir, server 0; be it, if this is server 0 (see ``Leader``)."""
+        """Follow the heir, server 0; or be it."""
         if self._view is None or self.is_orphan:
             self.ended = self.ended or self._view is None
             return []
