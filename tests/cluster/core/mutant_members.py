@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from holdfast.cluster.core.allegiance import Allegiance
 from holdfast.cluster.core.members import CONTROLLER, Member, View
-from holdfast.cluster.core.messages import Applied, Exhausted, Message, Paused, Rows, Send
+from holdfast.cluster.core.messages import Applied, Exhausted, Message, Pause, Paused, Rows, Send, Survey
 from holdfast.cluster.core.server import ServerCore
 from holdfast.cluster.core.streams import Incoming
 from holdfast.cluster.core.worker import WorkerCore, _Channel
@@ -86,6 +87,27 @@ class OverlooksGaps(Incoming):
 
     def accept(self, number: int) -> bool:
         return True
+
+
+class AnswersInAnyViewAsServer(ServerCore):
+    """Answers an heir that knows others to be alive."""
+
+    def handle(self, sender: Member, message: Message) -> list[Send]:
+        if isinstance(message, Survey) and self._view is not None:
+            message = replace(message, view=self._view.number)
+        return super().handle(sender, message)
+
+
+class AnswersInAnyViewAsWorker(WorkerCore):
+    """Answers an heir that knows others to be alive."""
+
+    def handle(self, sender: Member, message: Message) -> list[Send]:
+        if isinstance(message, Pause) and self._view is not None:
+            message = replace(message, view=self._view.number)
+        return super().handle(sender, message)
+
+
+ANSWERS_IN_ANY_VIEW = Cores(server=AnswersInAnyViewAsServer, worker=AnswersInAnyViewAsWorker)
 
 
 class FollowsAnyHeir(Allegiance):

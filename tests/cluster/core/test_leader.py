@@ -182,13 +182,24 @@ def test_an_heir_ends_the_job_as_it_is_when_somebody_is_missing() -> None:
     assert sent(outputs, End) == [SERVER, WORKER, OTHER] and str(OTHER) in str(outputs[-1])
 
 
+def test_an_heir_is_not_answered_where_another_view_is_known() -> None:
+    view = View.first(servers=2, workers=1)
+    core = WorkerCore(WORKER)
+    core.handle(CONTROLLER, Start(view.replacing(Member(Role.SERVER, 1, 1)), BEGINNING))
+    core.handle(SERVER, Applied(0))
+    core.handle(Member(Role.SERVER, 1, 2), Applied(0))
+    core.controller_lost()
+    assert core.handle(SERVER, Pause(1, view.number)) == []
+    assert sent([*core.handle(SERVER, Pause(1, view.number + 1))], Paused) == [SERVER]
+
+
 def test_a_dead_servers_word_counts_for_nothing() -> None:
     core, view = WorkerCore(WORKER), View.first(servers=1, workers=1)
     core.handle(CONTROLLER, Start(view, BEGINNING))
     core.handle(SERVER, Applied(0))
     (push,) = core.push(["gradients"], b"1")
     core.handle(CONTROLLER, NewView(view.replacing(SERVER)))
-    core.handle(CONTROLLER, Pause(1))
+    core.handle(CONTROLLER, Pause(1, 2))
     new = Member(Role.SERVER, 0, 2)
     core.handle(new, Applied(0))
     assert core.handle(SERVER, Applied(1)) == []

@@ -118,6 +118,7 @@ class Pause:
     """To workers: stop when everything pushed is applied; in synchronous training, once this step is pushed."""
 
     save: int
+    view: int  # whoever has another does not answer: an heir may have missed one, or a member may
     step: int = 0
 
 
@@ -126,6 +127,7 @@ class Survey:
     """To servers: a save is coming; say what there is to save."""
 
     save: int
+    view: int  # as for a pause
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,8 @@ class Save:
     def begin(self) -> Iterator[Output]:
         """Servers can say what there is to save while workers drain."""
         for member in self.view.members:
-            yield Send(member, Pause(self.number) if member.role is Role.WORKER else Survey(self.number))
+            order = Pause if member.role is Role.WORKER else Survey
+            yield Send(member, order(self.number, self.view.number))
 
     def hear(self, sender: Member, message: Paused | Surveyed) -> Iterator[Output]:
         """A member is ready."""
@@ -63,7 +64,7 @@ class Save:
         for worker, progress in self.progress.items():
             if progress.pushed < last:
                 del self.paused[worker]
-                yield Send(self.view.member(Role.WORKER, worker), Pause(self.number, last))
+                yield Send(self.view.member(Role.WORKER, worker), Pause(self.number, self.view.number, last))
 
     def _ready(self) -> Iterator[Output]:
         if len(self.paused) == len(self.view.workers) and len(self.surveyed) == len(self.view.servers):

@@ -109,7 +109,7 @@ class ServerCore:
                 self.ended, self.next_life = True, member
             case End():
                 self.ended = True
-            case Survey(save):
+            case Survey(save, number) if self._view is not None and self._view.number == number:
                 self.last_save = save
                 yield Send(leader, Surveyed(save, self._shard.survey()))
             case Snapshot():
@@ -169,8 +169,9 @@ class ServerCore:
                 yield Send(self._allegiance.leader, Standing(index, incarnation, progress, heard.stable))
 
     def _from_peer(self, sender: Member, message: Message) -> Iterator[Send]:
-        if isinstance(message, Held):
-            yield from self._pace.held(sender, message.step)
+        if sender.role is not Role.WORKER:
+            if isinstance(message, Held):  # reports are for an heir, which this one is not
+                yield from self._pace.held(sender, message.step)
             return
         self._workers[sender.index].incarnation = sender.incarnation  # it is believed before the view that tells of it
         match message:

@@ -190,7 +190,7 @@ class WorkerCore:
                 self.ended, self.next_life = True, member
             case End():
                 self.ended = True
-            case Pause():
+            case Pause(view=number) if self._view is not None and self._view.number == number:
                 self._pause, self._is_reported = message, False
                 return list(self._report_pause())
             case GoOn(save):
