@@ -166,7 +166,8 @@ class Cluster:
         with ExitStack() as stack:
             launcher = self._launching.open(servers=self._servers, workers=self._workers, spares=self._spares)
             stack.callback(launcher.close)
-            beginning = find_beginning(ShardedRun(self._url, options=self._options, settings=self._settings))
+            run = ShardedRun(self._url, options=self._options, settings=self._settings)
+            beginning = find_beginning(run, workers=self._workers)
             contacts = self._listen(stack, launcher)
             job = self._job(built, beginning, contacts)
             problem = self._train_to_end(job, beginning, launcher)
@@ -226,6 +227,8 @@ class Cluster:
             between=Timetable(save.scaled(priority.r) if priority is not None else None, beginning.step, SYSTEM),
             names={0: beginning.checkpoint},
             synchronous=self._pacing.synchronous,
+            overlap=self._policies.overlap,
+            baseline_first=is_partial and not beginning.checkpoint,
             tell=self._on_event,
         )
         with StopSignals(controller.stop) as signals:

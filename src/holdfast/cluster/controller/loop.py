@@ -17,6 +17,7 @@ from holdfast.cluster.launch.base import Launcher
 from holdfast.cluster.saved import step_of
 from holdfast.cluster.wire.beats import Beats
 from holdfast.cluster.wire.endpoint import Endpoint
+from holdfast.policy import Overlap
 from holdfast.runtime import SYSTEM, Runtime
 
 _PATIENCE_S = 0.1
@@ -37,8 +38,9 @@ class Controller:
         saves: When to save.
         between: When to save the rows that come first.
         names: Of the checkpoint that the job begins with, by its number 0.
-        step: Of that checkpoint.
         synchronous: How the job trains.
+        overlap: Whether a save may begin while the last one is being written.
+        baseline_first: Save before the first step: what priority saves build on.
         tell: Hears what happens.
         runtime: Clock.
     """
@@ -55,6 +57,8 @@ class Controller:
         between: Timetable,
         names: Mapping[int, str],
         synchronous: bool,
+        overlap: Overlap,
+        baseline_first: bool,
         tell: Callable[[Event], object],
         runtime: Runtime = SYSTEM,
     ) -> None:
@@ -67,6 +71,8 @@ class Controller:
         self._between = between
         self._names = dict(names)
         self._synchronous = synchronous
+        self._overlap = overlap
+        self._baseline_first = baseline_first
         self._tell = tell
         self._runtime = runtime
         self._began_s = runtime.monotonic_s()
@@ -75,6 +81,7 @@ class Controller:
         self._died_s: dict[Member, tuple[float, bool]] = {}  # by replacement: when, and whether a spare came
         self._requested_s: dict[int, float] = {}  # by save
         self._steps: dict[int, int] = {}  # by save
+        self._copied: set[int] = set()  # saves that are being written
         self._intent = b""  # of the priority save that begins
         self._ended: out.Ended | None = None
         self._wants_stop = False
@@ -116,6 +123,7 @@ class Controller:
     def _die(self, member: Member, how: str) -> None:
         self._beats.forget(member)
         self._endpoint.disconnect(member)
+        self.standing.forget(member)
         if member in self._spares:
             self._spares.discard(member)
             self._crew.fence(member)
@@ -169,6 +177,8 @@ class Controller:
         if not self._is_started:
             self._is_started = True
             self._tell(Started(at_s=self._runtime.wall_s(), took_s=now_s - self._began_s))
+            if self._baseline_first:
+                self._carry_out(self._core.save())
 
     # ---- what members say ------------------------------------------------------------------------------------------
 
@@ -204,9 +214,10 @@ class Controller:
                 case out.Saved(save=save):
                     pause_s = self._runtime.monotonic_s() - self._requested_s.pop(save)
                     step = self._steps[save]
+                    self._copied.add(save)
                     self._tell(Paused(save=save, step=step, pause_s=pause_s, at_s=self._runtime.wall_s()))
                 case out.CalledOff(save, problem):
-                    self._call_off(save, problem or "somebody died")
+                    self._call_off(save, problem)
                 case out.WentBack(checkpoint):
                     self._go_back(checkpoint)
                 case out.PrioritySaved(_, save, problem) if problem:
@@ -230,7 +241,8 @@ class Controller:
     # ---- saves -----------------------------------------------------------------------------------------------------
 
     def _save_if_due(self) -> None:
-        if not self._core.is_whole or self._core.is_saving:
+        is_busy = self._copied and self._overlap is Overlap.SKIP
+        if not self._core.is_whole or self._core.is_saving or is_busy:
             return
         step = self.standing.step(synchronous=self._synchronous)
         if self._saves.is_due(step):
@@ -263,6 +275,7 @@ class Controller:
         self._carry_out(self._core.snapshot(intent))
 
     def _settle(self, outcome: Outcome) -> None:
+        self._copied.discard(outcome.save)
         if outcome.problem:
             self._carry_out(self._core.call_off(outcome.save, outcome.problem))
             return
@@ -272,10 +285,15 @@ class Controller:
         self._carry_out(self._core.committed(outcome.save))
 
     def _call_off(self, save: int, problem: str) -> None:
+        """One that a death ended stays due; one that failed is not tried again at once: workers waited for it."""
         self._requested_s.pop(save, None)
-        self._tell(SaveFailed(save=save, problem=problem, at_s=self._runtime.wall_s()))
+        self._copied.discard(save)
+        if problem:
+            self._saves.took(self._steps.get(save, self.standing.step(synchronous=self._synchronous)))
+        self._tell(SaveFailed(save=save, problem=problem or "somebody died", at_s=self._runtime.wall_s()))
 
     def _go_back(self, checkpoint: int) -> None:
+        self._copied.clear()
         before = self.standing.step(synchronous=self._synchronous)
         step = self._steps.get(checkpoint, 0)
         self._saves.took(step)

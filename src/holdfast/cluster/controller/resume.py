@@ -31,7 +31,7 @@ class Beginning:
     progress: Mapping[int, Progress] = field(default_factory=dict)
 
 
-def find_beginning(run: ShardedRun) -> Beginning:
+def find_beginning(run: ShardedRun, *, workers: int) -> Beginning:
     """Take the run over, and find the newest checkpoint that can be read."""
     term = run.take_over()
     failed = []
@@ -45,5 +45,12 @@ def find_beginning(run: ShardedRun) -> Beginning:
         assert state is not None
         run.go_back(info.id, failed=failed)
         progress = saved_progress(state, step=info.step)
+        if progress and len(progress) != workers:
+            logger.warning(
+                "the run was saved by %d workers, and goes on with %d: each goes on at its own place in the data. What "
+                "workers that are gone had not read yet stays unread, and new ones begin at the start of their part",
+                len(progress),
+                workers,
+            )
         return Beginning(term=term, checkpoint=info.id, step=info.step, progress=progress)
     return Beginning(term=term)
