@@ -25,4 +25,4 @@ def test_both_orders_hold_the_same_rows(data: st.DataObject) -> None:
     assert order.to_servers(values).tolist() == order.keys.tolist()
     assert torch.cat(values)[order._index].tolist() == order.keys.tolist()
     back = order.to_tables(torch.from_numpy(order.keys))
-    assert [each.tolist() for each in back] == [each.tolist() for each in keys]
+    assert back.tolist() == np.concatenate(keys).tolist()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 from holdfast.cluster.placement import Group, Keys, Placement
 from holdfast.cluster.train.devices import to_device, to_host
 from holdfast.cluster.train.exchange import Exchange, Floats
+from holdfast.cluster.train.occurrences import Occurrences
 from holdfast.cluster.train.row_set import Expected, Held, RowSet
 from holdfast.cluster.train.server_order import ID_MASK, TABLE_SHIFT, Cells, ServerOrder
 from holdfast.cluster.train.table import Gradient, Table, outside
@@ -45,6 +47,9 @@ class _GroupRequest:
     order: ServerOrder
     ids: list[Tensor]  # of each table, ascending
     expected: list[list[Expected]]
+    views: Sequence[_View] = ()
+    in_views: Sequence[Expected] = ()  # the same, in the order of views
+    positions: Tensor | None = None  # of each id of each view, among the rows of all tables
 
 
 @dataclass(slots=True)
@@ -101,10 +106,37 @@ class Fetcher:
         self._last = list(request.groups)
         held: list[Held] = [nothing_of(each, self._device) for each in self._tables]
         for group, asked, rows in zip(self._placement.groups, request.groups, pulled.rows, strict=True):
-            values = asked.order.to_tables(to_device(rows, self._device))
+            together = asked.order.to_tables(to_device(rows, self._device))
+            values = together.split(asked.order.counts)
             for member, table in enumerate(group.tables):
                 held[table] = Held(RowSet(asked.ids[member]), values[member], asked.expected[member])
+            self._gather(asked, together, [(self._tables[table], held[table]) for table in group.tables])
         return Arrived(held, pulled.dense)
+
+    def _gather(self, asked: _GroupRequest, rows: Tensor, tables: Sequence[tuple[Table, Held]]) -> None:
+        """The row of each id, for the tables whose modules take just that."""
+        views = [number for number, each in enumerate(asked.views) if tables[each.member][0].wants_gathered]
+        if not views or asked.positions is None:
+            return
+        sizes = [each.ids.numel() for each in asked.views]
+        positions = asked.positions
+        if len(views) < len(sizes):
+            pieces = positions.split(sizes)
+            positions = torch.cat([pieces[number] for number in views])
+        members = [asked.views[number].member for number in views]
+        # Not the Held itself, which will refer to what is made here: a circle would keep a batch's rows for long.
+        receivers = [partial(table.receive, held.rows, held.values) for table, held in tables]
+
+        gathered = Occurrences(
+            rows,
+            positions,
+            sizes=[sizes[number] for number in views],
+            members=members,
+            counts=asked.order.counts,
+            receivers=receivers,
+        )
+        for at, number in enumerate(views):
+            asked.in_views[number].gather(gathered, at)
 
     def fetch(self, table: Table, ids: Tensor) -> Tensor:
         """Rows of one table, each once and ascending, now."""
@@ -115,7 +147,7 @@ class Fetcher:
         addresses = to_host(ids) + (member << TABLE_SHIFT)
         orders = [ServerOrder(each, addresses if at == home else _NO_ROWS) for at, each in enumerate(self._cells)]
         pulled = self._exchange.take(self._exchange.pull([each.keys for each in orders], dense=False))
-        return orders[home].to_tables(to_device(pulled.rows[home], self._device))[member]
+        return orders[home].to_tables(to_device(pulled.rows[home], self._device))  # no other table has any
 
     def gradients(self) -> list[GroupPush]:
         """Of all tables since the last step, in the order of keys."""
@@ -175,10 +207,12 @@ def _cut(order: ServerOrder, unique: Tensor, inverse: Tensor, views: Sequence[_V
     starts = _spread([int(order.starts[each.member]) for each in views], views, inverse.device)
     positions = (inverse - starts).split([each.ids.numel() for each in views])
     expected: list[list[Expected]] = [[] for _ in order.counts]
+    in_views: list[Expected] = []
     counts = Counter(each.member for each in views)
     for view, at in zip(views, positions, strict=True):
         expected[view.member].append(Expected(view.ids, at, is_only=counts[view.member] == 1))
-    return _GroupRequest(order, list(ids), expected)
+        in_views.append(expected[view.member][-1])
+    return _GroupRequest(order, list(ids), expected, views, in_views, inverse)
 
 
 def _spread(values: Sequence[int], views: Sequence[_View], device: torch.device) -> Tensor:

@@ -17,7 +17,7 @@ from holdfast.errors import ConfigurationError
 
 logger = logging.getLogger("holdfast")
 
-_FILL_AT_START = "its rows are written by servers"
+_SHORT_BAG = 4  # ids
 
 
 class RemoteTable(nn.Module):
@@ -83,9 +83,11 @@ class RemoteEmbedding(RemoteTable, nn.Embedding):
     """nn.Embedding, with the rows of a batch."""
 
     def forward(self, input: Tensor) -> Tensor:
+        if self.padding_idx is None and not self.scale_grad_by_freq:
+            rows = self._connected.gathered(input)
+            if rows is not None:
+                return rows
         found = self._connected.look_up(input, self.padding_idx)
-        if found.is_plain and not self.scale_grad_by_freq:
-            return found.gathered()
         return F.embedding(found.positions, found.rows, found.padding, None, 2.0, self.scale_grad_by_freq, False)
 
 
@@ -93,12 +95,11 @@ class RemoteEmbeddingBag(RemoteTable, nn.EmbeddingBag):
     """nn.EmbeddingBag, with the rows of a batch."""
 
     def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
+        if per_sample_weights is None and self._are_short(input):
+            rows = self._connected.gathered(input)
+            if rows is not None:
+                return self._reduced(rows)
         found = self._connected.look_up(input, self.padding_idx)
-        if found.is_plain and input.dim() == 2 and input.shape[1] and self._adds_up and per_sample_weights is None:
-            bags = found.gathered()
-            if input.shape[1] == 1:
-                return bags.squeeze(1)
-            return bags.sum(1) if self.mode == "sum" else bags.mean(1)
         return F.embedding_bag(
             found.positions,
             found.rows,
@@ -111,9 +112,15 @@ class RemoteEmbeddingBag(RemoteTable, nn.EmbeddingBag):
             padding_idx=found.padding,
         )
 
-    @property
-    def _adds_up(self) -> bool:
-        return self.mode in ("sum", "mean") and not self.scale_grad_by_freq
+    def _are_short(self, bags: Tensor) -> bool:
+        """Whether the rows of all ids take little more memory than the bags, and need nothing but to be added."""
+        is_plain = self.mode != "max" and self.padding_idx is None and not self.scale_grad_by_freq
+        return is_plain and bags.dim() == 2 and 1 <= bags.shape[1] <= _SHORT_BAG
+
+    def _reduced(self, rows: Tensor) -> Tensor:
+        if rows.shape[1] == 1:
+            return rows.squeeze(1)
+        return rows.sum(1) if self.mode == "sum" else rows.mean(1)
 
 
 @cache

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from holdfast.cluster.train.occurrences import Occurrences
 
 
 class Found(NamedTuple):
@@ -108,6 +111,7 @@ class Expected:
         self._stride = ids.stride()
         self._address = ids.data_ptr()
         self._version = ids._version
+        self._occurrences: tuple[Occurrences, int] | None = None
 
     def matches(self, ids: Tensor) -> bool:
         """Whether these are the very same elements, and nobody has changed them."""
@@ -121,9 +125,22 @@ class Expected:
     def _form(self) -> Form:
         return form_of(self.ids)
 
+    def gather(self, occurrences: Occurrences, view: int) -> None:
+        """The row of each id is there."""
+        self._occurrences = (occurrences, view)
+
+    def gathered(self, *, trained: bool) -> Tensor | None:
+        """The row of each id, ``[ids, width]``, where they were gathered."""
+        if self._occurrences is None:
+            return None
+        occurrences, view = self._occurrences
+        return occurrences.rows(view, trained=trained)
+
     def moved(self, to: Tensor) -> Expected:
         """The same where row i of those held is now row ``to[i]`` of more."""
-        return Expected(self.ids, to[self.positions], is_only=False)
+        other = copy(self)
+        other.positions, other.is_only, other._occurrences = to[self.positions], False, None
+        return other
 
 
 @dataclass(slots=True)
@@ -131,14 +148,15 @@ class Held:
     """The values of some rows: what a table looks up in."""
 
     rows: RowSet
-    values: Tensor
+    values: Tensor  # never a leaf
     expected: list[Expected] = field(default_factory=list)
+    leaf: Tensor | None = None  # of the values, once a graph needs one
 
     def extended(self, ids: Tensor, values: Tensor, expected: list[Expected]) -> Held:
         """With other rows, and positions among those; rows that are held already keep their values."""
         union = self.rows.union(ids)
         joined = values.new_empty(len(union.ids), values.shape[1])
         joined[union.second] = values
-        joined[union.first] = self.values.detach()
+        joined[union.first] = self.values
         known = [each.moved(union.first) for each in self.expected] + [each.moved(union.second) for each in expected]
         return Held(RowSet(union.ids), joined, known)

@@ -90,8 +90,7 @@ class ServerOrder:
         shifts = self._cuts[:-1][self._cells.by_server] - (np.cumsum(lengths) - lengths)
         return torch.from_numpy(np.arange(len(self._addresses)) + np.repeat(shifts, lengths))
 
-    def to_tables(self, values: Tensor) -> list[Tensor]:
-        """The way back."""
+    def to_tables(self, values: Tensor) -> Tensor:
+        """The way back: table by table, each in the order of ids."""
         pieces = values.split(self._lengths[self._cells.by_server].tolist())
-        together = torch.cat([pieces[at] for at in self._cells.by_table.tolist()])
-        return list(together.split(self.counts))
+        return torch.cat([pieces[at] for at in self._cells.by_table.tolist()])

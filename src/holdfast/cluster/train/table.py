@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
+from weakref import WeakMethod
 
 import torch
 from torch import Tensor, nn
 
 from holdfast.cluster.plan import TableSpec
-from holdfast.cluster.train.row_set import Held, RowSet
+from holdfast.cluster.train.row_set import Expected, Held, RowSet
 from holdfast.errors import ConfigurationError
 
 
@@ -18,19 +20,6 @@ class Lookup(NamedTuple):
     rows: Tensor
     positions: Tensor
     padding: int | None  # the position of the padding row
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether a gather is as good as torch's own embedding, and faster.
-
-        On a GPU the gradient of torch's sorts positions, with a dozen kernels and a wait for each table; that of a
-        gather adds with one. As in all of torch it adds in no fixed order, unless deterministic algorithms are set.
-        """
-        return self.rows.is_cuda and self.padding is None
-
-    def gathered(self) -> Tensor:
-        """The row of each position."""
-        return self.rows.index_select(0, self.positions.reshape(-1)).view(*self.positions.shape, self.rows.shape[1])
 
 
 class Gradient(NamedTuple):
@@ -62,6 +51,7 @@ class Table:
         self.spec = spec
         self.parameter = nn.Parameter(torch.empty(0, spec.width, device=device), requires_grad=requires_grad)
         self.source: RowSource | None = None
+        self.wants_gathered = False  # its module takes the row of each id, and nothing else
         self._padding_idx = padding_idx  # whose row gets no gradient
         self._held: Held | None = None
         self._graded: RowSet | None = None  # the rows of parameter.grad
@@ -87,9 +77,9 @@ class Table:
         """
         if within_step and self._held is not None:
             held = self._held.extended(held.rows.ids, held.values, held.expected)
-        self.exchange(self._as_leaf(held))
+        self.exchange(held)
         if not self.has_gradient:
-            self.parameter.data = held.values.detach()
+            self.parameter.data = held.values
 
     def exchange(self, held: Held | None) -> Held | None:
         """Look up in other rows for a while; those so far."""
@@ -98,15 +88,20 @@ class Table:
 
     def look_up(self, ids: Tensor, padding_idx: int | None) -> Lookup:
         """Positions for ids, and what they are positions in."""
-        if self._held is None:
-            raise ConfigurationError(
-                f"the table {self.name} was used outside a batch: call the model in a loop over batches(loader), or "
-                "within evaluating()"
-            )
+        self._require_batch()
         positions = self._positions(ids)
-        held = self._held
-        rows = held.values if self.parameter.requires_grad else held.values.detach()
-        return Lookup(rows, positions, None if padding_idx is None else self._position(padding_idx))
+        return Lookup(self._leaf(), positions, None if padding_idx is None else self._position(padding_idx))
+
+    def gathered(self, ids: Tensor) -> Tensor | None:
+        """The row of each id, ``[*ids.shape, width]``, where they were gathered; from the next batch on they are."""
+        held = self._require_batch()
+        self.wants_gathered = True
+        expected = next((each for each in held.expected if each.matches(ids)), None)
+        rows = None if expected is None else expected.gathered(trained=self._is_trained)
+        if expected is None or rows is None:
+            return None
+        self._mark(expected)
+        return rows.view(*ids.shape, rows.shape[1])
 
     def require_inside(self, ids: Tensor) -> None:
         """Refuse ids that are not rows of the table."""
@@ -118,45 +113,62 @@ class Table:
         if least < 0 or most >= self.spec.rows:
             raise outside(self.spec, int(least if least < 0 else most))
 
+    @property
+    def _is_trained(self) -> bool:
+        return self.parameter.requires_grad and torch.is_grad_enabled()
+
+    def _require_batch(self) -> Held:
+        if self._held is None:
+            raise ConfigurationError(
+                f"the table {self.name} was used outside a batch: call the model in a loop over batches(loader), or "
+                "within evaluating()"
+            )
+        return self._held
+
     def _positions(self, ids: Tensor) -> Tensor:
-        assert self._held is not None
-        uses = torch.is_grad_enabled() and self.parameter.requires_grad
-        for expected in self._held.expected:
+        for expected in self._require_batch().expected:
             if expected.matches(ids):
-                if uses and expected.is_only:
-                    self._held.rows.mark_all()
-                elif uses:
-                    self._held.rows.mark(expected.positions)
+                self._mark(expected)
                 return expected.positions.view(ids.shape)
         positions = self._search(ids)
-        if uses:
-            self._held.rows.mark(positions)
+        if self._is_trained:
+            self._require_batch().rows.mark(positions)
         return positions
 
+    def _mark(self, expected: Expected) -> None:
+        rows = self._require_batch().rows
+        if self._is_trained and expected.is_only:
+            rows.mark_all()
+        elif self._is_trained:
+            rows.mark(expected.positions)
+
     def _search(self, ids: Tensor) -> Tensor:
-        assert self._held is not None and self.source is not None
+        assert self.source is not None
         self.require_inside(ids)
         self.source.surprised(self, ids)
         flat = ids.reshape(-1).to(torch.int64).contiguous()
-        found = self._held.rows.find(flat)
+        held = self._require_batch()
+        found = held.rows.find(flat)
         if not found.is_there.all():
             missing = torch.unique(flat[~found.is_there])
-            values = self.source.fetch(self, missing)
-            self._held = self._as_leaf(self._held.extended(missing, values, []))
+            self._held = held.extended(missing, self.source.fetch(self, missing), [])
             found = self._held.rows.find(flat)
         return found.positions.view(ids.shape)
 
     def _position(self, row: int) -> int | None:
-        assert self._held is not None
-        found = self._held.rows.find(torch.tensor([row], device=self._held.rows.ids.device))
+        rows = self._require_batch().rows
+        found = rows.find(torch.tensor([row], device=rows.ids.device))
         return int(found.positions[0]) if bool(found.is_there[0]) else None
 
-    def _as_leaf(self, held: Held) -> Held:
-        held.values = held.values.detach()
-        if self.parameter.requires_grad and torch.is_grad_enabled():
-            rows = held.rows  # the hook holds no leaf: a circle would keep a batch's rows until they are collected
-            held.values.requires_grad_().register_post_accumulate_grad_hook(lambda leaf: self._receive(rows, leaf))
-        return held
+    def _leaf(self) -> Tensor:
+        """The rows held, as a graph takes them."""
+        held = self._require_batch()
+        if not self._is_trained:
+            return held.values
+        if held.leaf is None:
+            held.leaf = held.values.detach().requires_grad_()
+            held.leaf.register_post_accumulate_grad_hook(_handing_on(WeakMethod(self._take_from), held.rows))
+        return held.leaf
 
     # ---- gradients -------------------------------------------------------------------------------------------------
 
@@ -172,17 +184,20 @@ class Table:
             kept = kept & (rows.ids != self._padding_idx)
         return Gradient(rows.ids[kept], values[kept])
 
-    def _receive(self, rows: RowSet, leaf: Tensor) -> None:
+    def receive(self, rows: RowSet, values: Tensor, gradient: Tensor) -> None:
         """A backward pass reached a set of rows."""
-        gradient, leaf.grad = leaf.grad, None
-        assert gradient is not None
         shown = self.parameter.grad
         if shown is None or self._graded is None:
-            self._show(rows, leaf.detach(), gradient)
+            self._show(rows, values, gradient)
         elif self._graded is rows:
             self.parameter.grad = shown + gradient
         else:
-            self._join(self._graded, shown, rows, leaf.detach(), gradient)
+            self._join(self._graded, shown, rows, values, gradient)
+
+    def _take_from(self, rows: RowSet, leaf: Tensor) -> None:
+        gradient, leaf.grad = leaf.grad, None
+        assert gradient is not None
+        self.receive(rows, leaf.detach(), gradient)
 
     def _show(self, rows: RowSet, values: Tensor, gradient: Tensor) -> None:
         self.parameter.grad = None
@@ -203,6 +218,16 @@ class Table:
         total[union.first] = shown
         total[union.second] += gradient
         self._show(joined, all_values, total)
+
+
+def _handing_on(take: WeakMethod[Callable[[RowSet, Tensor], None]], rows: RowSet) -> Callable[[Tensor], None]:
+    """A hook that refers to no leaf, table or rows held: no collector finds a circle through a hook of torch's."""
+
+    def hand_on(leaf: Tensor) -> None:
+        if (taken := take()) is not None:
+            taken(rows, leaf)
+
+    return hand_on
 
 
 def outside(table: TableSpec, row: int) -> ConfigurationError:
