@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import torch
 from hypothesis import given
@@ -24,5 +26,7 @@ def test_both_orders_hold_the_same_rows(data: st.DataObject) -> None:
     values = [torch.from_numpy(each) for each in keys]
     assert order.to_servers(values).tolist() == order.keys.tolist()
     assert torch.cat(values)[order._index].tolist() == order.keys.tolist()
-    back = order.to_tables(torch.from_numpy(order.keys))
-    assert back.tolist() == np.concatenate(keys).tolist()
+    together = torch.from_numpy(order.keys)
+    cuts = group.cuts(order.keys).tolist()
+    for parts in ([together], [together[start:end] for start, end in pairwise(cuts)]):
+        assert order.to_tables(parts).tolist() == np.concatenate(keys).tolist()

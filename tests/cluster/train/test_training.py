@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 from benchmarks.models.dlrm import DLRM
+from holdfast.cluster.train.exchange import Pulled
 from holdfast.errors import ConfigurationError, NotFinite
 from holdfast.policy import SGD, Adagrad, Adam, Optimizer, RowwiseAdagrad
 from tests.cluster.train.tiny_worker import CARDINALITIES, Worker, distances, loader_of, loss_of, plain_copy
@@ -244,6 +246,31 @@ def test_evaluating_between_steps_changes_nothing_of_a_training() -> None:
         loss_of(evaluated.loop.model, batch).backward()
         evaluated.loop.step()
     assert evaluated.bytes() == plain.bytes()
+
+
+def test_answers_of_several_servers_need_not_be_joined() -> None:
+    joined, apart = Worker(servers=3), Worker(servers=3)
+    pull, take, groups = apart.exchange.pull, apart.exchange.take, apart.exchange.placement.groups
+    cuts: dict[int, Any] = {}
+
+    def noted(keys: Any, *, dense: bool = True) -> int:
+        number = pull(keys, dense=dense)
+        cuts[number] = [group.cuts(each) for group, each in zip(groups, keys, strict=True)]
+        return number
+
+    def divided(number: int) -> Pulled:
+        pulled = take(number)
+        rows = [
+            [each[start:end] for start, end in pairwise(at)] for each, at in zip(pulled.rows, cuts[number], strict=True)
+        ]
+        pieces = apart.exchange.placement.dense
+        dense = None if pulled.dense is None else [pulled.dense[each.start : each.end] for each in pieces]
+        return Pulled(rows=rows, dense=dense)
+
+    apart.exchange.pull, apart.exchange.take = noted, divided  # type: ignore[method-assign]
+    joined.train(loader_of())
+    apart.train(loader_of())
+    assert apart.bytes() == joined.bytes()
 
 
 def test_a_model_without_large_tables_trains() -> None:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from holdfast.cluster.train.devices import to_device
 from holdfast.cluster.train.exchange import Floats
+from holdfast.errors import ConfigurationError
 
 
 class DenseVector:
@@ -34,9 +35,12 @@ class DenseVector:
         """Whether a backward pass reached it since the last step."""
         return any(each.grad is not None for each in self._parameters)
 
-    def install(self, values: Floats | Tensor) -> None:
+    def install(self, values: Floats | Sequence[Floats] | Tensor) -> None:
         """Take values over: one copy, whatever the number of parameters."""
-        self._flat.copy_(values if isinstance(values, Tensor) else to_device(values, self._flat.device))
+        pieces = [values] if isinstance(values, Tensor) else to_device(values, self._flat.device)
+        if sum(each.numel() for each in pieces) != self._flat.numel():
+            raise ConfigurationError(f"the dense vector has {self._flat.numel()} values, and others came from servers")
+        torch.cat(pieces, out=self._flat)
         self._attach()
         torch.clear_autocast_cache()  # it would keep copies of the last ones in lower precision
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -22,12 +22,13 @@ with warnings.catch_warnings():  # torch says once per process that an array is 
     torch.from_numpy(_read_only)
 
 
-def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
-    """The array on a device. On a CPU it is the array itself, not a copy: do not write to it."""
-    tensor = torch.from_numpy(np.ascontiguousarray(array))
+def to_device(arrays: NDArray[Any] | Sequence[NDArray[Any]], device: torch.device) -> list[Tensor]:
+    """Arrays on a device, joined there. On a CPU they are the arrays themselves, not copies: do not write to them."""
+    listed = [arrays] if isinstance(arrays, np.ndarray) else arrays
+    tensors = [torch.from_numpy(np.ascontiguousarray(each)) for each in listed]
     if device.type == "cpu":
-        return tensor
-    return _staging(device.type, tensor.dtype).move(tensor, device)
+        return tensors
+    return [_staging(device.type, tensors[0].dtype).move(tensors, device)]
 
 
 def to_host(tensor: Tensor) -> NDArray[Any]:
@@ -66,15 +67,16 @@ class _Staging:
         self._buffers = [torch.empty(0, dtype=dtype), torch.empty(0, dtype=dtype)]
         self._passed: list[torch.cuda.Event | None] = [None, None]
 
-    def move(self, tensor: Tensor, device: torch.device) -> Tensor:
-        """A copy on the device; the tensor may change as soon as this returns."""
+    def move(self, tensors: Sequence[Tensor], device: torch.device) -> Tensor:
+        """A copy on the device, of all one after another; they may change as soon as this returns."""
         turn, self._next = self._next, 1 - self._next
         if (passed := self._passed[turn]) is not None:
             passed.synchronize()
-        if self._buffers[turn].numel() < tensor.numel():
-            self._buffers[turn] = torch.empty(tensor.numel() * 5 // 4, dtype=self._dtype, pin_memory=True)
-        part = self._buffers[turn][: tensor.numel()].view(tensor.shape)
-        part.copy_(tensor)
+        values = sum(each.numel() for each in tensors)
+        if self._buffers[turn].numel() < values:
+            self._buffers[turn] = torch.empty(values * 5 // 4, dtype=self._dtype, pin_memory=True)
+        part = self._buffers[turn][:values].view(-1, *tensors[0].shape[1:])
+        torch.cat(list(tensors), out=part)
         moved = part.to(device, non_blocking=True)
         event = self._passed[turn] = torch.cuda.Event()
         event.record(torch.cuda.current_stream(device))

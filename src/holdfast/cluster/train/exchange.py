@@ -16,10 +16,13 @@ Floats: TypeAlias = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pulled:
-    """The answer to a pull. The arrays may be read-only, and stay as they are for as long as somebody holds them."""
+    """The answer to a pull. The arrays may be read-only, and stay as they are for as long as somebody holds them.
 
-    rows: Sequence[Floats]  # for each group ``[keys, width]``, in the order of the keys
-    dense: Floats | None  # the whole dense vector, where it was asked for
+    Each may be one array, or one for each server in their order, which need not be joined.
+    """
+
+    rows: Sequence[Floats | Sequence[Floats]]  # for each group ``[keys, width]``, in the order of the keys
+    dense: Floats | Sequence[Floats] | None  # the whole dense vector, where it was asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

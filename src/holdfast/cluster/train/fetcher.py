@@ -65,7 +65,7 @@ class Arrived:
     """What came of a request."""
 
     held: list[Held]  # by table
-    dense: Floats | None
+    dense: Floats | Sequence[Floats] | None
 
 
 class GroupPush(NamedTuple):

@@ -90,7 +90,8 @@ class ServerOrder:
         shifts = self._cuts[:-1][self._cells.by_server] - (np.cumsum(lengths) - lengths)
         return torch.from_numpy(np.arange(len(self._addresses)) + np.repeat(shifts, lengths))
 
-    def to_tables(self, values: Tensor) -> Tensor:
-        """The way back: table by table, each in the order of ids."""
-        pieces = values.split(self._lengths[self._cells.by_server].tolist())
+    def to_tables(self, values: Sequence[Tensor]) -> Tensor:
+        """The way back: of all servers' values together, or of each server's: table by table, in the order of ids."""
+        lengths = self._lengths[self._cells.by_server].reshape(len(values), -1).tolist()
+        pieces = [piece for each, row in zip(values, lengths, strict=True) for piece in each.split(row)]
         return torch.cat([pieces[at] for at in self._cells.by_table.tolist()])
