@@ -11,7 +11,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from holdfast.cluster.train.place import Place
+from holdfast.checkpoint.training.rng import capture_rng
+from holdfast.cluster.train.place import Place, PlaceEncoder
 from holdfast.errors import DamagedData
 from holdfast.policy import Adagrad, Adam, tables
 from tests.cluster.train.tiny_worker import Worker, loader_of
@@ -146,6 +147,25 @@ def test_a_place_comes_back_from_bytes_as_it_was() -> None:
     place = Place.from_bytes(worker.exchange.place)
     assert place.steps == 2 and place.reader is not None and set(place.buffers) >= {"norm.running_mean"}
     assert place.to_bytes() == worker.exchange.place
+
+
+def test_an_encoder_gives_the_bytes_of_every_place_whatever_changed_since_the_last() -> None:
+    encoder, reader, buffers = PlaceEncoder(), {"next": 0, "seen": [1, 2]}, {"mean": torch.zeros(3)}
+    moves = [
+        lambda: None,
+        lambda: torch.rand(1),
+        lambda: np.random.random(),
+        lambda: random.random(),
+        lambda: reader.update(next=1),
+        lambda: reader["seen"].append(3),
+        lambda: buffers["mean"].add_(1),
+        lambda: buffers.update(mean=torch.zeros(4)),
+        lambda: reader.update(next=1.0),
+    ]
+    for steps, move in enumerate(moves):
+        move()
+        place = Place(steps=steps, reader=reader, rng=capture_rng(), buffers=buffers)
+        assert encoder.encode(place) == place.to_bytes()
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from holdfast.cluster.train.finite import CHOICES, OnNan, all_finite, not_finite
 from holdfast.cluster.train.forecast import Forecast, IdsFunction
 from holdfast.cluster.train.metrics import Metrics
 from holdfast.cluster.train.optimizer import WorkerOptimizer
-from holdfast.cluster.train.place import Place
+from holdfast.cluster.train.place import Place, PlaceEncoder
 from holdfast.cluster.train.prefetcher import Prefetched, Prefetcher
 from holdfast.cluster.train.table import Table
 from holdfast.errors import ConfigurationError
@@ -107,6 +107,7 @@ class TrainingLoop:
         self._fetcher = Fetcher(built.tables, placement, exchange, self._device)
         self._forecast = Forecast(built.tables)
         self._place = None if place is None else Place.from_bytes(place)
+        self._encoder = PlaceEncoder()
         self._steps = 0 if self._place is None else self._place.steps
         self._reading: _Reading | None = None
         self._current: Prefetched | None = None
@@ -347,7 +348,7 @@ class TrainingLoop:
                 dense=to_host(dense),
                 lr_tables=lr_tables,
                 lr_dense=lr_dense,
-                place=self._place_now().to_bytes(),
+                place=self._encoder.encode(self._place_now()),
             )
         )
         self._clear()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,13 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from holdfast.cluster.place_tree import SECTIONS, join_place, join_section, place_tree
 from holdfast.errors import DamagedData
-from holdfast.format.dtypes import code_of, torch_dtype
-from holdfast.format.tree import decode_tree, encode_tree
-
-_MAGIC = b"HFP1"
-_LENGTHS = struct.Struct("<II")  # of the list of tensors and of the tree, both JSON; the tensors' bytes follow
-_NAME = "a worker's place"
+from holdfast.format.dtypes import code_of
+from holdfast.format.host_values import HostTensor
+from holdfast.format.tree import encode_tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,36 +27,79 @@ class Place:
 
     def to_bytes(self) -> bytes:
         """For the wire; ``from_bytes`` returns an equal place."""
-        tree = {"steps": self.steps, "reader": self.reader, "rng": self.rng, "buffers": dict(self.buffers)}
-        encoded = encode_tree(tree, root="place")
-        tensors = [tensor.detach().cpu().contiguous() for tensor in encoded.tensors]
-        listed = json.dumps([[code_of(tensor.dtype), list(tensor.shape)] for tensor in tensors]).encode()
-        parts = [tensor.reshape(-1).view(torch.uint8).numpy().tobytes() for tensor in tensors]
-        return b"".join([_MAGIC, _LENGTHS.pack(len(listed), len(encoded.skeleton)), listed, encoded.skeleton, *parts])
+        return join_place(self.steps, [_section(name, getattr(self, name)) for name in SECTIONS])
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Place:
         """The place that ``to_bytes`` described; DamagedData where these bytes are none."""
-        try:
-            tree = _decode(data)
-            return cls(steps=tree["steps"], reader=tree["reader"], rng=tree["rng"], buffers=tree["buffers"])
-        except (ValueError, KeyError, TypeError, struct.error) as error:
-            raise DamagedData(_NAME, f"cannot be read: {error!r}") from error
+        tree = _in_torch(place_tree(data))
+        if not isinstance(tree["buffers"], dict):
+            raise DamagedData("a worker's place", "holds no buffers")
+        return cls(steps=tree["steps"], reader=tree["reader"], rng=tree["rng"], buffers=tree["buffers"])
 
 
-def _decode(data: bytes) -> Any:
-    if data[: len(_MAGIC)] != _MAGIC:
-        raise ValueError(f"it begins with {data[: len(_MAGIC)]!r} instead of {_MAGIC!r}")
-    listed, skeleton = _LENGTHS.unpack_from(data, len(_MAGIC))
-    at = len(_MAGIC) + _LENGTHS.size
-    tensors = []
-    position = at + listed + skeleton
-    for code, shape in json.loads(data[at : at + listed]):
-        dtype = torch_dtype(code)
-        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        raw = np.frombuffer(data, np.uint8, size, position).copy()
-        tensors.append(torch.from_numpy(raw).view(dtype).reshape(shape))
-        position += size
-    if position != len(data):
-        raise ValueError(f"{len(data) - position} bytes are left over")
-    return decode_tree(data[at + listed : at + listed + skeleton], tensors, name=_NAME)
+class PlaceEncoder:
+    """Encodes the places of one worker, step after step: what did not change is not encoded again.
+
+    Random generators of the host seldom move in a training, and to encode them takes longer than to compare them.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[str, Any] = {}
+        self._sections: dict[str, bytes] = {}
+
+    def encode(self, place: Place) -> bytes:
+        """As ``Place.to_bytes`` does."""
+        return join_place(place.steps, [self._section(name, getattr(place, name)) for name in SECTIONS])
+
+    def _section(self, name: str, value: Any) -> bytes:
+        known = self._sections.get(name)
+        if known is None or not _same(value, self._values[name]):
+            known = self._sections[name] = _section(name, value)
+            self._values[name] = _kept(value)
+        return known
+
+
+def _section(name: str, value: Any) -> bytes:
+    encoded = encode_tree(dict(value) if isinstance(value, Mapping) else value, root=f"place.{name}")
+    tensors = [tensor.detach().cpu().contiguous() for tensor in encoded.tensors]
+    parts = [tensor.reshape(-1).view(torch.uint8).numpy().tobytes() for tensor in tensors]
+    return join_section([(code_of(tensor.dtype), tensor.shape) for tensor in tensors], encoded.skeleton, parts)
+
+
+def _same(value: Any, known: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        fits = isinstance(known, torch.Tensor) and value.dtype == known.dtype and value.device == known.device
+        return fits and torch.equal(value, known)
+    if isinstance(value, np.ndarray):
+        return isinstance(known, np.ndarray) and value.dtype == known.dtype and np.array_equal(value, known)
+    if isinstance(value, Mapping):
+        fits = isinstance(known, Mapping) and list(value) == list(known)
+        return fits and all(_same(each, known[key]) for key, each in value.items())
+    if isinstance(value, list | tuple):
+        fits = type(value) is type(known) and len(value) == len(known)
+        return fits and all(_same(each, other) for each, other in zip(value, known, strict=True))
+    return type(value) is type(known) and bool(value == known) and repr(value) == repr(known)
+
+
+def _kept(value: Any) -> Any:
+    """A copy that nobody else changes."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, Mapping):
+        return {key: _kept(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_kept(each) for each in value] if isinstance(value, list) else tuple(map(_kept, value))
+    return value
+
+
+def _in_torch(tree: Any) -> Any:
+    if isinstance(tree, HostTensor):
+        return tree.in_torch()
+    if isinstance(tree, dict):
+        return {key: _in_torch(value) for key, value in tree.items()}
+    if type(tree) in (list, tuple):
+        return type(tree)(_in_torch(value) for value in tree)
+    return tree

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from holdfast.cluster.core.members import CONTROLLER, Member
 from holdfast.cluster.core.messages import Failed, NewView, Send
 from holdfast.cluster.core.notes import Stats
 from holdfast.cluster.core.worker import WorkerCore
 from holdfast.cluster.link import Link
-from holdfast.cluster.payload import Floats, FoundRows, Gradients, WantedRows
+from holdfast.cluster.payload import FoundRows, Gradients, WantedRows
 from holdfast.cluster.placement import ROW_MASK, Keys, Placement
 from holdfast.cluster.train.exchange import Pulled, PushedStep
 
@@ -58,9 +56,9 @@ class SocketExchange:
         assert answers is not None
         dense = self._dense_wanted.pop(number)
         found = [FoundRows.from_arrays(answers[server], dense=dense) for server in range(self._placement.servers)]
-        rows = [_joined([each.rows[group] for each in found]) for group in range(len(self._placement.groups))]
+        rows = [[each.rows[group] for each in found] for group in range(len(self._placement.groups))]
         pieces = [each.dense for each in found if each.dense is not None]
-        return Pulled(rows=rows, dense=_joined(pieces) if dense else None)
+        return Pulled(rows=rows, dense=pieces if dense else None)
 
     def push(self, step: PushedStep) -> None:
         """Send a step's gradients, as soon as there are credits for it."""
@@ -119,7 +117,3 @@ class SocketExchange:
     def _until(self, is_met: Callable[[], bool]) -> None:
         while not is_met():
             self.let_in(_PATIENCE_S)
-
-
-def _joined(pieces: Sequence[Floats]) -> Floats:
-    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
