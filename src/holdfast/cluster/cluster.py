@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -14,8 +15,12 @@ from torch import nn
 from holdfast.checkpoint.shards.run import ShardedRun
 from holdfast.checkpoint.trainer.policies import as_policies, require
 from holdfast.checkpoint.trainer.settings import Settings
+from holdfast.cluster.controller.accounts import Accounts
+from holdfast.cluster.controller.audience import Audience, log
 from holdfast.cluster.controller.crew import Crew
+from holdfast.cluster.controller.live_view import LiveView
 from holdfast.cluster.controller.loop import Controller
+from holdfast.cluster.controller.losses import Losses
 from holdfast.cluster.controller.resume import Beginning, find_beginning
 from holdfast.cluster.controller.signals import StopSignals
 from holdfast.cluster.controller.timetable import Timetable
@@ -77,8 +82,10 @@ class Cluster:
         on_nan: What becomes of a step whose gradients are not finite: ``"raise"``, ``"skip"`` or ``"push"``.
         on_bad_ids: What becomes of a batch with an id outside its table: ``"raise"`` or ``"skip"``.
         silence_s: After how many seconds without a heartbeat a process is taken for dead.
-        on_event: Called with everything that happens to the job (``holdfast.cluster.happenings``).
-        view: Show how it goes. None: if this is a terminal.
+        on_event: Called with everything that happens to the job (``holdfast.cluster.happenings``), between two turns of
+            the controller: it must not take long. That it raises is logged once, and changes nothing.
+        view: Show on stderr how it goes. None: if that is a terminal. Where nothing is shown, events are logged by the
+            logger ``holdfast``.
         options: Object store client options.
         settings: Buffer sizes, timeouts and the agents' priority.
     """
@@ -139,7 +146,7 @@ class Cluster:
             on_bad_ids=on_bad_ids,
         )
         self._launching = launcher
-        self._on_event = on_event or (lambda event: None)
+        self._on_event = on_event
         self._view = view
         self._settings = settings
 
@@ -217,24 +224,44 @@ class Cluster:
             recovery=Recovery.PARTIAL if is_partial else Recovery.FULL,
         )
         save, priority = self._policies.save, self._policies.priority
+        accounts = self._accounts(beginning)
+        view = self._make_view(accounts)
+        audience = Audience(self._on_event, [log if view is None else view.tell])
         controller = Controller(
             core,
             self._endpoint,
             self._beats,
             Crew(launcher, job.pack, spares=self._spares),
             launcher,
+            accounts,
             saves=Timetable(save, beginning.step, SYSTEM),
             between=Timetable(save.scaled(priority.r) if priority is not None else None, beginning.step, SYSTEM),
             names={0: beginning.checkpoint},
             synchronous=self._pacing.synchronous,
             overlap=self._policies.overlap,
             baseline_first=is_partial and not beginning.checkpoint,
-            tell=self._on_event,
+            tell=audience.tell,
         )
-        with StopSignals(controller.stop) as signals:
-            problem = controller.run((signals.fd,), signals.drain)
+        with StopSignals(controller.stop) as signals, view or nullcontext():
+
+            def turn() -> None:
+                signals.drain()
+                if view is not None:
+                    view.turn()
+
+            problem = controller.run((signals.fd,), turn)
         if not problem and signals.caught is signal.SIGINT:
             raise KeyboardInterrupt
         if not problem and signals.caught is signal.SIGTERM:
             raise Terminated
         return problem
+
+    def _accounts(self, beginning: Beginning) -> Accounts:
+        partial = self._policies.partial
+        budget = partial.budget if partial is not None else None
+        losses = Losses(budget, servers=self._servers, stored=beginning.pls)
+        return Accounts(losses, synchronous=self._pacing.synchronous, runtime=SYSTEM)
+
+    def _make_view(self, accounts: Accounts) -> LiveView | None:
+        is_shown = sys.stderr.isatty() if self._view is None else self._view
+        return LiveView(accounts, servers=self._servers, workers=self._workers) if is_shown else None

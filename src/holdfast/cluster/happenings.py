@@ -10,7 +10,7 @@ from holdfast.cluster.core.members import Member
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """Everyone is at work: at the beginning, or again after everyone went back."""
+    """Everyone is at work, for the first time in this job."""
 
     at_s: float
     took_s: float
@@ -75,11 +75,11 @@ class SaveFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostSamples:
-    """A server's death set rows back: how much of the samples' effect that cost, in all so far and now (PLS)."""
+    """A server's death set its rows back: by how many steps, and what all such deaths lost of the samples' effect."""
 
-    member: Member
-    steps: int  # since its rows were saved
-    pls: float
+    member: Member  # who has the rows now
+    steps: int  # of all workers, since these rows were saved
+    pls: float | None  # over the whole training; None: without a budget it is not metered
     at_s: float
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
@@ -11,57 +12,54 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cluster.controller.standing import Standing
-from holdfast.cluster.core.members import Member
-from holdfast.cluster.happenings import (
-    Committed,
-    Died,
-    Event,
-    LostSamples,
-    Paused,
-    Replaced,
-    SaveFailed,
-    Started,
-    WentBack,
-)
-from holdfast.figures import number
+from holdfast.cluster.controller.accounts import Accounts
+from holdfast.cluster.controller.words import describe
+from holdfast.cluster.core.members import Member, Role
+from holdfast.cluster.happenings import Committed, Died, Event, LostSamples, Replaced, Started
+from holdfast.figures import NOTHING, number
+from holdfast.printable import printable
 from holdfast.runtime import SYSTEM, Runtime
 
-_EVENTS = 8  # that are shown
+_EVENTS = 6  # that are shown
+_MEMBERS = 12  # that are shown, those that are being replaced first
 _REFRESH_S = 0.5
+_NARROW = 76  # columns, below which figures stand one under another
 
 
 class LiveView:
     """Draws itself anew twice a second. Everything it shows comes from events and reports.
 
     Args:
-        standing: What members say of themselves.
+        accounts: What members say of themselves.
         servers: How many there are.
         workers: How many there are.
-        console: Where to draw; otherwise the terminal.
+        console: Where to draw; otherwise stderr.
         runtime: Clock.
     """
 
     def __init__(
         self,
-        standing: Standing,
+        accounts: Accounts,
         *,
         servers: int,
         workers: int,
         console: Console | None = None,
         runtime: Runtime = SYSTEM,
     ) -> None:
-        self._standing = standing
-        self._servers, self._workers = servers, workers
+        self._accounts = accounts
+        self._places = [(Role.SERVER, index) for index in range(servers)]
+        self._places += [(Role.WORKER, index) for index in range(workers)]
         self._runtime = runtime
+        self._console = console or Console(stderr=True)
         self._events: deque[tuple[float, str]] = deque(maxlen=_EVENTS)
         self._began_s = self._drawn_s = runtime.monotonic_s()
-        self._down: set[str] = set()
+        self._is_started = False
+        self._down: set[tuple[Role, int]] = set()
         self._committed: Committed | None = None
         self._committed_s = 0.0
         self._pls: float | None = None
         self._deaths = 0
-        self._live = Live(self._page(), console=console or Console(stderr=True), auto_refresh=False, transient=False)
+        self._live = Live(console=self._console, auto_refresh=False, transient=False)
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -70,20 +68,20 @@ class LiveView:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._live.update(self._page(), refresh=True)
+        self._live.update(self.page(), refresh=True)
         self._live.stop()
 
     def tell(self, event: Event) -> None:
         """Something happened."""
-        self._events.append((self._runtime.monotonic_s() - self._began_s, describe(event)))
+        self._events.append((self._runtime.monotonic_s() - self._began_s, printable(describe(event))))
         match event:
+            case Started():
+                self._is_started = True
             case Died(member=member):
                 self._deaths += 1
                 self._down.add(_place(member))
             case Replaced(member=member):
                 self._down.discard(_place(member))
-            case Started():
-                self._down.clear()
             case Committed():
                 self._committed, self._committed_s = event, self._runtime.monotonic_s()
             case LostSamples(pls=pls):
@@ -94,72 +92,80 @@ class LiveView:
         now_s = self._runtime.monotonic_s()
         if now_s - self._drawn_s >= _REFRESH_S:
             self._drawn_s = now_s
-            self._live.update(self._page(), refresh=True)
+            self._live.update(self.page(), refresh=True)
 
-    def _page(self) -> RenderableType:
+    def page(self) -> RenderableType:
+        """What is drawn now. Events come before processes: a low terminal cuts off the end."""
         events = Table.grid(padding=(0, 1))
+        events.add_column(no_wrap=True)
+        events.add_column(overflow="ellipsis", no_wrap=True)
         for at_s, what in self._events:
-            events.add_row(Text(f"{at_s:8.1f} s", style="dim"), what)
-        return Group(self._summary(), self._members(), events)
+            events.add_row(Text(f"{at_s:8.1f} s", style="dim"), Text(what))
+        return Group(self._summary(), events, self._members())
+
+    # ---- figures ---------------------------------------------------------------------------------------------------
 
     def _summary(self) -> RenderableType:
-        standing, now_s = self._standing, self._runtime.monotonic_s()
-        table = Table.grid(padding=(0, 3))
-        loss = standing.mean_loss()
-        saved = "none yet"
-        if self._committed is not None:
-            saved = f"step {self._committed.step}, {now_s - self._committed_s:.0f} s ago"
-        table.add_row("samples/s", number(standing.samples_per_s), "last checkpoint", saved)
-        table.add_row("rows/s", number(standing.rows_per_s), "deaths", str(self._deaths))
-        table.add_row(
-            "loss", "-" if loss is None else number(loss), "PLS", "-" if self._pls is None else number(self._pls)
-        )
+        pairs = 1 if self._console.width < _NARROW else 2
+        table = Table.grid(padding=(0, 2))
+        for _ in range(pairs):
+            table.add_column(style="dim", no_wrap=True)
+            table.add_column(min_width=12, overflow="ellipsis", no_wrap=True)
+        figures = list(self._figures())
+        for first in range(0, len(figures), pairs):
+            table.add_row(*(cell for pair in figures[first : first + pairs] for cell in pair))
         return table
+
+    def _figures(self) -> Iterator[tuple[str, str]]:
+        standing, now_s = self._accounts.standing, self._runtime.monotonic_s()
+        measured = self._accounts.measured.figures()
+        behind = standing.most_behind
+        yield "samples/s", number(standing.samples_per_s(now_s))
+        yield "step", str(self._accounts.step)
+        yield "rows/s", number(standing.rows_per_s(now_s))
+        yield "last checkpoint", self._saved(now_s)
+        yield "loss", number(standing.mean_loss)
+        yield "deaths", str(self._deaths)
+        yield "AUC", f"{measured['auc']:.4f}, when last saved" if "auc" in measured else NOTHING
+        yield "PLS", number(self._pls)
+        yield "rows behind", NOTHING if behind is None else f"{behind} steps of their worker, at most"
+
+    def _saved(self, now_s: float) -> str:
+        if self._committed is None:
+            return "none in this job"
+        return f"step {self._committed.step}, {now_s - self._committed_s:.0f} s ago"
+
+    # ---- processes -------------------------------------------------------------------------------------------------
 
     def _members(self) -> RenderableType:
         table = Table(box=None, padding=(0, 2), header_style="dim")
-        for name in ("process", "state", "steps", "samples/s", "rows/s", "loss"):
-            table.add_column(name, justify="left" if name in ("process", "state") else "right")
-        for index in range(self._servers):
-            speed = number(self._standing.server_speed(index))
-            table.add_row(f"server {index}", self._state(f"server {index}"), "", "", speed, "")
-        for index in range(self._workers):
-            report = self._standing.workers.get(index, {})
-            loss = report.get("loss")
-            table.add_row(
-                f"worker {index}",
-                self._state(f"worker {index}"),
-                str(report.get("steps", "")),
-                number(self._standing.worker_speed(index)),
-                "",
-                "" if loss is None else number(loss),
-            )
-        return table
+        for name in ("process", "state", "steps", "samples/s", "rows/s", "behind", "loss"):
+            words = name in ("process", "state")
+            table.add_column(name, justify="left" if words else "right", no_wrap=True, overflow="ellipsis")
+        shown = sorted(self._places, key=lambda place: place not in self._down)[:_MEMBERS]
+        for place in self._places:
+            if place in shown:
+                table.add_row(*self._row(*place))
+        hidden = len(self._places) - len(shown)
+        return Group(table, Text(f"  and {hidden} more", style="dim")) if hidden else table
 
-    def _state(self, place: str) -> Text:
-        return Text("being replaced", style="red") if place in self._down else Text("at work", style="green")
+    def _row(self, role: Role, index: int) -> Iterator[RenderableType]:
+        standing, now_s = self._accounts.standing, self._runtime.monotonic_s()
+        yield f"{role.value} {index}"
+        yield self._state((role, index))
+        if role is Role.SERVER:
+            yield from ("", "", number(standing.server_speed(index, now_s)), "", "")
+            return
+        report = standing.workers.get(index, {})
+        yield str(report.get("steps", ""))
+        yield number(standing.worker_speed(index, now_s))
+        yield from ("", str(report.get("behind", "")), number(report.get("loss")))
 
-
-def describe(event: Event) -> str:
-    """An event in one line."""
-    match event:
-        case Started(took_s=took_s):
-            return f"everyone is at work, after {took_s:.1f} s"
-        case Died(member=member, how=how):
-            return f"{member} died: {how.splitlines()[-1] if how else how}"
-        case Replaced(member=member, by_spare=by_spare, took_s=took_s):
-            return f"{member} is at work{' (a spare)' if by_spare else ''}, {took_s:.1f} s after the death"
-        case WentBack(checkpoint=checkpoint, lost_steps=lost_steps):
-            return f"everyone goes back to {checkpoint or 'the beginning'}: {lost_steps} steps are taken again"
-        case Paused(step=step, pause_s=pause_s):
-            return f"saved at step {step}: workers waited {pause_s:.2f} s"
-        case Committed(checkpoint=checkpoint):
-            return f"committed {checkpoint}"
-        case SaveFailed(problem=problem):
-            return f"a save was called off: {problem}"
-        case LostSamples(member=member, steps=steps, pls=pls):
-            return f"{member}: its rows lost {steps} steps; PLS {number(pls)}"
+    def _state(self, place: tuple[Role, int]) -> Text:
+        if place in self._down:
+            return Text("being replaced", style="red")
+        return Text("at work", style="green") if self._is_started else Text("starting", style="yellow")
 
 
-def _place(member: Member) -> str:
-    return f"{member.role.value} {member.index}"
+def _place(member: Member) -> tuple[Role, int]:
+    return member.role, member.index

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from holdfast.cluster.controller.accounts import Accounts
 from holdfast.cluster.controller.crew import FIRST_SPARE, Crew
-from holdfast.cluster.controller.standing import Standing
 from holdfast.cluster.controller.timetable import Timetable
 from holdfast.cluster.core import outputs as out
 from holdfast.cluster.core.controller import ControllerCore
@@ -35,6 +35,7 @@ class Controller:
         beats: Hears their heartbeats.
         crew: The processes.
         launcher: Tells of deaths.
+        accounts: Of how it goes.
         saves: When to save.
         between: When to save the rows that come first.
         names: Of the checkpoint that the job begins with, by its number 0.
@@ -52,6 +53,7 @@ class Controller:
         beats: Beats,
         crew: Crew,
         launcher: Launcher,
+        accounts: Accounts,
         *,
         saves: Timetable,
         between: Timetable,
@@ -67,6 +69,7 @@ class Controller:
         self._beats = beats
         self._crew = crew
         self._launcher = launcher
+        self._accounts = accounts
         self._saves = saves
         self._between = between
         self._names = dict(names)
@@ -85,7 +88,6 @@ class Controller:
         self._intent = b""  # of the priority save that begins
         self._ended: out.Ended | None = None
         self._wants_stop = False
-        self.standing = Standing()
 
     def run(self, wake_fds: Sequence[int] = (), on_turn: Callable[[], None] = lambda: None) -> str:
         """Until everyone has ended; the problem that ended the job, empty where all is well."""
@@ -113,6 +115,7 @@ class Controller:
             self._carry_out(self._core.stop())
         self._save_if_due()
         self._notice_wholeness()
+        self._tell_losses()
 
     # ---- who is there ----------------------------------------------------------------------------------------------
 
@@ -123,7 +126,7 @@ class Controller:
     def _die(self, member: Member, how: str) -> None:
         self._beats.forget(member)
         self._endpoint.disconnect(member)
-        self.standing.forget(member)
+        self._accounts.standing.forget(member)
         if member in self._spares:
             self._spares.discard(member)
             self._crew.fence(member)
@@ -180,6 +183,11 @@ class Controller:
             if self._baseline_first:
                 self._carry_out(self._core.save())
 
+    def _tell_losses(self, *, at_once: bool = False) -> None:
+        for lost in self._accounts.settle(at_once=at_once):
+            self._tell(lost)
+            self._endpoint.send(self._server_0, self._accounts.note())
+
     # ---- what members say ------------------------------------------------------------------------------------------
 
     def _take(self, sender: Member, message: Message) -> None:
@@ -187,7 +195,7 @@ class Controller:
             case Up():
                 self._welcome(sender)
             case Stats(report):
-                self.standing.hear(sender, report, self._runtime.monotonic_s())
+                self._accounts.hear(sender, report)
             case Decided(save, intent, problem):
                 self._decided(save, intent, problem)
             case Outcome():
@@ -220,6 +228,8 @@ class Controller:
                     self._call_off(save, problem)
                 case out.WentBack(checkpoint):
                     self._go_back(checkpoint)
+                case out.Loss(server, _, pushes):
+                    self._accounts.lost(server, pushes)
                 case out.PrioritySaved(_, save, problem) if problem:
                     self._tell(SaveFailed(save=save, problem=problem, at_s=self._runtime.wall_s()))
                 case out.Ended():
@@ -228,6 +238,8 @@ class Controller:
     def _send(self, to: Member, message: Message) -> None:
         if isinstance(message, Load) and message.checkpoint is not None:
             self._endpoint.send(to, NamedCheckpoint(message.checkpoint, self._names[message.checkpoint]))
+        if isinstance(message, Load) and to == self._server_0:
+            self._endpoint.send(to, self._accounts.note())  # it may have to lead the last save alone
         if isinstance(message, SavePriority):
             self._endpoint.send(to, Decided(message.save, self._intent, ""))
         if isinstance(message, Pause):
@@ -244,7 +256,7 @@ class Controller:
         is_busy = self._copied and self._overlap is Overlap.SKIP
         if not self._core.is_whole or self._core.is_saving or is_busy:
             return
-        step = self.standing.step(synchronous=self._synchronous)
+        step = self._accounts.step
         if self._saves.is_due(step):
             self._carry_out(self._core.save())
         elif self._between.is_due(step):
@@ -258,6 +270,9 @@ class Controller:
     def _ask_for_intent(self, ready: out.Ready) -> None:
         step = step_of(ready.progress, synchronous=self._synchronous)
         self._steps[ready.save] = step
+        self._tell_losses(at_once=True)
+        self._accounts.paused(ready.save, self._core.view, ready.reports)
+        self._endpoint.send(self._server_0, self._accounts.note(step))
         surveys = tuple(ready.surveys[server] for server in sorted(ready.surveys))
         self._endpoint.send(self._server_0, Decide(ready.save, step, surveys, force=self._core.wants_to_leave))
 
@@ -280,6 +295,7 @@ class Controller:
             self._carry_out(self._core.call_off(outcome.save, outcome.problem))
             return
         self._names[outcome.save] = outcome.checkpoint
+        self._accounts.committed(outcome.save)
         step, at_s = self._steps.get(outcome.save, 0), self._runtime.wall_s()
         self._tell(Committed(save=outcome.save, checkpoint=outcome.checkpoint, step=step, at_s=at_s))
         self._carry_out(self._core.committed(outcome.save))
@@ -289,12 +305,13 @@ class Controller:
         self._requested_s.pop(save, None)
         self._copied.discard(save)
         if problem:
-            self._saves.took(self._steps.get(save, self.standing.step(synchronous=self._synchronous)))
+            self._saves.took(self._steps.get(save, self._accounts.step))
         self._tell(SaveFailed(save=save, problem=problem or "somebody died", at_s=self._runtime.wall_s()))
 
     def _go_back(self, checkpoint: int) -> None:
         self._copied.clear()
-        before = self.standing.step(synchronous=self._synchronous)
+        before = self._accounts.step
+        self._accounts.went_back(checkpoint)
         step = self._steps.get(checkpoint, 0)
         self._saves.took(step)
         at_s = self._runtime.wall_s()
@@ -304,12 +321,15 @@ class Controller:
 
     def _wait_for_the_end(self, on_turn: Callable[[], None]) -> None:
         """Whoever introduces itself late is told to end as well."""
+        self._tell_losses(at_once=True)
         for spare in self._spares:
             self._endpoint.send(spare, End())
         end_s = self._runtime.monotonic_s() + _END_S
         while not self._crew.is_empty and self._runtime.monotonic_s() < end_s:
             self._endpoint.wait(_PATIENCE_S, (self._launcher.fileno(),))
             for sender, message in self._endpoint.receive(0.0):
+                if isinstance(message, Stats):
+                    self._accounts.hear(sender, message.report)
                 if isinstance(message, Up | Stats):
                     self._endpoint.send(sender, End())
             self._crew.bury()

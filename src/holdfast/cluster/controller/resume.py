@@ -23,12 +23,14 @@ class Beginning:
         checkpoint: Its id; empty for the very beginning.
         step: Of that checkpoint.
         progress: How far each worker had come.
+        pls: The meter of lost samples, where there was one.
     """
 
     term: int
     checkpoint: str = ""
     step: int = 0
     progress: Mapping[int, Progress] = field(default_factory=dict)
+    pls: Mapping[str, float | None] | None = None
 
 
 def find_beginning(run: ShardedRun, *, workers: int) -> Beginning:
@@ -37,14 +39,14 @@ def find_beginning(run: ShardedRun, *, workers: int) -> Beginning:
     failed = []
     for info in run.candidates():
         try:
-            state = run.load((), info.id).state
+            loaded = run.load((), info.id)
         except DamagedData as error:
             logger.warning("checkpoint %s of step %d cannot be read: %s", info.id, info.step, error)
             failed.append(info.id)
             continue
-        assert state is not None
+        assert loaded.state is not None
         run.go_back(info.id, failed=failed)
-        progress = saved_progress(state, step=info.step)
+        progress = saved_progress(loaded.state, step=info.step)
         if progress and len(progress) != workers:
             logger.warning(
                 "the run was saved by %d workers, and goes on with %d: each goes on at its own place in the data. What "
@@ -52,5 +54,5 @@ def find_beginning(run: ShardedRun, *, workers: int) -> Beginning:
                 len(progress),
                 workers,
             )
-        return Beginning(term=term, checkpoint=info.id, step=info.step, progress=progress)
+        return Beginning(term=term, checkpoint=info.id, step=info.step, progress=progress, pls=loaded.job.pls)
     return Beginning(term=term)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,24 +13,32 @@ _WINDOW_S = 5.0  # over which rates are taken
 
 
 @dataclass(slots=True)
-class _Rate:
-    """How fast a count grows. A replacement begins anew, and a count that fell is a new one."""
+class _Count:
+    """What one place has done, over all its lives: each of them counts from 0."""
 
-    samples: list[tuple[float, float]] = field(default_factory=list)
+    total: float = 0.0
+    life: int = 0
+    last: float = 0.0  # of this life
+    seen: list[tuple[float, float]] = field(default_factory=list)  # times, and totals
 
-    def add(self, at_s: float, count: float) -> None:
-        if self.samples and count < self.samples[-1][1]:
-            self.samples.clear()
-        self.samples.append((at_s, count))
-        while len(self.samples) > 2 and self.samples[1][0] < at_s - _WINDOW_S:
-            self.samples.pop(0)
+    def hear(self, life: int, count: float, at_s: float) -> None:
+        self.total += count - self.last if life == self.life and count >= self.last else count
+        self.life, self.last = life, count
+        self.seen.append((at_s, self.total))
+        self._trim(at_s)
 
-    @property
-    def per_s(self) -> float:
-        if len(self.samples) < 2:
+    def per_s(self, now_s: float) -> float:
+        """Whoever says nothing more becomes slow."""
+        self._trim(now_s)
+        if len(self.seen) < 2:
             return 0.0
-        (first_s, first), (last_s, last) = self.samples[0], self.samples[-1]
-        return (last - first) / (last_s - first_s) if last_s > first_s else 0.0
+        (first_s, first), (last_s, last) = self.seen[0], self.seen[-1]
+        took_s = max(now_s, last_s) - first_s
+        return (last - first) / took_s if took_s > 0 else 0.0
+
+    def _trim(self, now_s: float) -> None:
+        while len(self.seen) > 1 and self.seen[1][0] < now_s - _WINDOW_S:
+            self.seen.pop(0)
 
 
 class Standing:
@@ -38,25 +46,25 @@ class Standing:
 
     def __init__(self) -> None:
         self.workers: dict[int, dict[str, Any]] = {}
-        self.servers: dict[int, dict[str, Any]] = {}
-        self._samples: dict[int, _Rate] = {}
-        self._rows: dict[int, _Rate] = {}
+        self._samples: dict[int, _Count] = {}
+        self._rows: dict[int, _Count] = {}
 
     def hear(self, sender: Member, report: bytes, at_s: float) -> None:
         """A member said how it goes."""
         found: dict[str, Any] = json.loads(report)
         if sender.role is Role.SERVER:
-            self.servers[sender.index] = found
             moved = float(found.get("pulled_rows", 0)) + float(found.get("pushed_rows", 0))
-            self._rows.setdefault(sender.index, _Rate()).add(at_s, moved)
+            self._rows.setdefault(sender.index, _Count()).hear(sender.incarnation, moved, at_s)
         else:
             self.workers[sender.index] = found
-            self._samples.setdefault(sender.index, _Rate()).add(at_s, float(found.get("samples", 0)))
+            samples = float(found.get("samples", 0))
+            self._samples.setdefault(sender.index, _Count()).hear(sender.incarnation, samples, at_s)
 
     def forget(self, member: Member) -> None:
         """It is dead: its speed counts no more."""
-        rates = self._rows if member.role is Role.SERVER else self._samples
-        rates.pop(member.index, None)
+        count = (self._rows if member.role is Role.SERVER else self._samples).get(member.index)
+        if count is not None and count.life == member.incarnation:
+            count.seen.clear()
 
     def step(self, *, synchronous: bool) -> int:
         """Optimizer steps that workers have pushed: each of them one, or all of them together one."""
@@ -64,30 +72,58 @@ class Standing:
         return max(steps, default=0) if synchronous else sum(steps)
 
     @property
-    def samples_per_s(self) -> float:
-        """Of all workers."""
-        return sum(each.per_s for each in self._samples.values())
+    def samples(self) -> float:
+        """That workers have trained on in this job, those that were lost or taken again included."""
+        return sum(each.total for each in self._samples.values())
 
     @property
-    def rows_per_s(self) -> float:
-        """That servers read and update."""
-        return sum(each.per_s for each in self._rows.values())
+    def rows(self) -> float:
+        """That servers have read and updated in this job."""
+        return sum(each.total for each in self._rows.values())
 
-    def worker_speed(self, index: int) -> float:
+    def samples_per_s(self, now_s: float) -> float:
+        """Of all workers, lately."""
+        return sum(each.per_s(now_s) for each in self._samples.values())
+
+    def rows_per_s(self, now_s: float) -> float:
+        """That servers read and update, lately."""
+        return sum(each.per_s(now_s) for each in self._rows.values())
+
+    def worker_speed(self, index: int, now_s: float) -> float:
         """Samples per second of one worker."""
-        rate = self._samples.get(index)
-        return 0.0 if rate is None else rate.per_s
+        count = self._samples.get(index)
+        return 0.0 if count is None else count.per_s(now_s)
 
-    def server_speed(self, index: int) -> float:
+    def server_speed(self, index: int, now_s: float) -> float:
         """Rows per second of one server."""
-        rate = self._rows.get(index)
-        return 0.0 if rate is None else rate.per_s
+        count = self._rows.get(index)
+        return 0.0 if count is None else count.per_s(now_s)
 
+    @property
     def mean_loss(self) -> float | None:
         """Over all workers that have told one."""
-        found = [each["loss"] for each in self.workers.values() if each.get("loss") is not None]
-        return sum(found) / len(found) if found else None
+        return _mean(self._told("loss"))
 
-    def reports(self) -> Mapping[int, Mapping[str, Any]]:
-        """Of workers."""
-        return self.workers
+    @property
+    def samples_per_step(self) -> float | None:
+        """On the average of all workers; None before one has told."""
+        return _mean(self._told("samples_per_step"))
+
+    @property
+    def expected_samples(self) -> float | None:
+        """Of the whole training; None before all workers have told, or where one does not know."""
+        told = self._told("expected_samples")
+        return sum(told) if told and len(told) == len(self.workers) else None
+
+    @property
+    def most_behind(self) -> int | None:
+        """Of its own steps, that some worker's rows may lack: read ahead of them, or pushed and not yet applied."""
+        return max((int(each) for each in self._told("behind")), default=None)
+
+    def _told(self, name: str) -> list[float]:
+        return [float(each[name]) for each in self.workers.values() if each.get(name) is not None]
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    found = list(values)
+    return sum(found) / len(found) if found else None

@@ -63,4 +63,11 @@ class Stats:
     report: bytes
 
 
-Note: TypeAlias = Up | NamedCheckpoint | Decide | DensePart | Decided | Outcome | Stats
+@dataclass(frozen=True, slots=True)
+class Account:
+    """To server 0: what goes with its next checkpoints, the meter of lost samples and metrics, as JSON."""
+
+    report: bytes
+
+
+Note: TypeAlias = Up | NamedCheckpoint | Decide | DensePart | Decided | Outcome | Stats | Account

@@ -109,6 +109,11 @@ class WorkerCore:
         return self._progress
 
     @property
+    def unapplied(self) -> int:
+        """How many of its pushes some server is not known to have applied."""
+        return max((len(each.pushes) for each in self._channels), default=0)
+
+    @property
     def may_pull(self) -> bool:
         """Whether its credits allow another pull."""
         return self._is_running and all(len(each.pulls) < self._credits.pulls for each in self._channels)

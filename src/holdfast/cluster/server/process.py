@@ -19,12 +19,13 @@ from holdfast.cluster.core.messages import (
     Send,
     Snapshot,
 )
-from holdfast.cluster.core.notes import Decide, Decided, DensePart, NamedCheckpoint, Outcome, Stats
+from holdfast.cluster.core.notes import Account, Decide, Decided, DensePart, NamedCheckpoint, Outcome, Stats
 from holdfast.cluster.core.server import ServerCore
 from holdfast.cluster.job import Job
 from holdfast.cluster.launch.base import Surroundings
 from holdfast.cluster.link import Link
 from holdfast.cluster.placement import Placement
+from holdfast.cluster.save_account import SaveAccount
 from holdfast.cluster.server.heap import keep_freed_memory
 from holdfast.cluster.server.heir import Heir
 from holdfast.cluster.server.saves import SavedRows
@@ -117,6 +118,8 @@ class _Life:
                 self._link.send([Send(sender, self._place.saves.decide(message))])
             case Decided(_, intent, _):
                 self._place.saves.priority_intent = intent
+            case Account(report):
+                self._place.saves.account = SaveAccount.from_json(report)
             case DensePart():
                 self._gather(sender, message)
             case Snapshot() if self._core.member.index == 0:

@@ -15,6 +15,7 @@ from holdfast.cluster.core.progress import Progress
 from holdfast.cluster.job import Job
 from holdfast.cluster.payload import Arrays, Numbers
 from holdfast.cluster.placement import Group, Placement
+from holdfast.cluster.save_account import SaveAccount
 from holdfast.cluster.saved import (
     dense_arrays,
     held_progress,
@@ -69,6 +70,7 @@ class SavedRows:
         self._dense: dict[tuple[int, int], Arrays] = {}  # by save and server, on server 0
         self._is_started = False
         self.priority_intent: bytes | None = None
+        self.account = SaveAccount()  # on server 0
 
     # ---- loading ---------------------------------------------------------------------------------------------------
 
@@ -132,7 +134,9 @@ class SavedRows:
         found = [json.loads(each) for each in asked.surveys]
         changed = [each for each in found if each is not None]
         try:
-            intent = self._writer.intend(asked.step, changed=changed, priority=asked.priority, force=asked.force)
+            intent = self._writer.intend(
+                asked.step, changed=changed, metrics=self.account.metrics, priority=asked.priority, force=asked.force
+            )
         except HoldfastError as error:
             return Decided(asked.save, b"", str(error))
         if intent is None:
@@ -194,8 +198,9 @@ class SavedRows:
 
     def _hand_over(self, save: int, intent: dict[str, Any], state: Any, training: Any) -> Copied:
         self._saves[intent["checkpoint"]] = save
+        pls = self.account.pls if training is not None else None
         try:
-            taken = self._writer.capture(intent, state, training=training)
+            taken = self._writer.capture(intent, state, training=training, pls=pls)
         except HoldfastError as error:
             self._saves.pop(intent["checkpoint"], None)
             return Copied(save, str(error))

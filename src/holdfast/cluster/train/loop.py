@@ -114,7 +114,7 @@ class TrainingLoop:
         self._prefetcher: Prefetcher | None = None  # of the current batch
         self._is_used = True  # the current batch is in a step, or none is current
         self._is_evaluating = False
-        self._metrics = Metrics()
+        self._metrics = self._training_metrics = Metrics()
         for table in built.tables:
             table.source = self
         self.optimizer = WorkerOptimizer(

@@ -94,6 +94,7 @@ TYPES: dict[int, type] = {
     132: notes.Decided,
     133: notes.Outcome,
     134: notes.Stats,
+    135: notes.Account,
     240: Opening,
     241: Introduction,
     242: Beat,

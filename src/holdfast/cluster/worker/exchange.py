@@ -36,6 +36,11 @@ class SocketExchange:
         self._dense_wanted: dict[int, bool] = {}  # by pull that is not taken
         self.waited_s = 0.0
 
+    @property
+    def unapplied(self) -> int:
+        """Its last pushes that some server is not known to have applied."""
+        return self._core.unapplied
+
     def pull(self, keys: Sequence[Keys], *, dense: bool = True) -> int:
         """Ask for rows, as soon as there are credits for it."""
         self._until(lambda: self._core.may_pull)

@@ -18,6 +18,7 @@ from holdfast.cluster.train.build import build
 from holdfast.cluster.train.loop import LoopSettings
 from holdfast.cluster.worker.exchange import LifeOver, SocketExchange
 from holdfast.cluster.worker.worker import Worker
+from holdfast.policy import Partial
 
 
 def run(payload: bytes, surroundings: Surroundings) -> None:
@@ -69,12 +70,19 @@ class _Life:
                 index=self._core.member.index,
                 count=self._core.workers,
                 place=place,
+                needs_length=self._needs_length,
             )
             train(self._worker)
-            self._exchange.tell(self._worker.report())
+            self._exchange.tell(self._worker.report(sums=True))
         except Exception:
             self._exchange.fail(traceback.format_exc())
         self._exchange.finish()
+
+    @property
+    def _needs_length(self) -> bool:
+        strategy = self._job.saving.strategy
+        budget = strategy.budget if isinstance(strategy, Partial) else None
+        return budget is not None and budget.total_samples is None
 
     def _settings(self) -> LoopSettings:
         job, pacing = self._job, self._job.pacing
@@ -87,7 +95,7 @@ class _Life:
         )
 
     def _report(self) -> bytes:
-        return b"" if self._worker is None else self._worker.report()
+        return b"" if self._worker is None else self._worker.report(sums=True)
 
     def _dense(self, server: int) -> Arrays | None:
         """This worker's copy of a server's piece of the dense vector."""

@@ -14,9 +14,10 @@ from holdfast.cluster.train.build import BuiltModel
 from holdfast.cluster.train.forecast import IdsFunction
 from holdfast.cluster.train.loop import LoopSettings, TrainingLoop
 from holdfast.cluster.worker.exchange import SocketExchange
+from holdfast.errors import ConfigurationError
 from holdfast.runtime import SYSTEM
 
-_REPORT_S = 0.5
+_REPORT_S = 0.25
 
 
 class Worker(TrainingLoop):
@@ -33,6 +34,7 @@ class Worker(TrainingLoop):
         index: Which worker this is, from 0.
         count: How many there are.
         place: Where in the data to start, as an earlier worker's last push had it. None: at the beginning.
+        needs_length: Whether the job must know how many samples there will be.
     """
 
     def __init__(
@@ -45,11 +47,15 @@ class Worker(TrainingLoop):
         index: int,
         count: int,
         place: bytes | None,
+        needs_length: bool = False,
     ) -> None:
         device = "cuda" if _is_on_gpu(built) else None
         super().__init__(built, placement, exchange, settings, index=index, count=count, device=device, place=place)
         self._sockets = exchange
-        self._samples = 0
+        self._needs_length = needs_length
+        self._samples = self._batches = 0
+        self._first_step = self.steps
+        self._expected_batches: int | None = None
         self._told_s = 0.0
 
     def batches(
@@ -64,8 +70,14 @@ class Worker(TrainingLoop):
             epochs: Passes over the data, counted from the very start of the training. None: unlimited.
             ids: From a batch to the ids of each table, by the name of its module; otherwise they are found in it.
         """
-        for batch in super().batches(loader, epochs=epochs, ids=ids):
+        found = super().batches(loader, epochs=epochs, ids=ids)
+        if self._is_evaluating:
+            yield from found
+            return
+        self._expect(loader, epochs)
+        for batch in found:
             self._samples += _samples(batch)
+            self._batches += 1
             yield batch
 
     def step(self, loss: Tensor | float | None = None, *, scaler: Any = None) -> None:
@@ -81,10 +93,38 @@ class Worker(TrainingLoop):
             self._told_s = now_s
             self._sockets.tell(self.report())
 
-    def report(self) -> bytes:
-        """How it goes, as JSON."""
-        found = {"steps": self.steps, "samples": self._samples, "loss": self.measured.loss, "skipped": self.skipped}
-        return json.dumps({**found, "auc": self.measured.auc if self.measured.samples else None}).encode()
+    def report(self, *, sums: bool = False) -> bytes:
+        """How it goes, as JSON.
+
+        Args:
+            sums: With what was counted for loss and AUC, in a form that adds up over workers.
+        """
+        taken = self.steps - self._first_step
+        per_batch, batches = self._samples / max(1, self._batches), self._expected_batches
+        found: dict[str, Any] = {
+            "steps": self.steps,
+            "samples": self._samples,
+            "samples_per_step": self._samples / taken if taken else None,
+            "expected_samples": per_batch * batches if per_batch and batches else None,
+            "behind": self.settings.ahead + self._sockets.unapplied,
+            "loss": self._training_metrics.loss,
+            "skipped": self.skipped,
+        }
+        if sums:
+            found["sums"] = self._training_metrics.to_plain()
+        return json.dumps(found).encode()
+
+    def _expect(self, loader: Iterable[Any], epochs: int | None) -> None:
+        try:
+            batches = len(loader)  # type: ignore[arg-type]
+        except TypeError:
+            batches = 0
+        self._expected_batches = batches * epochs if batches and epochs else None
+        if self._needs_length and self._expected_batches is None:
+            raise ConfigurationError(
+                "a PLS budget needs the length of the training, which the loader does not report: pass hf.PLS(0.1, "
+                "total_samples=...)"
+            )
 
 
 def _is_on_gpu(built: BuiltModel) -> bool:

@@ -1,0 +1,79 @@
+"""What the controller keeps accounts of: how members stand, what they measured, and what deaths have cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from holdfast.cluster.controller.losses import Length, Losses
+from holdfast.cluster.controller.measured import Measured
+from holdfast.cluster.controller.standing import Standing
+from holdfast.cluster.core.members import Member, Role, View
+from holdfast.cluster.core.notes import Account
+from holdfast.cluster.happenings import LostSamples
+from holdfast.cluster.save_account import SaveAccount
+from holdfast.runtime import Runtime
+
+
+class Accounts:
+    """Filled by the controller's loop; the live view and the record read it.
+
+    Args:
+        losses: What partial recoveries cost.
+        synchronous: How the job trains.
+        runtime: Clock.
+    """
+
+    def __init__(self, losses: Losses, *, synchronous: bool, runtime: Runtime) -> None:
+        self.standing = Standing()
+        self.measured = Measured()
+        self._losses = losses
+        self._synchronous = synchronous
+        self._runtime = runtime
+
+    @property
+    def step(self) -> int:
+        """That the training has come to, as workers last said."""
+        return self.standing.step(synchronous=self._synchronous)
+
+    def hear(self, sender: Member, report: bytes) -> None:
+        """A member said how it goes."""
+        self.standing.hear(sender, report, self._runtime.monotonic_s())
+        if sender.role is Role.WORKER:
+            self.measured.hear(sender, report)
+
+    def lost(self, server: Member, pushes: int) -> None:
+        """Pushes of one worker are not in the rows of a new server."""
+        self._losses.hear(server, pushes, self._runtime.monotonic_s())
+
+    def settle(self, *, at_once: bool = False) -> list[LostSamples]:
+        """Losses of which every worker has told by now."""
+        found = self._losses.settle(self._runtime.monotonic_s(), self._length(self.step), at_once=at_once)
+        at_s = self._runtime.wall_s()
+        return [LostSamples(member=each.server, steps=each.steps, pls=each.pls, at_s=at_s) for each in found]
+
+    def paused(self, save: int, view: View, reports: Mapping[int, bytes]) -> None:
+        """All workers wait for this save."""
+        for worker, report in reports.items():
+            if report:
+                self.hear(view.member(Role.WORKER, worker), report)
+        self.measured.saved(save)
+        self._losses.saved(save)
+
+    def committed(self, save: int) -> None:
+        """It is a checkpoint."""
+        self.measured.committed(save)
+        self._losses.committed(save)
+
+    def went_back(self, save: int) -> None:
+        """Everyone goes back to it."""
+        self.measured.went_back(save)
+        self._losses.went_back(save)
+
+    def note(self, step: int | None = None) -> Account:
+        """For server 0: what goes with the checkpoint of a step; otherwise of the one that the training is at."""
+        pls = self._losses.state(self._length(self.step if step is None else step))
+        return Account(SaveAccount(pls=pls, metrics=self.measured.figures()).to_json())
+
+    def _length(self, step: int) -> Length:
+        standing = self.standing
+        return Length(step=step, samples_per_step=standing.samples_per_step, samples=standing.expected_samples)

@@ -1,0 +1,131 @@
+"""What partial recoveries have cost: steps that new servers' rows lack, and the portion of lost samples (PLS)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from holdfast.cluster.core.members import Member
+from holdfast.policy import PLS
+from holdfast.policy.pls import PlsMeter
+
+logger = logging.getLogger("holdfast")
+
+_PATIENCE_S = 1.0  # that workers may take, each on its own, to turn to a new server
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Length:
+    """Of a training, as far as workers have told.
+
+    Args:
+        step: Where it is.
+        samples_per_step: On the average. None: not known yet.
+        samples: Of all of it. None: not known.
+    """
+
+    step: int
+    samples_per_step: float | None
+    samples: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """Of one server."""
+
+    server: Member
+    steps: int
+    pls: float | None  # of the whole training so far; None: not metered
+
+
+@dataclass(slots=True)
+class _Told:
+    steps: int
+    since_s: float
+
+
+class Losses:
+    """Meters by equation 3 of CPR: each of N servers holds 1/N of the tables.
+
+    A server loses a step of each worker, because each push is one: so the steps that it lost are those of all workers.
+
+    Args:
+        budget: Of the strategy. None: steps are told, a portion is not.
+        servers: How many there are.
+        stored: The meter of the checkpoint that the job begins with.
+    """
+
+    def __init__(self, budget: PLS | None, *, servers: int, stored: Mapping[str, Any] | None = None) -> None:
+        self._budget = budget
+        self._servers = servers
+        self._pls = float((stored or {}).get("pls") or 0.0)
+        self._failures = int((stored or {}).get("failures") or 0)
+        self._told: dict[Member, _Told] = {}
+        self._at = {0: (self._pls, self._failures)}  # by save
+
+    def hear(self, server: Member, pushes: int, now_s: float) -> None:
+        """So many pushes of one more worker are lost."""
+        self._told.setdefault(server, _Told(0, now_s)).steps += pushes
+
+    def settle(self, now_s: float, length: Length, *, at_once: bool = False) -> list[Loss]:
+        """What all workers have told of by now."""
+        if self._budget is not None and self._total(length) is None:
+            return []
+        ready = [server for server, told in self._told.items() if at_once or now_s - told.since_s >= _PATIENCE_S]
+        return [self._settle(server, self._told.pop(server).steps, length) for server in ready]
+
+    def state(self, length: Length) -> Mapping[str, float | None] | None:
+        """The meter, as a checkpoint at this step stores it; None where there is none, or nothing known to meter by."""
+        meter = self._meter(length)
+        return None if meter is None else meter.to_dict()
+
+    def saved(self, save: int) -> None:
+        """What is known now belongs to this save."""
+        self._at[save] = (self._pls, self._failures)
+
+    def committed(self, save: int) -> None:
+        """Nobody goes back further."""
+        self._at = {number: each for number, each in self._at.items() if number >= save}
+
+    def went_back(self, save: int) -> None:
+        """Everyone did, and what was lost after that save is trained again."""
+        self._pls, self._failures = self._at.get(save, (0.0, 0))
+        self._told.clear()
+
+    def _settle(self, server: Member, steps: int, length: Length) -> Loss:
+        meter = self._meter(length)
+        if meter is None:
+            return Loss(server=server, steps=steps, pls=None)
+        now = meter.saved_samples
+        before = replace(meter, saved_samples=max(0, now - round(steps * self._per_step(length))))
+        after = before.failed(now, lost_share=1 / self._servers)
+        self._pls, self._failures = after.pls, after.failures
+        if after.warning is not None:
+            logger.warning(after.warning)
+        return Loss(server=server, steps=steps, pls=after.pls)
+
+    def _meter(self, length: Length) -> PlsMeter | None:
+        """As of now: everything is saved."""
+        total = self._total(length)
+        if self._budget is None or total is None:
+            return None
+        now = round(length.step * self._per_step(length))
+        return PlsMeter(
+            total_samples=max(1, round(total), now),  # of a training that is longer than was said if it is
+            pls=self._pls,
+            saved_samples=now,
+            failures=self._failures,
+            budget=self._budget.budget,
+            warn_at=self._budget.warn_at,
+        )
+
+    def _total(self, length: Length) -> float | None:
+        if self._budget is None or (length.samples_per_step is None and self._budget.samples_per_step is None):
+            return None
+        return self._budget.total_samples or length.samples
+
+    def _per_step(self, length: Length) -> float:
+        assert self._budget is not None
+        return float(self._budget.samples_per_step or length.samples_per_step or 1)

@@ -1,0 +1,41 @@
+"""What happened, in one line each."""
+
+from __future__ import annotations
+
+from holdfast.cluster.happenings import (
+    Committed,
+    Died,
+    Event,
+    LostSamples,
+    Paused,
+    Replaced,
+    SaveFailed,
+    Started,
+    WentBack,
+)
+from holdfast.figures import number
+
+
+def describe(event: Event) -> str:
+    """An event in one line."""
+    match event:
+        case Started(took_s=took_s):
+            return f"everyone is at work, after {took_s:.1f} s"
+        case Died(member=member, how=how):
+            return f"{member} died: {_last_line(how)}"
+        case Replaced(member=member, by_spare=by_spare, took_s=took_s):
+            return f"{member} is at work{' (a spare)' if by_spare else ''}, {took_s:.1f} s after the death"
+        case WentBack(checkpoint=checkpoint, lost_steps=lost_steps):
+            return f"everyone goes back to {checkpoint or 'the beginning'}: {lost_steps} steps are taken again"
+        case Paused(step=step, pause_s=pause_s):
+            return f"saved at step {step}: workers waited {pause_s:.2f} s"
+        case Committed(checkpoint=checkpoint):
+            return f"committed {checkpoint}"
+        case SaveFailed(problem=problem):
+            return f"a save was called off: {_last_line(problem)}"
+        case LostSamples(member=member, steps=steps, pls=pls):
+            return f"{member}: its rows lost {steps} steps{'' if pls is None else f'; PLS {number(pls)}'}"
+
+
+def _last_line(text: str) -> str:
+    return next((line for line in reversed(text.splitlines()) if line.strip()), text)
