@@ -71,6 +71,7 @@ class _Life:
                 count=self._core.workers,
                 place=place,
                 needs_length=self._needs_length,
+                report_steps=self._job.pacing.report_steps,
             )
             train(self._worker)
             self._exchange.tell(self._worker.report(sums=True))
