@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import holdfast as hf
+from holdfast.checkpoint.read.key_frame import KeyTable
 from holdfast.checkpoint.shards import SavePolicies, Shard, ShardedRun, ShardWriter
+from holdfast.checkpoint.write.chunk_encoder import KeyFrames
 from holdfast.errors import ConfigurationError, DamagedData, ModelMismatch, SaveFailed, TakenOver
 from holdfast.events import SaveGivenUp
 from holdfast.format.host_values import arrays_in
@@ -19,6 +22,7 @@ from holdfast.storage import LocalStore, MemoryStore
 from holdfast.types import Kind
 from tests.checkpoint.shards.job import SETTINGS, TRAINING, Cuts, Job, Tables, copied, divided, load, same, some_tables
 from tests.independent.reader import IndependentRun
+from tests.intents import some_intent
 
 KEEP = hf.KeepAll()
 STRATEGIES = [
@@ -214,6 +218,22 @@ def test_a_damaged_checkpoint_is_passed_over_unless_it_was_asked_for() -> None:
     with pytest.raises(DamagedData):
         load(store, tables, 1, step=newest.step)
     assert same(load(store, tables, 1), before)
+
+
+def test_an_agent_that_starts_anew_keeps_its_own_rows_of_the_baseline_in_memory_and_no_others() -> None:
+    store, tables = MemoryStore(), some_tables([300])
+    policies = SavePolicies(strategy=hf.Consecutive(), precision=hf.Bits(4, difference=True), retention=KEEP)
+    with Job(store, tables, 3, policies=policies) as job:
+        job.start()
+        baseline = job.save()
+    intent = replace(some_intent(), base=baseline.id)
+
+    def held(rows: range) -> KeyTable:
+        return KeyFrames(store, in_memory=True).below(intent, {"emb.0": rows})["emb.0"]
+
+    assert 0 < 2 * held(range(110, 190)).nbytes < held(range(300)).nbytes
+    everywhere = np.array([5, 150, 299])
+    assert np.array_equal(held(range(110, 190)).rows(everywhere), held(range(300)).rows(everywhere))
 
 
 def test_groups_are_marked_at_once() -> None:

@@ -51,6 +51,10 @@ class KeyChunk:
             raise DamagedData(self.bundle.name, "holds differences where a baseline should be")
         return codec
 
+    def holds_any(self, rows: range) -> bool:
+        """Whether some of these rows of the table are in it."""
+        return self.chunk.first < rows.stop and self.chunk.last >= rows.start
+
     def in_memory(self) -> KeyChunk:
         """The same chunk, read into memory."""
         return self if self.held else replace(self, held=self._encoded())
@@ -95,9 +99,10 @@ class KeyTable:
         """Memory it uses."""
         return sum(each.held.size_bytes for each in self._chunks if each.held)
 
-    def in_memory(self) -> KeyTable:
-        """The same table, read into memory."""
-        return KeyTable(self.baseline.checkpoint, [each.in_memory() for each in self._chunks])
+    def in_memory(self, rows: range | None = None) -> KeyTable:
+        """The same table, read into memory; with ``rows``, only what holds some of these."""
+        chunks = [each.in_memory() if rows is None or each.holds_any(rows) else each for each in self._chunks]
+        return KeyTable(self.baseline.checkpoint, chunks)
 
     def rows(self, ids: Ids) -> Rows:
         """The rows with these ids, in any order."""

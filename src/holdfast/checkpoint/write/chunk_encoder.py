@@ -38,8 +38,9 @@ KeyFrame = Mapping[str, KeyTable]  # by table; those that differences cannot ref
 class KeyFrames:
     """The baseline that the next differences refer to: the one that the checkpoint before them stands on.
 
-    In memory it takes what the weights take in the baseline, about a quarter of the tables; else its rows are read
-    back for every save. It changes with a confirmed commit only. What this agent did not commit itself is read back.
+    In memory it takes what the writer's own weights take in the baseline, about a quarter of its rows; else these are
+    read back for every save. It changes with a confirmed commit only. What this agent did not commit itself is read
+    back.
     """
 
     def __init__(self, store: Store, *, in_memory: bool) -> None:
@@ -50,13 +51,13 @@ class KeyFrames:
         self._standing: set[str] = set()  # checkpoints that stand on it
         self._held: tuple[str, Held] = ("", {})  # of the baseline that this agent committed last
 
-    def below(self, intent: Intent) -> KeyFrame:
-        """What differences of this save may refer to."""
+    def below(self, intent: Intent, own: Mapping[str, range]) -> KeyFrame:
+        """What differences of this save may refer to; of each table the writer stores its ``own`` rows."""
         if intent.base is None:
             return {}
         with self._lock:  # frames are encoded on several threads
             if intent.base not in self._standing:
-                self._load(intent.base)
+                self._load(intent.base, own)
             return self._tables
 
     def committed(self, entry: Entry, manifest: Manifest, held: Held) -> None:
@@ -69,7 +70,7 @@ class KeyFrames:
                 self._standing.add(entry.info.id)
                 self._forget_whole(manifest)
 
-    def _load(self, checkpoint: str) -> None:
+    def _load(self, checkpoint: str, own: Mapping[str, range]) -> None:
         """Learn what a checkpoint stands on; weights are read only where they are not held yet."""
         head = Chain(self._store).head(skip_damaged=True)
         if head is None:
@@ -87,7 +88,7 @@ class KeyFrames:
                 chunks.setdefault(name, []).extend(found)
         self._tables = {name: KeyTable(baseline.info.id, each) for name, each in chunks.items()}
         if self.in_memory and not held:
-            self._tables = {name: table.in_memory() for name, table in self._tables.items()}
+            self._tables = {name: table.in_memory(own.get(name)) for name, table in self._tables.items()}
         self._standing = {entry.info.id for entry in (baseline, *deltas)}
         for entry in deltas:
             for manifest in fetcher.parts(entry):
@@ -111,6 +112,7 @@ class ChunkEncoder:
         self._key_frames = key_frames
         self._specs = [table_spec_from_json(each.spec) for each in slices]
         self._codecs = [_codecs(each) for each in slices]
+        self._own = {spec.name: range(s.start, s.stop) for spec, s in zip(self._specs, slices, strict=True)}
         self.held: dict[tuple[str, int], Encoded] = {}  # the weights of a baseline, where differences will need them
 
     def encode(self, chunk: FrameChunk, data: memoryview) -> EncodedChunk | None:
@@ -150,7 +152,7 @@ class ChunkEncoder:
         """What the table's rows shall differ from, if they shall and can."""
         if self._slices[index].difference is None:
             return None
-        return self._key_frames.below(self._intent).get(self._specs[index].name)
+        return self._key_frames.below(self._intent, self._own).get(self._specs[index].name)
 
 
 def _columns(spec: TableSpec, chunk: FrameChunk, data: memoryview) -> dict[str, memoryview | Prepared]:
