@@ -82,7 +82,7 @@ def training_tree(
             _optimizer_tree(optimizer, tables=tables, steps=steps),
             _optimizer_tree(dense_optimizer, names=list(shapes), state=state, steps=steps),
         ],
-        "extra": {CLUSTER: {"workers": workers}},
+        "extra": {CLUSTER: {"workers": workers, "row_steps": _row_steps(dense)}},
     }
 
 
@@ -115,18 +115,22 @@ def load_dense(shard: DenseShard, training: Mapping[str, Any]) -> None:
     """Fill a server's piece from the state of a checkpoint. Slots that it does not have begin anew."""
     model = arrays_in(dict(training["model"]))
     states = [each["state"] for each in training["optimizers"]]
+    row_steps = training["extra"].get(CLUSTER, {}).get("row_steps", {})
     for part in shard.piece.parts:
         rows = slice(part.first, part.first + part.rows)
         shard.values[part.at : part.at + part.rows * part.width] = _as_rows(model[part.name], part)[rows].reshape(-1)
-        found = next((state[part.name] for state in states if state.get(part.name)), None)
+        found = dict(next((state[part.name] for state in states if state.get(part.name)), {}))
+        if part.name in row_steps:
+            found[_STEP] = row_steps[part.name]
         for slot, values in shard.slots[part.name].items():
-            if found is not None and slot in found:
+            if slot in found:
                 _fill_slot(values, arrays_in({slot: found[slot]})[slot], part, rows)
 
 
 def _fill_slot(values: Floats, stored: Any, part: DensePart, rows: slice) -> None:
-    if values.ndim == 1:  # one number per row; torch keeps one per parameter
-        values[:] = np.asarray(stored, np.float32).reshape(-1)[0]
+    if values.ndim == 1:  # one number per row; what torch counts has one per parameter
+        numbers = np.asarray(stored, np.float32).reshape(-1)
+        values[:] = numbers[rows] if len(numbers) > 1 else numbers
     else:
         values[:] = _as_rows(stored, part)[rows]
 
@@ -141,11 +145,19 @@ def _whole(parts: Iterable[Floats]) -> Floats:
 
 
 def _torch_slots(slots: Mapping[str, Floats], shape: tuple[int, ...]) -> dict[str, Any]:
-    """Slots as torch keeps them: in the parameter's shape, the count of steps once."""
+    """Slots as torch keeps them: in the parameter's shape, the count of steps once; numbers of rows as they are."""
     return {
-        name: np.float32(values.max(initial=0.0)).reshape(()) if name == _STEP else values.reshape(shape)
+        name: np.float32(values.max(initial=0.0)).reshape(())
+        if name == _STEP
+        else values.reshape(shape if values.ndim > 1 else -1)
         for name, values in slots.items()
     }
+
+
+def _row_steps(dense: DensePieces) -> dict[str, Floats]:
+    """The counts of parameters whose rows differ, because a server that died had some of them."""
+    found = {name: slots[_STEP] for name, slots in dense.slots.items() if _STEP in slots}
+    return {name: counts for name, counts in found.items() if np.unique(counts).size > 1}
 
 
 def _optimizer_tree(

@@ -50,7 +50,7 @@ class SavedRows:
         self._index = index
         saving = job.saving
         self._run = ShardedRun(saving.url, options=saving.options, settings=saving.settings)
-        self._shards = [shard for group in rows.groups for shard in _shards(placement, group, index)]
+        self._shards = list(shards_of(rows))
         self._writer = ShardWriter(
             self._run,
             self._shards,
@@ -223,10 +223,16 @@ def _group_name(group: Group) -> str:
     return f"width {group.width}"
 
 
-def _shards(placement: Placement, held: GroupShard, server: int) -> Iterator[Shard]:
+def shards_of(rows: ServerShard) -> Iterator[Shard]:
+    """What a server keeps, as the checkpoint plane sees it."""
+    for group in rows.groups:
+        yield from _shards(rows.placement, group)
+
+
+def _shards(placement: Placement, held: GroupShard) -> Iterator[Shard]:
     """Of every table of a group, also of those of which this server has no row."""
     group = held.group
-    ranges = {each.table: each for each in group.ranges(server)}
+    ranges = {each.table: each for each in group.ranges(held.server)}
     for table in group.tables:
         spec, found = placement.plan.tables[table], ranges.get(table)
         first, at, count = (0, 0, 0) if found is None else (found.first, found.at, found.end - found.first)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import random
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.policy.tables import Tables
 
 _FLOAT_BYTES = 4
+_ONE_AT_A_TIME = threading.Lock()  # torch's classes and its random generators are changed meanwhile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,7 @@ def build(build_model: Callable[[], nn.Module], tables: Tables | None = None) ->
         tables: Which tables live on servers, and how their rows begin.
     """
     declared = Tables() if tables is None else tables
-    with _seeded(declared.seed), _remote_tables(declared.min_bytes):
+    with _ONE_AT_A_TIME, _seeded(declared.seed), _remote_tables(declared.min_bytes):
         module = build_model()
     if not isinstance(module, nn.Module):
         raise ConfigurationError(f"the function that builds the model returned {type(module).__name__}, not a Module")

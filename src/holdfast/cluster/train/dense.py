@@ -22,6 +22,7 @@ class DenseVector:
 
     def __init__(self, parameters: Sequence[nn.Parameter], device: torch.device) -> None:
         self._parameters = parameters
+        self.is_installed = False  # whether it holds what servers had, and not how the model begins
         parts = [each.detach().reshape(-1).to(device) for each in parameters]
         self._flat = torch.cat(parts) if parts else torch.empty(0, device=device)
         self._views = [
@@ -41,6 +42,7 @@ class DenseVector:
         if sum(each.numel() for each in pieces) != self._flat.numel():
             raise ConfigurationError(f"the dense vector has {self._flat.numel()} values, and others came from servers")
         torch.cat(pieces, out=self._flat)
+        self.is_installed = True
         self._attach()
         torch.clear_autocast_cache()  # it would keep copies of the last ones in lower precision
 

@@ -205,6 +205,11 @@ class TrainingLoop:
             for table, rows in zip(self._built.tables, held, strict=True):
                 table.exchange(rows)
 
+    @property
+    def has_dense(self) -> bool:
+        """Whether the dense parameters here came from servers; before its first batch a model is as it begins."""
+        return self._dense.is_installed
+
     def dense_values(self) -> Floats:
         """A copy of the dense vector as it is here."""
         return to_host(self._dense.values())

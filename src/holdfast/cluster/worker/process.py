@@ -71,7 +71,6 @@ class _Life:
                 count=self._core.workers,
                 place=place,
                 needs_length=self._needs_length,
-                report_steps=self._job.pacing.report_steps,
             )
             train(self._worker)
             self._exchange.tell(self._worker.report(sums=True))
@@ -99,8 +98,8 @@ class _Life:
         return b"" if self._worker is None else self._worker.report(sums=True)
 
     def _dense(self, server: int) -> Arrays | None:
-        """This worker's copy of a server's piece of the dense vector."""
-        if self._worker is None:
+        """This worker's copy of a server's piece of the dense vector, if it has one yet."""
+        if self._worker is None or not self._worker.has_dense:
             return None
         piece = self._placement.dense[server]
         return (self._worker.dense_values()[piece.start : piece.end].copy(),)

@@ -1,0 +1,179 @@
+"""A job of real processes whose controller is a thread of the test: a test sees its events, and kills whom it likes."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+
+import holdfast as hf
+from holdfast.cluster import happenings as happened
+from tests.cluster.processes import programs
+from tests.cluster.processes.gate import Gate
+
+WAIT_S = 90.0
+Happened = TypeVar("Happened")
+
+
+class Abandoned(Exception):
+    """The test has ended before its job."""
+
+
+class RunningJob:
+    """A cluster at work. Everything that it ever started is remembered.
+
+    Args:
+        url: Of its run.
+        folder: For its gate, which is shut at first: workers are held before their first step.
+        options: Of the cluster; a job of one worker and three servers is the default.
+    """
+
+    def __init__(self, url: Path, folder: Path, **options: Any) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.url = url
+        self.gate = Gate(folder)
+        self.gate.open(options.pop("limit", 0))
+        self.events: list[happened.Event] = []
+        self.problem: BaseException | None = None
+        self._changed = threading.Condition()
+        self._is_abandoned = False
+        self._seen: dict[int, psutil.Process] = {}
+        self._ports: set[int] = set()
+        settings = dict(
+            model=programs.build_net,
+            train=programs.train_gated,
+            servers=3,
+            workers=1,
+            optimizer=hf.Adagrad(0.05),
+            dense_optimizer=hf.Adam(0.01),
+            tables=programs.ON_SERVERS,
+            strategy=hf.Partial(priority=None),
+            save=hf.Never(),
+            ahead=0,
+            launcher=hf.LocalProcesses(worker_threads=1),
+            on_event=self._hear,
+            view=False,
+        )
+        self.cluster = hf.Cluster(url, **{**settings, **options})
+        self._thread = threading.Thread(target=self._run, name="controller")
+        self._thread.start()
+
+    # ---- what happens ----------------------------------------------------------------------------------------------
+
+    def of(self, kind: type[Happened]) -> list[Happened]:
+        """All events of a kind so far."""
+        with self._changed:
+            return [each for each in self.events if isinstance(each, kind)]
+
+    def wait_for(self, kind: type[Happened], count: int = 1) -> Happened:
+        """The event of a kind with this number, counted from 1."""
+        self.until(lambda: len(self.of(kind)) >= count)
+        return self.of(kind)[count - 1]
+
+    def until(self, is_met: Callable[[], Any]) -> None:
+        """Wait for something that is bound to happen while the job runs."""
+        end_s = time.monotonic() + WAIT_S
+        while not is_met():
+            assert self._thread.is_alive(), f"the job ended: {self.problem!r}, after {self.events[-3:]}"
+            assert time.monotonic() < end_s, f"nothing happened after {self.events[-3:]}"
+            with self._changed:
+                self._changed.wait(0.05)
+
+    def run_to(self, step: int, worker: int = 0, **how: Any) -> int:
+        """Let workers go on up to this step; the process of the one that is held there."""
+        self.gate.open(step, **how)
+        self.until(lambda: (held := self.gate.held(worker)) is not None and held["step"] >= step)
+        held = self.gate.held(worker)
+        assert held is not None and held["step"] == step
+        self.look()
+        return held["pid"]
+
+    def end(self) -> None:
+        """Wait for the end; raises what the job raised."""
+        self.look()
+        self._thread.join()
+        if self.problem is not None:
+            raise self.problem
+
+    def finish(self, step: int) -> None:
+        """Train up to this step, then to the end."""
+        self.gate.open(step, is_end=True)
+        self.end()
+
+    # ---- processes -------------------------------------------------------------------------------------------------
+
+    def process(self, name: str) -> psutil.Process:
+        """The living process that is in this place: ``server-1``, ``worker-0``."""
+        found = [each for each in self._children() if each.cmdline()[-1].rpartition(".")[0] == name]
+        assert len(found) == 1, f"{name} is {found}"
+        return found[0]
+
+    def agent(self, server: int) -> psutil.Process:
+        """The agent of a server."""
+        return self.process(f"server-{server}").children()[0]
+
+    def kill(self, name: str, how: signal.Signals = signal.SIGKILL) -> psutil.Process:
+        """Send a signal to whoever is in this place."""
+        self.look()
+        victim = self.process(name)
+        victim.send_signal(how)
+        return victim
+
+    def look(self) -> None:
+        """Remember every process and port of the job."""
+        for process in psutil.Process().children(recursive=True):
+            self._seen.setdefault(process.pid, process)
+            with suppress(psutil.Error):
+                ports = (each.laddr.port for each in process.net_connections("tcp") if each.status == "LISTEN")
+                self._ports.update(ports)
+
+    def assert_nothing_is_left(self) -> None:
+        """No process that it started runs any more, and nobody listens on a port of theirs."""
+        end_s = time.monotonic() + WAIT_S
+        while (left := self._left()) and time.monotonic() < end_s:
+            time.sleep(0.05)
+        assert not left
+        listening = {each.laddr.port for each in psutil.net_connections("tcp") if each.status == "LISTEN"}
+        assert self._ports and not self._ports & listening
+
+    def abandon(self) -> None:
+        """End it, whatever it is at."""
+        self._is_abandoned = True
+        while self._thread.is_alive():
+            for process in self._left():
+                with suppress(psutil.Error):
+                    process.kill()
+            self._thread.join(0.1)
+            self.look()
+
+    def _left(self) -> list[psutil.Process]:
+        return [each for each in self._seen.values() if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+
+    def _children(self) -> Iterator[psutil.Process]:
+        for process in psutil.Process().children():
+            with suppress(psutil.Error):
+                if any(each.endswith("launch/child.py") for each in process.cmdline()):
+                    yield process
+
+    def _hear(self, event: happened.Event) -> None:
+        if self._is_abandoned:
+            raise Abandoned
+        with self._changed:
+            self.events.append(event)
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        try:
+            with self.cluster:
+                self.cluster.run()
+        except BaseException as error:
+            self.problem = error
+        finally:
+            with self._changed:
+                self._changed.notify_all()

@@ -1,0 +1,45 @@
+"""Partial recovery of real processes: a server's death costs its own rows what was not saved, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+import holdfast as hf
+from holdfast.cluster.happenings import Committed, Replaced
+from tests.cluster.processes.jobs import RunningJob
+from tests.cluster.processes.twin import Recipe, Twin, arrays_of, assert_same, newest_saved, saved_at_end
+
+
+def test_a_killed_server_costs_its_own_unsaved_rows_and_nothing_else(start_job: Callable[..., RunningJob]) -> None:
+    recipe, twin = Recipe(), Twin()
+    job = start_job(strategy=hf.Partial(priority=hf.MFU(r=0.25)), save=hf.EverySteps(20))
+    job.run_to(20)
+    job.wait_for(Committed)
+    job.run_to(23)  # nothing was saved since the checkpoint
+    die_and_come_back(job, twin, "server-1", step=23)
+    job.run_to(30)  # a priority save is due
+    job.until(lambda: hf.open_run(job.url).priority_saves())
+    job.run_to(33)
+    die_and_come_back(job, twin, "server-2", step=33, priority_step=30)
+    job.finish(36)
+    twin.run_to(36)
+    assert_same(saved_at_end(job.url, recipe), twin.values())
+    assert hf.open_run(job.url).verify() == []
+    job.assert_nothing_is_left()
+
+
+def die_and_come_back(job: RunningJob, twin: Twin, name: str, *, step: int, priority_step: int | None = None) -> None:
+    """Kill a server that workers have left in peace; its twin loses what was not saved."""
+    twin.run_to(step)
+    server = int(name.rpartition("-")[2])
+    saved, loaded = newest_saved(job.url, twin.recipe, server)
+    versions = [twin.at(loaded.info.step), *([] if priority_step is None else [twin.at(priority_step)])]
+    for number, values in enumerate(arrays_of(saved)[:-1]):
+        rows = [values == each[f"server {server}, {number}"] for each in versions]
+        assert np.all(np.logical_or.reduce(rows)), f"array {number} of server {server} holds rows of no save"
+    deaths = len(job.of(Replaced))
+    job.kill(name)
+    job.wait_for(Replaced, deaths + 1)
+    twin.lose(saved)
