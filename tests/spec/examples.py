@@ -17,6 +17,7 @@ from typing import Any
 import holdfast
 from holdfast.checkpoint.commit import chain, lease, pages
 from holdfast.format import bundle, catalog, layout, tree
+from tests.cluster.train.page_example import sample_place
 from tests.cluster.wire.page_examples import frames_of, messages
 from tests.codec.page_examples import record
 from tests.spec.grid_life import grid_life
@@ -143,6 +144,7 @@ _KINDS: dict[str, Callable[[SampleRun, str], str]] = {
     "record": lambda _run, what: record(what),
     "frames": lambda _run, what: "\n".join(hexdump(frame) for frame in frames_of(what)),
     "messages": lambda _run, _what: messages(),
+    "place": lambda _run, _what: hexdump(sample_place()),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any
 
@@ -166,6 +167,23 @@ def test_an_encoder_gives_the_bytes_of_every_place_whatever_changed_since_the_la
         move()
         place = Place(steps=steps, reader=reader, rng=capture_rng(), buffers=buffers)
         assert encoder.encode(place) == place.to_bytes()
+
+
+def test_a_place_is_laid_out_as_its_page_says() -> None:
+    worker = worker_of()
+    run(worker, until=2)
+    data = worker.exchange.place
+    assert data is not None and data[:4] == b"HFP2" and int.from_bytes(data[4:12], "little") == 2
+    lengths = [int.from_bytes(data[at : at + 4], "little") for at in (12, 16, 20)]
+    assert len(data) == 24 + sum(lengths)
+    at = 24
+    for length in lengths:
+        listed, skeleton = (int.from_bytes(data[at + each : at + each + 4], "little") for each in (0, 4))
+        tensors = json.loads(data[at + 8 : at + 8 + listed])
+        tree = json.loads(data[at + 8 + listed : at + 8 + listed + skeleton])
+        sizes = [int(np.prod(shape)) * {"U8": 1, "F32": 4, "I64": 8}[code] for code, shape in tensors]
+        assert 8 + listed + skeleton + sum(sizes) == length and tree["tensors"] == len(tensors)
+        at += length
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,8 @@ def _make_remote(module: Any, original: Callable[..., None], call: inspect.Bound
     call.arguments.update(_weight=torch.empty(rows, width, device="meta", dtype=torch.float32), dtype=None, device=None)
     original(*call.args, **call.kwargs)
     module.__class__ = remote_class(cast(Any, type(module)))
-    module.__dict__.update(table=None, device=torch.get_default_device() if device is None else torch.device(device))
+    module.__dict__["_remote"] = None
+    module.move_rows(torch.get_default_device() if device is None else torch.device(device))
     trained = not call.arguments.get("_freeze", False)
     module._parameters["weight"] = UntouchableWeight.of(rows, width, kind=kind, requires_grad=trained)
     module.reset_parameters()  # as torch does: a subclass that has its own is told that it cannot
@@ -188,7 +189,7 @@ def _table(
         aliases=tuple(names[1:]),
     )
     padding = paddings[0] if len(set(paddings)) == 1 else None
-    table = Table(spec, device=remotes[0].device, requires_grad=weight.requires_grad, padding_idx=padding)
+    table = Table(spec, device=remotes[0].rows_device, requires_grad=weight.requires_grad, padding_idx=padding)
     for each in remotes:
         each.connect(table)
     return spec, table

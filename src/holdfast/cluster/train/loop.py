@@ -25,6 +25,7 @@ from holdfast.cluster.train.metrics import Metrics
 from holdfast.cluster.train.optimizer import WorkerOptimizer
 from holdfast.cluster.train.place import Place, PlaceEncoder
 from holdfast.cluster.train.prefetcher import Prefetched, Prefetcher
+from holdfast.cluster.train.remote import RemoteTable
 from holdfast.cluster.train.table import Table
 from holdfast.errors import ConfigurationError
 
@@ -137,7 +138,8 @@ class TrainingLoop:
     ) -> Iterator[Any]:
         """The loader's batches, each with its rows in the model; after a restart they go on behind the last push.
 
-        Within ``evaluating()`` it is one pass over the loader, from which nothing is remembered.
+        Batches are read ahead, so each must have memory of its own. Within ``evaluating()`` it is one pass over the
+        loader, from which nothing is remembered.
 
         Args:
             loader: As for an ordinary loop; a DataLoader, or an iterable with a state.
@@ -401,8 +403,8 @@ def _move(built: BuiltModel, device: torch.device | str | None) -> torch.device:
         for table in built.tables:
             table.parameter.data = table.parameter.data.to(wanted)
         for module in built.module.modules():
-            if "table" in module.__dict__ and "device" in module.__dict__:
-                module.__dict__["device"] = wanted
+            if isinstance(module, RemoteTable):
+                module.move_rows(wanted)
         built.module.to(wanted)
         return wanted
     devices = {each.device for each in built.dense} | {table.parameter.device for table in built.tables}

@@ -23,17 +23,26 @@ _SHORT_BAG = 4  # ids
 class RemoteTable(nn.Module):
     """What both kinds share: no weight of their own, and a table instead, once the model is built."""
 
-    table: Table | None
-    device: torch.device  # where its rows are looked up
     scale_grad_by_freq: bool
+    _remote: Table | None  # once the model is built; names that no subclass of a user's has
+    _rows_device: torch.device  # where its rows are looked up
 
     def reset_parameters(self) -> None:
         """Servers write the rows."""
 
     def connect(self, table: Table) -> None:
         """The model is built: the weight shows the rows of a batch from now on."""
-        self.__dict__["table"] = table
+        self.__dict__["_remote"] = table
         self._parameters["weight"] = table.parameter
+
+    @property
+    def rows_device(self) -> torch.device:
+        """Where its rows are looked up."""
+        return self._rows_device
+
+    def move_rows(self, device: torch.device) -> None:
+        """Rows are looked up there from now on."""
+        self.__dict__["_rows_device"] = device
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "weight" and not isinstance(value, UntouchableWeight):
@@ -44,25 +53,25 @@ class RemoteTable(nn.Module):
 
     @property
     def _connected(self) -> Table:
-        if (table := self.__dict__.get("table")) is None:
+        if (table := self.__dict__.get("_remote")) is None:
             weight = cast(UntouchableWeight, self._parameters["weight"])
             raise untouchable(weight.origin, "forward()")
         return cast(Table, table)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         """``to()`` and its like: there is no weight to move, but the next rows go elsewhere."""
-        moved = fn(torch.empty(0, device=self.device))
+        moved = fn(torch.empty(0, device=self._rows_device))
         if moved.dtype != torch.float32:
             raise ConfigurationError(
                 f"tables on servers are float32, and {type(self).__name__} was to become {moved.dtype}: convert other "
                 "modules one by one, or use torch.autocast"
             )
-        if self.__dict__.get("table") is not None and moved.device != self.device:
+        if self.__dict__.get("_remote") is not None and moved.device != self._rows_device:
             raise ConfigurationError(
-                f"the model is on {self.device} already; to train on {moved.device}, move it in the function that "
-                "builds it"
+                f"the model is on {self._rows_device} already; to train on {moved.device}, move it in the "
+                "function that builds it"
             )
-        self.__dict__["device"] = moved.device
+        self.move_rows(moved.device)
         return self
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
