@@ -171,6 +171,23 @@ def test_autocast_and_a_scaler_work_as_in_an_ordinary_loop() -> None:
     assert max(distances(worker, model)) < 1e-4
 
 
+def test_a_step_of_the_optimizer_is_a_step_and_counts_once() -> None:
+    how: dict[str, Any] = {"optimizer": SGD(0.1, momentum=0.9), "dense_optimizer": Adam(0.01)}
+    one, other = Worker(**how), Worker(**how)
+    one.train(loader_of())
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    for number, batch in enumerate(other.loop.batches(loader_of())):
+        other.loop.optimizer.zero_grad()
+        loss = loss_of(other.loop.model, batch)
+        scaler.scale(loss).backward()
+        scaler.step(other.loop.optimizer)
+        scaler.update()
+        if number % 2:
+            other.loop.step(loss=loss)
+    other.loop.step()
+    assert other.loop.steps == one.loop.steps == 6 and other.bytes() == one.bytes()
+
+
 def test_a_scaler_leaves_a_step_with_an_overflow_out() -> None:
     worker = Worker()
     before = worker.bytes()

@@ -151,7 +151,7 @@ class TrainingLoop:
         return self._training_batches(self._read(loader, epochs, ids))
 
     def step(self, loss: Tensor | float | None = None, *, scaler: Any = None) -> None:
-        """End a step: gradients go out to the servers, and are gone here.
+        """End a step: gradients go out to the servers, and are gone here. After ``optimizer.step()`` it only counts.
 
         Args:
             loss: To be averaged over steps.
@@ -160,7 +160,8 @@ class TrainingLoop:
         if loss is not None:
             self._metrics.add_loss(float(loss.detach()) if isinstance(loss, Tensor) else float(loss))
         if scaler is None:
-            self.optimizer.step()
+            if not self._is_pushed:
+                self.optimizer.step()
         else:
             scaler.step(self.optimizer)
             scaler.update()
@@ -309,8 +310,17 @@ class TrainingLoop:
             self._current = self._prefetcher = None
             prefetcher.close()
 
+    @property
+    def _has_gradient(self) -> bool:
+        return self._dense.has_gradient or any(table.has_gradient for table in self._built.tables)
+
+    @property
+    def _is_pushed(self) -> bool:
+        """Whether the batch is in a step already, and nothing has come since."""
+        return self._reading is not None and not self._is_evaluating and self._is_used and not self._has_gradient
+
     def _begin(self, found: Prefetched, prefetcher: Prefetcher) -> None:
-        within_step = self._dense.has_gradient or any(table.has_gradient for table in self._built.tables)
+        within_step = self._has_gradient
         arrived = prefetcher.receive(found)
         if not within_step and arrived.dense is not None:
             self._dense.install(arrived.dense)
