@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,17 +16,28 @@ from holdfast.errors import ConfigurationError
 from holdfast.policy.arguments import require_count
 from holdfast.policy.priority import Priority, largest
 
+RangeOf: TypeAlias = Callable[[Table, int], tuple[int, int]]  # the rows of a table that a server holds
+
 
 class EmulatedServers:
     """Tables in one process, divided among servers as ranks divide a checkpoint, and what was last saved of every row.
 
-    What is there when they are made is the baseline. ``priority`` looks at gradients until ``close``.
+    What is there when they are made is the baseline. ``priority`` looks at gradients until ``close``. ``range_of`` says
+    which rows of a table a server holds, where they are not divided so.
     """
 
-    def __init__(self, tables: Sequence[Table], servers: int, priority: Priority | None = None) -> None:
+    def __init__(
+        self,
+        tables: Sequence[Table],
+        servers: int,
+        priority: Priority | None = None,
+        *,
+        range_of: RangeOf | None = None,
+    ) -> None:
         require_count(self, "servers", servers)
         self._tables = {table.name: table for table in tables}
         self._servers = servers
+        self._range_of = range_of or (lambda table, server: row_range(table.rows, server, servers))
         self._saved: dict[str, dict[str, Tensor]] = {}
         self._selectors = self._made_selectors(priority) if priority is not None else {}
         self._handles = [each.register_step_pre_hook(self._see) for each in self._observed_optimizers()]
@@ -59,7 +70,7 @@ class EmulatedServers:
             )
         for table in self._tables.values():
             for server in lost:
-                self._load(table, *row_range(table.rows, server, self._servers))
+                self._load(table, *self._range_of(table, server))
 
     def close(self) -> None:
         """Look at gradients no more."""
