@@ -41,7 +41,7 @@ class Plan:
 
     model: Model
     seeds: int
-    deaths: int = 2  # of each training
+    deaths: int = 6  # of each training
 
     @property
     def every(self) -> int:
@@ -50,7 +50,7 @@ class Plan:
 
 
 PLANS = {
-    "tiny": Plan(model=Model(scale=0.0002, steps=60, batch_size=16, test_samples=1000), seeds=1),
+    "tiny": Plan(model=Model(scale=0.0002, steps=60, batch_size=16, test_samples=1000), seeds=1, deaths=1),
     "small": Plan(model=Model(scale=0.001, steps=400, batch_size=128, test_samples=20_000), seeds=2),
     "full": Plan(model=Model(scale=0.001, steps=900, batch_size=128, test_samples=40_000), seeds=12),
 }
@@ -104,13 +104,11 @@ def _measure(plan: Plan, seed: int) -> Drops:
 
 
 def _deaths(plan: Plan, seed: int) -> tuple[tuple[int, int], ...]:
-    """One in each of the last intervals, at any of its steps, of any server."""
+    """At any steps after the first checkpoint, each of any server; far enough apart that all are at work again."""
     rng = np.random.default_rng([seed, 7])
-    found = []
-    for number in range(plan.deaths):
-        first = (number + 1) * plan.every + plan.every // 4
-        found.append((int(rng.integers(first, first + plan.every // 2)), int(rng.integers(SERVERS))))
-    return tuple(found)
+    apart = (plan.model.steps - plan.every) // (plan.deaths + 1)
+    steps = [plan.every + number * apart + int(rng.integers(apart // 2, apart)) for number in range(plan.deaths)]
+    return tuple((step, int(rng.integers(SERVERS))) for step in steps)
 
 
 # ---- on a cluster ----------------------------------------------------------------------------------------------------

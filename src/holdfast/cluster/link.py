@@ -11,6 +11,9 @@ from holdfast.cluster.job import Job
 from holdfast.cluster.launch.base import Surroundings
 from holdfast.cluster.wire.endpoint import Endpoint
 from holdfast.cluster.wire.heartbeat import Heartbeat
+from holdfast.runtime import SYSTEM
+
+_HEIR_S = 300.0  # that an heir may take for the last save
 
 
 class Link:
@@ -28,6 +31,7 @@ class Link:
         self._orphaned_fd = surroundings.orphaned_fd
         self._silence_s = pacing.silence_s
         self._is_orphaned = False
+        self._orphaned_s: float | None = None
         self._endpoint = Endpoint(member, contacts.credentials, f"tcp://{surroundings.host}:*")
         self._endpoint.connect(CONTROLLER, contacts.controller)
         self._heartbeat = Heartbeat(member, self._endpoint.sockets, contacts.beats, period_s=pacing.beat_s)
@@ -42,6 +46,16 @@ class Link:
     def is_orphaned(self) -> bool:
         """Whether the controller is gone: its process ended, or it has been silent for too long."""
         return self._is_orphaned or self._heartbeat.controller_silent_s > self._silence_s
+
+    @property
+    def is_forsaken(self) -> bool:
+        """Whether it has been an orphan for so long that no heir will end it."""
+        if not self.is_orphaned:
+            self._orphaned_s = None
+            return False
+        now_s = SYSTEM.monotonic_s()
+        self._orphaned_s = now_s if self._orphaned_s is None else self._orphaned_s
+        return now_s - self._orphaned_s > _HEIR_S
 
     def send(self, sends: Iterable[Send]) -> None:
         """Never blocks."""

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from holdfast.cluster.core.leader import Leader
+from holdfast.cluster.core.leader import Leader, Report
 from holdfast.cluster.core.members import Member, View
-from holdfast.cluster.core.messages import Broken, Copied, Failed, Finished, Message, Paused, Send, Surveyed
+from holdfast.cluster.core.messages import Message, Send
 from holdfast.cluster.core.notes import Decide, Outcome
 from holdfast.cluster.core.outputs import Output, Ready
 from holdfast.cluster.saved import step_of
 from holdfast.cluster.server.saves import SavedRows
-
-_TO_LEADER = (Paused, Surveyed, Copied, Finished, Failed, Broken)
 
 
 class Heir:
@@ -36,7 +34,7 @@ class Heir:
 
     def concerns(self, message: Message) -> bool:
         """Whether this is for a leader, and not for a server."""
-        return isinstance(message, _TO_LEADER)
+        return isinstance(message, Report)
 
     def handle(self, sender: Member, message: Message) -> list[Send]:
         """Take in what was meant for the controller."""

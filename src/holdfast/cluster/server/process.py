@@ -102,7 +102,7 @@ class _Life:
     def live(self) -> Member | None:
         """Until the end; who to be next, or None."""
         try:
-            while not (self._core.ended or self._link.is_dismissed):
+            while not (self._core.ended or self._link.is_dismissed or self._link.is_forsaken):
                 for sender, message in self._link.receive(_PATIENCE_S):
                     self._take(sender, message)
                 self._look_around()

@@ -69,6 +69,7 @@ class SavedRows:
         self._saves: dict[str, int] = {}  # by checkpoint, those in progress
         self._dense: dict[tuple[int, int], Arrays] = {}  # by save and server, on server 0
         self._is_started = False
+        self._went_back_to: str | None = None  # a checkpoint that may not be the newest any more
         self.priority_intent: bytes | None = None
         self.account = SaveAccount()  # on server 0
 
@@ -87,6 +88,7 @@ class SavedRows:
         assert loaded.state is not None
         load_dense(self._rows.dense, loaded.state.training)
         self._go_on(loaded, replaces=replaces)
+        self._went_back_to = checkpoint
         if checkpoint is not None:
             return {}
         progress = saved_progress(loaded.state, step=loaded.info.step)
@@ -134,6 +136,7 @@ class SavedRows:
         found = [json.loads(each) for each in asked.surveys]
         changed = [each for each in found if each is not None]
         try:
+            self._leave_behind()
             intent = self._writer.intend(
                 asked.step, changed=changed, metrics=self.account.metrics, priority=asked.priority, force=asked.force
             )
@@ -142,6 +145,12 @@ class SavedRows:
         if intent is None:
             return Decided(asked.save, b"", "the last save is still being written")
         return Decided(asked.save, json.dumps(intent).encode(), "")
+
+    def _leave_behind(self) -> None:
+        """What was committed while everyone went back to an older checkpoint belongs to no timeline that goes on."""
+        if self._went_back_to is not None:
+            self._run.go_back(self._went_back_to)
+            self._went_back_to = None
 
     def dense_arrays(self) -> Arrays:
         """This server's dense part, for server 0."""

@@ -111,7 +111,7 @@ class SocketExchange:
             self._handle(sender, message)
         if self._link.is_orphaned:
             self._link.send(self._core.controller_lost())
-        if self._core.ended or self._link.is_dismissed:
+        if self._core.ended or self._link.is_dismissed or self._link.is_forsaken:
             raise LifeOver
 
     def _handle(self, sender: Member, message: object) -> None:
