@@ -1,0 +1,227 @@
+"""What tables on servers cost a step, how it scales, and how long a server's death takes.
+
+The training is a DLRM with 26 tables shaped like Criteo's and 1.1 million other parameters, all on servers, by
+Adagrad, in processes of this machine over loopback, which is not encrypted. Workers have a GPU where there is one.
+Parts can be run by themselves: ``python -m benchmarks.claims.cluster PART --scale full``. Those that need a core for
+each of seven processes are left out on smaller machines, unless they are named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from benchmarks.claims._cluster_job import JobPlan
+from benchmarks.claims._cluster_pause import pause_s
+from benchmarks.claims._cluster_runs import in_process, on_servers
+from benchmarks.report import Figure, Report, Table, machine, show, write_json
+from holdfast.policy import Full, Partial
+
+CORES = 8  # that seven processes need
+SERVERS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How much to measure."""
+
+    job: JobPlan
+    growth: JobPlan  # with a small model, so that rows are most of the work
+    pause: JobPlan
+    pause_servers: int
+    kills: int
+    rounds: int  # of the same
+
+
+def _job(*, rows: int, warm_up: int, steps: int, dim: int = 64, batch_size: int = 2048) -> JobPlan:
+    return JobPlan(folder="", rows=rows, dim=dim, batch_size=batch_size, warm_up=warm_up, steps=steps)
+
+
+def _light(job: JobPlan) -> JobPlan:
+    return replace(job, bottom=(64,), top=(64,))
+
+
+PLANS = {
+    "tiny": Plan(
+        job=_light(_job(rows=4000, warm_up=3, steps=5, dim=8, batch_size=64)),
+        growth=_light(_job(rows=4000, warm_up=3, steps=5, dim=8, batch_size=64)),
+        pause=_light(_job(rows=4000, warm_up=1, steps=1, dim=8, batch_size=64)),
+        pause_servers=2,
+        kills=1,
+        rounds=1,
+    ),
+    "small": Plan(
+        job=_job(rows=400_000, warm_up=6, steps=24),
+        growth=_light(_job(rows=100_000, warm_up=20, steps=60)),
+        pause=_light(_job(rows=1_500_000, warm_up=1, steps=1)),
+        pause_servers=8,
+        kills=1,
+        rounds=1,
+    ),
+    "full": Plan(
+        job=_job(rows=4_000_000, warm_up=100, steps=300),
+        growth=_light(_job(rows=400_000, warm_up=50, steps=300)),
+        pause=_light(_job(rows=4_000_000, warm_up=1, steps=1)),
+        pause_servers=8,
+        kills=3,
+        rounds=3,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What one part measured."""
+
+    figures: Mapping[str, Figure]
+    tables: Sequence[Table] = ()
+
+
+def throughput(plan: Plan) -> Found:
+    """Samples a second with one and two workers."""
+    one = _best_samples_per_s(plan, workers=1)
+    two = _best_samples_per_s(plan, workers=2)
+    return Found(
+        figures={
+            "samples_per_s_1_worker": one,
+            "samples_per_s_2_workers": two,
+            "scaling_2_workers": two / one,
+        }
+    )
+
+
+def by_ray(plan: Plan) -> Found:
+    """The same servers behind sockets, and behind calls of actors, in turns."""
+    if importlib.util.find_spec("ray") is None:
+        return Found(figures={"over_ray_actor_calls_skipped": "Ray is not installed"})
+    ours, theirs = [], []
+    for _ in range(plan.rounds):
+        theirs.append(in_process(plan.job, "ray", servers=SERVERS).samples_per_s)
+        ours.append(on_servers(plan.job, servers=SERVERS)[0].samples_per_s)
+    figures = {
+        "samples_per_s_by_ray": max(theirs),
+        "samples_per_s_beside_ray": max(ours),
+        "over_ray_actor_calls": max(ours) / max(theirs),
+    }
+    return Found(figures=figures)
+
+
+def step(plan: Plan) -> Found:
+    """A step with servers over the same with tables in the process, and where its time goes."""
+    kinds = {"torch": [], "exchange": [], "cluster": []}  # type: dict[str, list[float]]
+    cpu_s = []
+    for _ in range(plan.rounds):
+        kinds["torch"].append(in_process(plan.job, "torch").median_s)
+        kinds["exchange"].append(in_process(plan.job, "exchange", servers=4).median_s)
+        found = on_servers(plan.job, servers=4)[0]
+        kinds["cluster"].append(found.median_s)
+        cpu_s.append(found.server_cpu_s)
+    traced = on_servers(replace(plan.job, traced=True), servers=4)[0]
+    torch_s, exchange_s, cluster_s = (min(each) for each in kinds.values())
+    figures: dict[str, Figure] = {
+        "local_torch_step_ms": 1e3 * torch_s,
+        "local_exchange_step_ms": 1e3 * exchange_s,
+        "cluster_step_ms": 1e3 * cluster_s,
+        "cluster_over_local_step": cluster_s / torch_s,
+        "cluster_over_local_exchange_step": cluster_s / exchange_s,
+        "server_cpu_us_per_step": 1e6 * min(cpu_s),
+    }
+    return Found(figures=figures, tables=[_where_time_goes(traced.step_s, traced.spans_s)])
+
+
+def pause(plan: Plan) -> Found:
+    """Death to full speed: one server's rows, or everyone's."""
+    partial, full = (
+        pause_s(plan.pause, strategy, servers=plan.pause_servers, kills=plan.kills)
+        for strategy in (Partial(priority=None), Full())
+    )
+    return Found(
+        figures={
+            "partial_pause_s": partial,
+            "full_pause_s": full,
+            "partial_pause_over_full_pause": partial / full,
+            "pause_model_bytes": plan.pause.rows * plan.pause.dim * 4 * 2,  # Adagrad's sums as well
+        }
+    )
+
+
+def growth(plan: Plan) -> Found:
+    """Ten times the rows, and four times the servers, with the same pulls."""
+    large = replace(plan.growth, spread=10)
+    seconds: dict[str, list[float]] = {"small": [], "large": [], "eight": []}
+    for _ in range(plan.rounds):
+        seconds["small"].append(on_servers(plan.growth, servers=2)[0].median_s)
+        seconds["large"].append(on_servers(large, servers=2)[0].median_s)
+        seconds["eight"].append(on_servers(plan.growth, servers=8)[0].median_s)
+    small, many, eight = (min(each) for each in seconds.values())
+    return Found(
+        figures={
+            "growth_rows": plan.growth.rows,
+            "growth_step_ms": 1e3 * small,
+            "step_time_growth": many / small,
+            "step_time_8_over_2_servers": eight / small,
+        }
+    )
+
+
+PARTS: Mapping[str, Callable[[Plan], Found]] = {
+    "throughput": throughput,
+    "ray": by_ray,
+    "step": step,
+    "pause": pause,
+    "growth": growth,
+}
+_LARGE = {"throughput", "ray"}
+
+
+def run(scale: str, parts: Sequence[str] = ()) -> Report:
+    """All parts that the machine is large enough for, or those named."""
+    cores = os.cpu_count() or 1
+    wanted = parts or [name for name in PARTS if name not in _LARGE or cores >= CORES]
+    found = [PARTS[name](PLANS[scale]) for name in wanted]
+    left_out = {f"{name}_skipped": f"needs {CORES} cores" for name in PARTS if not parts and name not in wanted}
+    figures: dict[str, Figure] = {name: value for each in found for name, value in each.figures.items()} | left_out
+    return Report(
+        title="Training with tables on servers",
+        tables=[table for each in found for table in each.tables],
+        figures=figures | _job_figures(PLANS[scale].job),
+    )
+
+
+def _best_samples_per_s(plan: Plan, *, workers: int) -> float:
+    rounds = [on_servers(plan.job, servers=SERVERS, workers=workers) for _ in range(plan.rounds)]
+    return max(sum(each.samples_per_s for each in times) for times in rounds)
+
+
+def _where_time_goes(step_s: float, spans_s: Mapping[str, float]) -> Table:
+    rest = {"everything else": step_s - sum(spans_s.values())}
+    rows = [(name, 1e3 * each, f"{each / step_s:.0%}") for name, each in [*spans_s.items(), *rest.items()]]
+    return Table(caption="A worker's step with 4 servers", headers=("what", "ms", "share"), rows=rows)
+
+
+def _job_figures(job: JobPlan) -> dict[str, Figure]:
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    return {"job_rows": job.rows, "job_dim": job.dim, "job_batch_size": job.batch_size, "job_device": device}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.claims.cluster")
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="all, if none is named")
+    parser.add_argument("--scale", choices=list(PLANS), default="full")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    report = run(options.scale, options.parts)
+    show(report, Console())
+    if options.json:
+        write_json(report, options.json, {"benchmark": "cluster", "scale": options.scale, **machine()})
+
+
+if __name__ == "__main__":
+    main()
