@@ -41,9 +41,7 @@ def with_exchange(plan: JobPlan, servers: int) -> None:
     built = build(build_model, ALL_TABLES)
     placement = Placement(built.plan, servers)
     optimizer = Adagrad(LR)
-    exchange = LocalExchange(
-        placement, optimizer=optimizer, dense_optimizer=optimizer, dense=built.dense_values()
-    )
+    exchange = LocalExchange(placement, optimizer=optimizer, dense_optimizer=optimizer, dense=built.dense_values())
     train_loop(training_loop(built, placement, exchange), plan, Batches(plan))
 
 

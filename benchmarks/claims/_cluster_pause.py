@@ -52,7 +52,7 @@ class Killer(threading.Thread):
 
     def hear(self, event: Event) -> None:
         """What happens to the job."""
-        if isinstance(event, Committed):
+        if isinstance(event, Committed) and event.step >= SETTLED:
             self._committed.set()
 
     def run(self) -> None:
@@ -98,8 +98,6 @@ def pause_s(plan: JobPlan, strategy: Strategy, *, servers: int, kills: int) -> f
     with folder_for(plan) as planned:
         killer = Killer(Path(planned.folder), kills)
         killer.start()
-        run_cluster(
-            planned, servers=servers, spares=1, strategy=strategy, save=Once(SETTLED), on_event=killer.hear
-        )
+        run_cluster(planned, servers=servers, spares=1, strategy=strategy, save=Once(SETTLED), on_event=killer.hear)
         killer.join()
         return statistics.median(killer.pauses_s)

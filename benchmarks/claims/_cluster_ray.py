@@ -27,7 +27,7 @@ MOST_PUSHES = 4  # on their way, as in a cluster
 class Server:
     """What an actor keeps."""
 
-    def __init__(self, plan: dict[str, Any], servers: int, index: int, optimizer: dict[str, Any], dense: Floats) -> None:
+    def __init__(self, plan: str, servers: int, index: int, optimizer: dict[str, Any], dense: Floats) -> None:
         keep_freed_memory()
         optimize.warm_up()
         policy = Optimizer.from_dict(optimizer)
@@ -81,12 +81,12 @@ class RayExchange:
 
     def push(self, step: PushedStep) -> None:
         """Call; wait for the push that was made a few steps before."""
-        rows, starts = self._by_server(step.keys), np.zeros(len(step.keys), np.int64)
+        rows, cuts = self._by_server(step.keys), [0] * len(step.keys)
         calls = []
         for actor, mine, piece in zip(self._actors, rows, self._placement.dense, strict=True):
-            ends = starts + [len(each) for each in mine]
-            values = [each[a:b] for each, a, b in zip(step.gradients, starts, ends, strict=True)]
-            starts = ends
+            ends = [start + len(each) for start, each in zip(cuts, mine, strict=True)]
+            values = [each[start:end] for each, start, end in zip(step.gradients, cuts, ends, strict=True)]
+            cuts = ends
             gradients = Gradients(
                 rows=mine,
                 values=values,
