@@ -47,6 +47,7 @@ from holdfast.checkpoint.training.tables import find_tables
 from holdfast.checkpoint.transfer import foreign_import
 from holdfast.checkpoint.transfer.export import TableDifference, difference, export_file
 from holdfast.checkpoint.transfer.foreign_import import ImportReport
+from holdfast.cluster.record import JobRecord, read_jobs
 from holdfast.errors import CheckpointNotFound, HoldfastError, RunError
 from holdfast.events import HistoryEvent
 from holdfast.format.catalog import Entry
@@ -168,6 +169,10 @@ class Run:
     def history(self) -> tuple[HistoryEvent, ...]:
         """When trainers started the run, took it over and went back, as far as the run still records it."""
         return read_history(self.head())
+
+    def jobs(self) -> tuple[JobRecord, ...]:
+        """What happened to the jobs of a ``Cluster`` on this run, and how fast they went, oldest first."""
+        return read_jobs(self._store)
 
     def stored(self, step: int | str | None = None) -> tuple[StoredRows, ...]:
         """How precisely the rows that a checkpoint depends on are stored.

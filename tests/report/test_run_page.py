@@ -52,6 +52,7 @@ def facts(*checkpoints: CheckpointInfo, took_over: HistoryEvent | None = None) -
         stored=(),
         restores=None,
         meter=PlsMeter(total_samples=1000, budget=3e-9, pls=2e-12),
+        jobs=(),
         problems=(),
     )
 

@@ -11,12 +11,15 @@ from holdfast.checkpoint.commit.chain import Chain
 from holdfast.checkpoint.commit.changes import go_back, take_over
 from holdfast.checkpoint.commit.lease import PREFIX, Lease
 from holdfast.checkpoint.wire.buffer import PAGE
+from holdfast.cluster.core.members import Member, Role
+from holdfast.cluster.happenings import Committed, Died, LostSamples, Replaced
+from holdfast.cluster.record import JobRecord, Speed, page_name
 from holdfast.format.catalog import Entry, Intent, checkpoint_id, history_name
 from holdfast.format.history import Delta, encode_page
 from holdfast.format.state import JobState, RankState, SavedState, SharedState
 from holdfast.policy import KeepLast
 from holdfast.runtime import Runtime
-from holdfast.storage import MemoryStore
+from holdfast.storage import MemoryStore, Store
 from holdfast.types import Kind
 from tests.independent.writing import Tables, save
 
@@ -55,6 +58,11 @@ class SampleRun:
     def objects(self) -> dict[str, bytes]:
         """Every object by name."""
         return {info.name: bytes(self._store.get(info.name)) for info in self._store.list()}
+
+    @property
+    def store(self) -> Store:
+        """Where they are."""
+        return self._store
 
     @staticmethod
     def tables(step: int) -> Tables:
@@ -100,10 +108,28 @@ class SampleRun:
         return entry.info.id
 
     def _add_loose_objects(self, entry: Entry) -> None:
-        """A reader's lease, and a history page such as a writer leaves that lost the race for its catalog."""
+        """A reader's lease, a page of a job, and a history page of a writer that lost the race for its catalog."""
         lease = Lease(kind="reader", holder="host:42", checkpoints=(self.last,), ttl_s=15.0)
         self._store.put(f"{PREFIX}reader-{self._world.token()}{self._world.token()}", lease.encode())
+        self._store.put(page_name(2, 1), _page(self.last).encode())
         self._store.put(history_name(2, self._world.token()), encode_page(Delta(entries=(entry,))))
+
+
+def _page(checkpoint: str) -> JobRecord:
+    """Of a job in which a server died."""
+    return JobRecord(
+        term=2,
+        servers=3,
+        workers=2,
+        synchronous=False,
+        events=(
+            Committed(save=1, checkpoint=checkpoint, step=2, at_s=START_S + 180),
+            Died(member=Member(Role.SERVER, 1, 1), how="killed by SIGKILL", at_s=START_S + 181),
+            Replaced(member=Member(Role.SERVER, 1, 2), by_spare=True, at_s=START_S + 181.5, took_s=0.5),
+            LostSamples(member=Member(Role.SERVER, 1, 2), steps=3, pls=0.01, at_s=START_S + 182.5),
+        ),
+        speeds=(Speed(at_s=START_S + 180, step=2, samples_per_s=512.0, rows_per_s=2048.0),),
+    )
 
 
 @cache

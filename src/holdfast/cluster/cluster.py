@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -21,6 +21,7 @@ from holdfast.cluster.controller.crew import Crew
 from holdfast.cluster.controller.live_view import LiveView
 from holdfast.cluster.controller.loop import Controller
 from holdfast.cluster.controller.losses import Losses
+from holdfast.cluster.controller.recorder import Recorder
 from holdfast.cluster.controller.resume import Beginning, find_beginning
 from holdfast.cluster.controller.signals import StopSignals
 from holdfast.cluster.controller.timetable import Timetable
@@ -31,6 +32,7 @@ from holdfast.cluster.job import Contacts, Job, Pacing, Saving
 from holdfast.cluster.launch.base import Launcher, Launching
 from holdfast.cluster.launch.functions import import_name
 from holdfast.cluster.launch.local import LocalProcesses
+from holdfast.cluster.record import JobRecord
 from holdfast.cluster.train.build import BuiltModel, build
 from holdfast.cluster.train.finite import OnNan
 from holdfast.cluster.wire.beats import Beats
@@ -52,6 +54,7 @@ from holdfast.policy.arguments import require_count
 from holdfast.policy.optimizer import Optimizer
 from holdfast.policy.tables import Tables
 from holdfast.runtime import SYSTEM
+from holdfast.storage import Store
 
 
 class Cluster:
@@ -177,7 +180,7 @@ class Cluster:
             beginning = find_beginning(run, workers=self._workers)
             contacts = self._listen(stack, launcher)
             job = self._job(built, beginning, contacts)
-            problem = self._train_to_end(job, beginning, launcher)
+            problem = self._train_to_end(job, beginning, launcher, run.store)
         if problem:
             raise JobFailed(problem)
 
@@ -215,7 +218,7 @@ class Cluster:
             contacts=contacts,
         )
 
-    def _train_to_end(self, job: Job, beginning: Beginning, launcher: Launcher) -> str:
+    def _train_to_end(self, job: Job, beginning: Beginning, launcher: Launcher, store: Store) -> str:
         is_partial = self._policies.partial is not None
         core = ControllerCore(
             View.first(servers=self._servers, workers=self._workers),
@@ -226,7 +229,8 @@ class Cluster:
         save, priority = self._policies.save, self._policies.priority
         accounts = self._accounts(beginning)
         view = self._make_view(accounts)
-        audience = Audience(self._on_event, [log if view is None else view.tell])
+        recorder = self._recorder(beginning, accounts, store)
+        audience = Audience(self._on_event, [recorder.tell, log if view is None else view.tell])
         controller = Controller(
             core,
             self._endpoint,
@@ -242,10 +246,11 @@ class Cluster:
             baseline_first=is_partial and not beginning.checkpoint,
             tell=audience.tell,
         )
-        with StopSignals(controller.stop) as signals, view or nullcontext():
+        with StopSignals(controller.stop) as signals, view or nullcontext(), closing(recorder):
 
             def turn() -> None:
                 signals.drain()
+                recorder.turn()
                 if view is not None:
                     view.turn()
 
@@ -261,6 +266,15 @@ class Cluster:
         budget = partial.budget if partial is not None else None
         losses = Losses(budget, servers=self._servers, stored=beginning.pls)
         return Accounts(losses, synchronous=self._pacing.synchronous, runtime=SYSTEM)
+
+    def _recorder(self, beginning: Beginning, accounts: Accounts, store: Store) -> Recorder:
+        job = JobRecord(
+            term=beginning.term,
+            servers=self._servers,
+            workers=self._workers,
+            synchronous=self._pacing.synchronous,
+        )
+        return Recorder(store, job, accounts)
 
     def _make_view(self, accounts: Accounts) -> LiveView | None:
         is_shown = sys.stderr.isatty() if self._view is None else self._view

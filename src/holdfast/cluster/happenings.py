@@ -83,4 +83,12 @@ class LostSamples:
     at_s: float
 
 
-Event: TypeAlias = Started | Died | Replaced | WentBack | Paused | Committed | SaveFailed | LostSamples
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The job is over, and everyone was told so."""
+
+    problem: str  # empty where all is well
+    at_s: float
+
+
+Event: TypeAlias = Started | Died | Replaced | WentBack | Paused | Committed | SaveFailed | LostSamples | Ended

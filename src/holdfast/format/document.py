@@ -1,4 +1,4 @@
-"""Sealed documents: the small JSON objects of a run (catalogs, manifests, part lists, intents, leases).
+"""Sealed documents: the small JSON objects of a run (catalogs, manifests, part lists, intents, leases, jobs).
 
 A document is one line ``holdfast <kind> <version> <sha256 of the body>`` and a canonical JSON body. It proves its own
 integrity; what refers to it also states the digest of the whole object, up to the catalog (docs/spec/document.md).

@@ -22,6 +22,13 @@ _CAUSES = {
     "parity": "var(--c5)",
     "idle": "var(--idle)",
 }
+_MARKS = {"checkpoint": "var(--c1)", "death": "var(--c4)", "whole again": "var(--c3)", "went back": "var(--c2)"}
+_SHAPES = {
+    "checkpoint": "diamond",
+    "death": "triangle-down",
+    "whole again": "triangle-up",
+    "went back": "triangle-left",
+}
 _INK = "var(--c1)"
 _LIMIT = "var(--c4)"
 _PALE = 0.35
@@ -51,6 +58,30 @@ def lines_over_time(rows: Rows, title: str) -> dict[str, Any]:
     )
     points = base.mark_circle(size=_point_size(rows) / 2, opacity=1).encode(description="label:N")
     return _spec(alt.layer(base.mark_line(interpolate="step-after", strokeWidth=1.5), points))
+
+
+def speeds_over_time(rows: Rows, marks: Rows, title: str) -> dict[str, Any]:
+    """A line, of the fields ``at_ms`` and ``value``, and above it marks, each of a kind ``what``."""
+    top = 1.15 * max(row["value"] for row in rows)  # marks stand above the line
+    value = alt.Y("value:Q", title=title, axis=_ticks(), scale=alt.Scale(domainMin=0, domainMax=top or 1.0))
+    line = alt.Chart(_data(rows)).mark_line(color=_INK, strokeWidth=1.5)
+    layers: list[Any] = [line.encode(x=_time([*rows, *marks]), y=value)]
+    points = alt.Chart(_data(rows)).mark_circle(color=_INK, size=_point_size(rows) / 3, opacity=1)
+    layers.append(points.encode(x=_time([*rows, *marks]), y=value, description="label:N"))
+    if marks:
+        present = _present(_MARKS, marks, "what")
+        kinds = alt.Scale(domain=list(present), range=[_SHAPES[name] for name in present])
+        marked = alt.Chart(_data(marks)).mark_point(filled=True, size=70, opacity=1)
+        layers.append(
+            marked.encode(
+                x=_time([*rows, *marks]),
+                y=alt.value(4),  # pixels from the top
+                color=_colors("what", present),
+                shape=alt.Shape("what:N", scale=kinds, legend=None),
+                description="label:N",
+            )
+        )
+    return _spec(alt.layer(*layers))
 
 
 def points_over_time(rows: Rows, title: str) -> dict[str, Any]:

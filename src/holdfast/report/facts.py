@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from holdfast.checkpoint.commit.chain import Head
 from holdfast.checkpoint.inspect.grid_picture import GridPicture
 from holdfast.checkpoint.inspect.stored_precision import StoredRows
+from holdfast.cluster.record import JobRecord
 from holdfast.errors import CheckpointNotFound, DamagedData
 from holdfast.events import HistoryEvent
 from holdfast.format.state import JobState, SavedState
@@ -36,6 +37,7 @@ class RunFacts:
     stored: tuple[StoredRows, ...]
     restores: int | None  # of the model, ever, up to the newest checkpoint
     meter: PlsMeter | None
+    jobs: tuple[JobRecord, ...]  # of a cluster
     problems: tuple[str, ...]
 
     @property
@@ -90,6 +92,7 @@ def gather(run: Run) -> RunFacts:
         stored=readable.read(run.stored, ()) if readable else (),
         restores=job.restores if job is not None else None,
         meter=find_meter(tree),
+        jobs=run.jobs(),
         problems=tuple(dict.fromkeys(problems)),
     )
 

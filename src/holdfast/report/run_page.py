@@ -11,6 +11,7 @@ from holdfast.report.checkpoints_section import kept_section, over_time_section
 from holdfast.report.facts import RunFacts
 from holdfast.report.grid_section import grid_section
 from holdfast.report.history_section import history_section, overhead_section
+from holdfast.report.jobs_section import jobs_section
 from holdfast.report.metrics_section import metrics_section
 from holdfast.report.page import Card, Chart, ReportPage, Section
 from holdfast.report.stored_section import stored_section
@@ -21,7 +22,7 @@ def run_page(facts: RunFacts) -> ReportPage:
     """Everything there is to tell."""
     infos = facts.checkpoints
     sections = [metrics_section(infos), over_time_section(infos), kept_section(infos, garbage=facts.garbage)]
-    sections += [history_section(facts), overhead_section(facts), _pls(facts.meter)]
+    sections += [jobs_section(facts.jobs), history_section(facts), overhead_section(facts), _pls(facts.meter)]
     sections += [grid_section(facts.grid), stored_section(facts.stored)]
     notices = list(facts.problems)
     if not infos:

@@ -12,7 +12,7 @@ from holdfast.cluster.core.controller import ControllerCore
 from holdfast.cluster.core.members import CONTROLLER, Member, Role
 from holdfast.cluster.core.messages import Broken, End, GoBack, Load, Message, Pause, SavePriority, Send
 from holdfast.cluster.core.notes import Decide, Decided, NamedCheckpoint, Outcome, Stats, Up
-from holdfast.cluster.happenings import Committed, Died, Event, Paused, Replaced, SaveFailed, Started, WentBack
+from holdfast.cluster.happenings import Committed, Died, Ended, Event, Paused, Replaced, SaveFailed, Started, WentBack
 from holdfast.cluster.launch.base import Launcher
 from holdfast.cluster.saved import step_of
 from holdfast.cluster.wire.beats import Beats
@@ -321,7 +321,9 @@ class Controller:
 
     def _wait_for_the_end(self, on_turn: Callable[[], None]) -> None:
         """Whoever introduces itself late is told to end as well."""
+        assert self._ended is not None
         self._tell_losses(at_once=True)
+        self._tell(Ended(problem=self._ended.problem, at_s=self._runtime.wall_s()))
         for spare in self._spares:
             self._endpoint.send(spare, End())
         end_s = self._runtime.monotonic_s() + _END_S

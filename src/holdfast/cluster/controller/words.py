@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.cluster.happenings import (
     Committed,
     Died,
+    Ended,
     Event,
     LostSamples,
     Paused,
@@ -35,6 +36,8 @@ def describe(event: Event) -> str:
             return f"a save was called off: {_last_line(problem)}"
         case LostSamples(member=member, steps=steps, pls=pls):
             return f"{member}: its rows lost {steps} steps{'' if pls is None else f'; PLS {number(pls)}'}"
+        case Ended(problem=problem):
+            return f"the job has ended{f': {_last_line(problem)}' if problem else ''}"
 
 
 def _last_line(text: str) -> str:
