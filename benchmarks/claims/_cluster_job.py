@@ -43,7 +43,7 @@ class JobPlan:
     batches: int = 32  # made before, taken in turns
     bottom: tuple[int, ...] = (512, 256, 64)
     top: tuple[int, ...] = (1024, 512)  # with these and 64 columns, 1.1 million parameters
-    threads: int = 1
+    threads: int = max(1, (os.cpu_count() or 1) // 4)  # of a worker: servers have one each
     traced: bool = False  # where a worker's time goes
     is_endless: bool = False  # train until the folder has the file END
 

@@ -1,4 +1,4 @@
-"""A worker's place as bytes: how many steps it had pushed, and three trees, each with the tensors that it refers to.
+"""A worker's place as bytes: how many steps it had pushed, and four trees, each with the tensors that it refers to.
 
 Servers keep places without a look at them. When they save, they need the trees, in a process without torch.
 """
@@ -15,9 +15,9 @@ from holdfast.format.dtypes import itemsize
 from holdfast.format.host_values import HostTensor
 from holdfast.format.tree import decode_tree
 
-SECTIONS = ("reader", "rng", "buffers")
+SECTIONS = ("reader", "drawn", "rng", "buffers")  # what a reader has drawn stands apart: it seldom changes
 _MAGIC = b"HFP2"
-_HEAD = struct.Struct("<4sQIII")  # magic, steps, the length of each section
+_HEAD = struct.Struct("<4sQIIII")  # magic, steps, the length of each section
 _LENGTHS = struct.Struct("<II")  # of a section's list of tensors and of its tree, both JSON; the tensors' bytes follow
 _NAME = "a worker's place"
 
@@ -46,6 +46,8 @@ def place_tree(place: bytes | None) -> dict[str, Any]:
         for name, length in zip(SECTIONS, lengths, strict=True):
             found[name] = _section_tree(memoryview(place)[at : at + length])
             at += length
+        if (drawn := found.pop("drawn")) is not None:
+            found["reader"]["drawn"] = drawn
         return found
     except (ValueError, KeyError, TypeError, struct.error) as error:
         raise DamagedData(_NAME, f"cannot be read: {error!r}") from error

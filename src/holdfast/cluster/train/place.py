@@ -27,7 +27,14 @@ class Place:
 
     def to_bytes(self) -> bytes:
         """For the wire; ``from_bytes`` returns an equal place."""
-        return join_place(self.steps, [_section(name, getattr(self, name)) for name in SECTIONS])
+        return join_place(self.steps, [_section(name, value) for name, value in self.sections().items()])
+
+    def sections(self) -> dict[str, Any]:
+        """The trees that it is stored as."""
+        reader, drawn = self.reader, None
+        if reader is not None and "drawn" in reader:
+            reader, drawn = {key: value for key, value in reader.items() if key != "drawn"}, reader["drawn"]
+        return dict(zip(SECTIONS, (reader, drawn, self.rng, self.buffers), strict=True))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Place:
@@ -50,7 +57,7 @@ class PlaceEncoder:
 
     def encode(self, place: Place) -> bytes:
         """As ``Place.to_bytes`` does."""
-        return join_place(place.steps, [self._section(name, getattr(place, name)) for name in SECTIONS])
+        return join_place(place.steps, [self._section(name, value) for name, value in place.sections().items()])
 
     def _section(self, name: str, value: Any) -> bytes:
         known = self._sections.get(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -72,6 +73,7 @@ class _Life:
                 place=place,
                 needs_length=self._needs_length,
             )
+            gc.freeze()  # modules and their parameters stay: a collection in every few steps need not visit them
             train(self._worker)
             self._exchange.tell(self._worker.report(sums=True))
         except Exception:
