@@ -26,9 +26,13 @@ class Gate:
         """What makes workers come to this gate."""
         return {_FOLDER: str(folder)}
 
-    def open(self, limit: int, *, is_end: bool = False, step_s: float = 0.0) -> None:
-        """Let workers take steps up to this one; ``is_end``: there the data end."""
-        _put(self.folder / "limit", limit=limit, is_end=is_end, step_s=step_s)
+    def open(self, limit: int, worker: int | None = None, *, is_end: bool = False, step_s: float = 0.0) -> None:
+        """Let all workers, or one, take steps up to this one; ``is_end``: there the data end."""
+        if worker is None:
+            for each in self.folder.glob("limit-*"):
+                each.unlink()
+        name = "limit" if worker is None else f"limit-{worker}"
+        _put(self.folder / name, limit=limit, is_end=is_end, step_s=step_s)
 
     def held(self, worker: int = 0) -> dict[str, int] | None:
         """Where a worker is held: its step and its process; None while it is not."""
@@ -37,6 +41,13 @@ class Gate:
         except FileNotFoundError:
             return None
         return found
+
+    def at(self, worker: int = 0) -> int:
+        """The steps that a worker has taken."""
+        try:
+            return int(json.loads((self.folder / f"at-{worker}").read_text())["step"])
+        except FileNotFoundError:
+            return 0
 
     # ---- a worker's side -------------------------------------------------------------------------------------------
 
@@ -47,8 +58,9 @@ class Gate:
         """
         exchange, file = worker._sockets, self.folder / f"held-{worker.index}"
         is_told = False
+        _put(self.folder / f"at-{worker.index}", step=worker.steps)
         while True:
-            limit = json.loads((self.folder / "limit").read_text())
+            limit = self._limit(worker.index)
             if worker.steps < limit["limit"]:
                 file.unlink(missing_ok=True)
                 time.sleep(limit["step_s"])
@@ -60,6 +72,14 @@ class Gate:
                 exchange.tell(worker.report())
                 _put(file, step=worker.steps, pid=os.getpid())
                 is_told = True
+
+    def _limit(self, worker: int) -> dict[str, Any]:
+        try:
+            text = (self.folder / f"limit-{worker}").read_text()
+        except FileNotFoundError:
+            text = (self.folder / "limit").read_text()
+        found: dict[str, Any] = json.loads(text)
+        return found
 
 
 def _put(path: Path, **found: Any) -> None:

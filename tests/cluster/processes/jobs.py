@@ -103,6 +103,7 @@ class RunningJob:
 
     def finish(self, step: int) -> None:
         """Train up to this step, then to the end."""
+        self.wait_for(happened.Started)
         self.gate.open(step, is_end=True)
         self.end()
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -23,7 +26,7 @@ class Net(nn.Module):
     def __init__(self, rows: tuple[int, ...] = ROWS) -> None:
         super().__init__()
         self.emb = nn.ModuleList([nn.EmbeddingBag(each, DIM, mode="sum", sparse=True) for each in rows])
-        self.top = nn.Sequential(nn.Linear(4 + len(rows) * DIM, 8), nn.ReLU(), nn.Linear(8, 1))
+        self.top = nn.Sequential(nn.Linear(4 + len(rows) * DIM, 8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 1))
 
     def forward(self, dense: Tensor, ids: Tensor) -> Tensor:
         found = [table(ids[:, i : i + 1]) for i, table in enumerate(self.emb)]
@@ -51,8 +54,14 @@ def build_net() -> nn.Module:
 
 
 def loader_of(index: int, count: int, *, samples: int = 64 * BATCH) -> DataLoader[tuple[Tensor, Tensor, Tensor]]:
-    """A worker's share."""
-    return DataLoader(Subset(Samples(samples), range(index, samples, count)), batch_size=BATCH // count)
+    """A worker's share, in an order that comes from its random generator."""
+    share = Subset(Samples(samples), range(index, samples, count))
+    return DataLoader(share, batch_size=BATCH // count, shuffle=True)
+
+
+def seed(worker: int) -> None:
+    """Begin a worker's random numbers. One that takes another's place goes on with those of its predecessor."""
+    torch.manual_seed(7 + worker)
 
 
 def take_step(worker: TrainingLoop, batch: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -64,10 +73,15 @@ def take_step(worker: TrainingLoop, batch: tuple[Tensor, Tensor, Tensor]) -> Non
 
 def train_gated(worker: hf.Worker) -> None:
     """As many steps as the gate lets pass, over any number of epochs."""
+    pass_gate(worker, loader_of(worker.index, worker.count), take_step)
+
+
+def pass_gate(worker: hf.Worker, loader: Iterable[Any], step: Callable[[TrainingLoop, Any], None]) -> None:
     gate = Gate()
+    seed(worker.index)
     if not gate.passes(worker):
         return
-    for batch in worker.batches(loader_of(worker.index, worker.count), epochs=None):
-        take_step(worker, batch)
+    for batch in worker.batches(loader, epochs=None):
+        step(worker, batch)
         if not gate.passes(worker):
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,13 @@ from torch import nn
 
 import holdfast as hf
 from holdfast.checkpoint.shards import Loaded, ShardedRun
+from holdfast.checkpoint.training.rng import capture_rng, restore_rng
 from holdfast.cluster.placement import Placement
 from holdfast.cluster.saved import load_dense
 from holdfast.cluster.server.saves import shards_of
 from holdfast.cluster.shard import Shard
 from holdfast.cluster.train.build import build
+from holdfast.cluster.train.exchange import PushedStep
 from holdfast.cluster.train.local_exchange import LocalExchange
 from holdfast.cluster.train.loop import LoopSettings, TrainingLoop
 from holdfast.policy import Optimizer, Tables
@@ -34,7 +36,8 @@ class Recipe:
     optimizer: Optimizer = hf.Adagrad(0.05)  # noqa: RUF009 - frozen
     dense_optimizer: Optimizer = hf.Adam(0.01)  # noqa: RUF009
     tables: Tables = programs.ON_SERVERS
-    loader: Callable[[], Any] = lambda: programs.loader_of(0, 1)
+    workers: int = 1
+    loader: Callable[[int, int], Any] = programs.loader_of
     take_step: Callable[[TrainingLoop, Any], None] = programs.take_step
 
     def placement(self) -> Placement:
@@ -45,27 +48,26 @@ class Recipe:
 
 
 class Twin:
-    """Servers and a worker in this process. Servers lose their rows when a test says so."""
+    """Servers and workers in this process, in step. Servers lose their rows when a test says so."""
 
     def __init__(self, recipe: Recipe | None = None) -> None:
         self.recipe = recipe or Recipe()
         built = build(self.recipe.model, self.recipe.tables)
-        self.placement = Placement(built.plan, self.recipe.servers)
         self.exchange = LocalExchange(
-            self.placement,
+            Placement(built.plan, self.recipe.servers),
             optimizer=self.recipe.optimizer,
             dense_optimizer=self.recipe.dense_optimizer,
             dense=built.dense_values(),
         )
-        settings = LoopSettings(lr_tables=self.recipe.optimizer.lr, lr_dense=self.recipe.dense_optimizer.lr, ahead=0)
-        self.loop = TrainingLoop(built, self.placement, self.exchange, settings)
-        self._steps = self._take_steps()
+        mean = Mean(self.exchange, self.recipe.workers)
+        self._workers = [TwinWorker(self.recipe, index, mean) for index in range(self.recipe.workers)]
         self._seen = [self.values()]  # after each step
 
     def run_to(self, step: int) -> None:
         """Take steps up to this one."""
-        while self.loop.steps < step:
-            next(self._steps)
+        while len(self._seen) <= step:
+            for worker in self._workers:
+                worker.step()
             self._seen.append(self.values())
 
     def values(self) -> Values:
@@ -83,12 +85,71 @@ class Twin:
             mine[...] = theirs
         if knows_dense:
             piece = lost.dense.piece
-            lost.dense.values[:] = self.loop.dense_values()[piece.start : piece.end]
+            lost.dense.values[:] = self._workers[0].loop.dense_values()[piece.start : piece.end]
+
+
+class TwinWorker:
+    """A worker with random numbers of its own."""
+
+    def __init__(self, recipe: Recipe, index: int, exchange: Mean) -> None:
+        built = build(recipe.model, recipe.tables)
+        lrs = {"lr_tables": recipe.optimizer.lr, "lr_dense": recipe.dense_optimizer.lr}
+        self.loop = TrainingLoop(built, exchange.placement, exchange, LoopSettings(**lrs, ahead=0))
+        self._recipe = recipe
+        self._index = index
+        self._steps = self._take_steps()
+        self._rng: Any = None
+
+    def step(self) -> None:
+        """Take the next one."""
+        before = capture_rng()
+        programs.seed(self._index) if self._rng is None else restore_rng(self._rng)
+        try:
+            next(self._steps)
+            self._rng = capture_rng()
+        finally:
+            restore_rng(before)
 
     def _take_steps(self) -> Iterator[None]:
-        for batch in self.loop.batches(self.recipe.loader(), epochs=None):
-            self.recipe.take_step(self.loop, batch)
+        loader = self._recipe.loader(self._index, self._recipe.workers)
+        for batch in self.loop.batches(loader, epochs=None):
+            self._recipe.take_step(self.loop, batch)
             yield
+
+
+class Mean:
+    """Pulls as servers do, and pushes the mean of all workers' gradients, summed in their order."""
+
+    def __init__(self, exchange: LocalExchange, workers: int) -> None:
+        self.placement = exchange.placement
+        self._exchange = exchange
+        self._workers = workers
+        self._pushes: list[PushedStep] = []
+        self.pull, self.take = exchange.pull, exchange.take
+
+    def push(self, step: PushedStep) -> None:
+        """Wait for the others."""
+        self._pushes.append(step)
+        if len(self._pushes) == self._workers:
+            pushes, self._pushes = self._pushes, []
+            self._exchange.push(pushes[0] if len(pushes) == 1 else _mean_of(pushes))
+
+
+def _mean_of(pushes: list[PushedStep]) -> PushedStep:
+    keys, gradients = [], []
+    for group in range(len(pushes[0].keys)):
+        sums: dict[int, Any] = {}
+        for push in pushes:
+            for key, gradient in zip(push.keys[group].tolist(), push.gradients[group], strict=True):
+                sums[key] = sums[key] + gradient if key in sums else gradient
+        keys.append(np.array(sorted(sums), np.int64))
+        width = pushes[0].gradients[group].shape[1]
+        rows = [sums[key] for key in sorted(sums)]
+        gradients.append((np.array(rows, np.float32) / np.float32(len(pushes))).reshape(-1, width))
+    dense = pushes[0].dense.copy()
+    for push in pushes[1:]:
+        dense += push.dense
+    return replace(pushes[0], keys=keys, gradients=gradients, dense=dense / np.float32(len(pushes)))
 
 
 def arrays_of(shard: Shard) -> list[np.ndarray[Any, np.dtype[np.float32]]]:

@@ -15,7 +15,7 @@ from benchmarks.models.dlrm import DLRM
 from holdfast.cluster.train.exchange import Pulled
 from holdfast.errors import ConfigurationError, NotFinite
 from holdfast.policy import SGD, Adagrad, Adam, Optimizer, RowwiseAdagrad
-from tests.cluster.train.tiny_worker import CARDINALITIES, Worker, distances, loader_of, loss_of, plain_copy
+from tests.cluster.train.tiny_worker import CARDINALITIES, Worker, build_dlrm, distances, loader_of, loss_of, plain_copy
 
 
 def plain_dlrm(worker: Worker) -> nn.Module:
@@ -38,6 +38,31 @@ def test_the_number_of_servers_does_not_change_a_bit(optimizer: Optimizer, ahead
         worker.train(loader_of(), epochs=2)
         results.append(worker.bytes())
     assert results[0] == results[1] == results[2]
+
+
+class Twice(nn.Module):
+    """A table that is called twice: with ids in front, and with those behind them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.emb = nn.EmbeddingBag(50, 8, mode="sum")
+        self.top = nn.Linear(8, 1)
+
+    def forward(self, dense: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        small = ids % 50
+        return self.top(self.emb(small[:, :4].contiguous()) * self.emb(small[:, 4:8])).squeeze(-1) + dense[:, 0]
+
+
+@pytest.mark.parametrize("model", [build_dlrm, Twice])
+def test_a_worker_that_was_replaced_before_every_step_changes_no_bit(model: Any) -> None:
+    undisturbed = Worker(model, optimizer=Adagrad(0.1), ahead=0)
+    undisturbed.train(loader_of())
+    exchange, place = None, None
+    for _ in range(6):
+        one = Worker(model, optimizer=Adagrad(0.1), exchange=exchange, place=place, ahead=0)
+        next(one.steps(loader_of()))
+        exchange, place = one.exchange, one.exchange.place
+    assert Worker(model, exchange=exchange).bytes() == undisturbed.bytes()
 
 
 @pytest.mark.parametrize(

@@ -74,13 +74,15 @@ class Worker:
 
     def train(self, loader: Any, **how: Any) -> list[float]:
         """An ordinary loop."""
-        losses = []
+        return list(self.steps(loader, **how))
+
+    def steps(self, loader: Any, **how: Any) -> Iterator[float]:
+        """The same, step by step."""
         for batch in self.loop.batches(loader, **how):
             loss = loss_of(self.loop.model, batch)
             loss.backward()
             self.loop.step(loss=loss)
-            losses.append(loss.item())
-        return losses
+            yield loss.item()
 
     def state(self) -> dict[str, np.ndarray]:
         """All of the model, as servers have it."""

@@ -5,7 +5,7 @@ Torch's embeddings do both table by table; on a GPU, adding up in a fixed order 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -61,15 +61,26 @@ class Occurrences:
 
     @torch.no_grad()
     def _add_up(self) -> None:
-        """The backward pass is over: each row's gradients are added, in the order of views and of ids in them."""
+        """The backward pass is over: each row's gradients are added in the order of ids in a view, then those of views.
+
+        A graph that looks rows up in a leaf adds in this order too.
+        """
         found, self._found = self._found, {}
-        views = sorted(found)
+        members = [self._members[view] for view in sorted(found)]
+        turns = [members[:at].count(member) for at, member in enumerate(members)]  # of the views of one table
+        for turn in range(max(turns) + 1):
+            views = [view for view, each in zip(sorted(found), turns, strict=True) if each == turn]
+            parts = self._summed(views, found)
+            for view in views:
+                self._receivers[self._members[view]](parts[self._members[view]])
+
+    def _summed(self, views: Sequence[int], found: Mapping[int, Tensor]) -> Sequence[Tensor]:
+        """The gradients of each table's rows, from views of different tables."""
         positions = self._positions
         if len(views) < len(self._sizes):
             pieces = positions.split(list(self._sizes))
             positions = torch.cat([pieces[view] for view in views])
         gradients = torch.cat([found[view] for view in views])
         total = torch.ops.aten.embedding_dense_backward(gradients, positions, self._count, -1, False)
-        parts = total.split(list(self._counts))
-        for member in sorted({self._members[view] for view in views}):
-            self._receivers[member](parts[member])
+        parts: Sequence[Tensor] = total.split(list(self._counts))
+        return parts

@@ -106,8 +106,10 @@ class RemoteEmbeddingBag(RemoteTable, nn.EmbeddingBag):
     def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
         if per_sample_weights is None and self._are_short(input):
             rows = self._connected.gathered(input)
-            if rows is not None:
-                return self._reduced(rows)
+            if rows is None:  # the same sums in the same order: whether rows were expected must not show in any bit
+                found = self._connected.look_up(input, None)
+                rows = F.embedding(found.positions, found.rows)
+            return self._reduced(rows)
         found = self._connected.look_up(input, self.padding_idx)
         return F.embedding_bag(
             found.positions,
