@@ -17,7 +17,7 @@ from holdfast.cluster.core.progress import BEGINNING, Progress
 from holdfast.cluster.payload import Arrays, Floats
 from holdfast.cluster.place_tree import place_tree
 from holdfast.cluster.placement import DensePart, Placement
-from holdfast.cluster.shard import DenseShard
+from holdfast.cluster.shard import DenseShard, start_slots
 from holdfast.format.host_values import arrays_in
 from holdfast.format.state import RankState
 from holdfast.policy.optimizer import SGD, Adagrad, Adam, Optimizer
@@ -122,6 +122,7 @@ def load_dense(shard: DenseShard, training: Mapping[str, Any]) -> None:
         found = dict(next((state[part.name] for state in states if state.get(part.name)), {}))
         if part.name in row_steps:
             found[_STEP] = row_steps[part.name]
+        start_slots(shard.rule, shard.slots[part.name], shard.slots[part.name].keys() - found.keys())
         for slot, values in shard.slots[part.name].items():
             if slot in found:
                 _fill_slot(values, arrays_in({slot: found[slot]})[slot], part, rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TypeAlias
 
 import numpy as np
@@ -28,12 +28,14 @@ class GroupShard:
     def __init__(self, group: Group, server: int, rule: UpdateRule) -> None:
         self.group = group
         self.server = server
+        self.rule = rule
         self.weights = np.empty((group.size(server), group.width), np.float32)
         self.slots = optimize.new_slots(rule, len(self.weights), group.width)
         self._update = optimize.RowUpdater(rule, self.weights, self.slots)
 
     def start(self, plan: ModelPlan, *, threads: int = 1) -> None:
-        """Write the beginning of every row."""
+        """Write the beginning of every row and its slots."""
+        start_slots(self.rule, self.slots)
         for each in self.group.ranges(self.server):
             table = plan.tables[each.table]
             rows = self.weights[each.at : each.at + each.end - each.first]
@@ -61,6 +63,7 @@ class DenseShard:
 
     def __init__(self, plan: ModelPlan, piece: DensePiece, rule: UpdateRule) -> None:
         self.piece = piece
+        self.rule = rule
         self.values = np.zeros(piece.size, np.float32)
         self.slots: dict[str, Mapping[str, Floats]] = {}
         self._updates = []
@@ -70,6 +73,12 @@ class DenseShard:
             self.slots[part.name] = optimize.new_slots(rule, part.rows, part.width)
             if part.name in trained:
                 self._updates.append((part, optimize.RowUpdater(rule, weights, self.slots[part.name])))
+
+    def start(self, values: Floats) -> None:
+        """Begin with these values, before any update."""
+        self.values[:] = values
+        for slots in self.slots.values():
+            start_slots(self.rule, slots)
 
     def apply(self, gradients: Floats, *, lr: float) -> None:
         """One update with the gradients of the whole piece. Frozen parameters stay as they are."""
@@ -99,4 +108,11 @@ class Shard:
         for group in self.groups:
             group.start(self.placement.plan, threads=threads)
         if dense is not None:
-            self.dense.values[:] = dense[self.dense.piece.start : self.dense.piece.end]
+            self.dense.start(dense[self.dense.piece.start : self.dense.piece.end])
+
+
+def start_slots(rule: UpdateRule, slots: Mapping[str, Floats], names: Collection[str] | None = None) -> None:
+    """What slots hold before any update; ``names``: those of some."""
+    for each in rule.slots:
+        if names is None or each.name in names:
+            slots[each.name][...] = each.initial

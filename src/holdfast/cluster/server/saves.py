@@ -26,7 +26,7 @@ from holdfast.cluster.saved import (
     saved_progress,
     training_tree,
 )
-from holdfast.cluster.shard import GroupShard
+from holdfast.cluster.shard import GroupShard, start_slots
 from holdfast.cluster.shard import Shard as ServerShard
 from holdfast.errors import CheckpointNotFound, HoldfastError
 from holdfast.events import SaveCommitted, SaveGivenUp
@@ -86,6 +86,8 @@ class SavedRows:
             self._go_on(None, replaces=replaces)
             return None
         assert loaded.state is not None
+        for shard in self._shards:
+            start_slots(self._job.optimizer.rule(), shard.columns, loaded.missing.get(shard.table, ()))
         load_dense(self._rows.dense, loaded.state.training)
         self._go_on(loaded, replaces=replaces)
         self._went_back_to = checkpoint
