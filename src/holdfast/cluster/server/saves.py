@@ -67,6 +67,7 @@ class SavedRows:
         )
         self._groups = [_group_name(group.group) for group in rows.groups]
         self._saves: dict[str, int] = {}  # by checkpoint, those in progress
+        self._priority: set[str] = set()  # checkpoints among them that are priority saves
         self._dense: dict[tuple[int, int], Arrays] = {}  # by save and server, on server 0
         self._is_started = False
         self._went_back_to: str | None = None  # a checkpoint that may not be the newest any more
@@ -180,6 +181,7 @@ class SavedRows:
             return Copied(save, "nobody said what to save")
         found: dict[str, Any] = json.loads(self.priority_intent)
         self.priority_intent = None
+        self._priority = {found["checkpoint"]}
         return self._hand_over(save, found, held_state(found["step"], progress), None)
 
     def call_off(self, save: int) -> None:
@@ -187,6 +189,11 @@ class SavedRows:
         if save in self._saves.values():
             self._writer.cancel()
         self._dense.clear()
+
+    def call_off_priority(self) -> None:
+        """A server died: its part of a priority save may never come, and the next one would wait for this one."""
+        if self._priority & self._saves.keys():
+            self._writer.cancel()
 
     def outcomes(self) -> Iterator[Outcome]:
         """What became of saves since the last call."""
