@@ -48,7 +48,7 @@ format: setup ## rewrite the code as ruff wants it
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-demo: setup ## train, get killed, resume, compare: under two minutes
+demo: setup ## get killed, resume, compare; then a cluster lives through deaths: two minutes
 	$(BIN)/python -m benchmarks.demo
 
 docs: setup ## build the site, with the reference made from docstrings, into build/site

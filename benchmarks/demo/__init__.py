@@ -1,1 +1,1 @@
-"""The demo: a trainer is killed several times and ends, bit for bit, where an uninterrupted one does."""
+"""The demo: a killed trainer ends, bit for bit, where an uninterrupted one does; a cluster lives through deaths."""

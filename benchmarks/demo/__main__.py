@@ -1,4 +1,4 @@
-"""Kills the trainer with SIGKILL several times, lets it resume, and compares the end with an uninterrupted run."""
+"""Two acts: a trainer is killed and resumes, to the same end; a cluster's processes are killed, and it trains on."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 import holdfast as hf
+from benchmarks.demo import second_act
 from benchmarks.demo.job import SAVE_EVERY, STEPS, train_uninterrupted
 
 KILLS_AT_RANDOM = 3
+REPORT = Path("build/demo.html")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,10 +87,20 @@ def table_of(run: hf.Run) -> Table:
 
 
 def main() -> int:
-    """Run the demo; the exit code says whether the two models are the same."""
+    """Run the demo; the exit code says whether both acts ended well."""
     seed = int(sys.argv[1]) if sys.argv[1:] else random.randrange(10**6)
     console = Console()
     console.print(f"The moments of the kills are drawn from {seed}; python -m benchmarks.demo {seed} repeats them.")
+    console.rule("1. A trainer is killed and resumes")
+    is_same = first_act(seed, console)
+    console.rule("2. Processes of a cluster are killed, and it trains on")
+    with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
+        is_survived = second_act.play(str(Path(folder) / "run"), REPORT, seed=seed, console=console)
+    return 0 if is_same and is_survived else 1
+
+
+def first_act(seed: int, console: Console) -> bool:
+    """Kill the trainer several times; whether it ends where an uninterrupted run does."""
     columns = (TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (
         tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder,
@@ -108,7 +120,7 @@ def main() -> int:
     console.print(
         f"verify: {len(problems)} problems; the models are " + ("the same, bit for bit" if same else "different")
     )
-    return 0 if same and not problems else 1
+    return same and not problems
 
 
 if __name__ == "__main__":
