@@ -18,9 +18,10 @@ class PLS(Policy):
 
     Args:
         budget: The share that may be lost, above 0 and at most 1.
-        total_samples: Samples of the whole training. None: one pass over the data loader.
+        total_samples: Samples of the whole training. None: one pass over the data loader; in a cluster, as many as the
+            workers' loaders have.
         samples_per_step: Samples per step, over all ranks. None: the data loader's batch size times the number of
-            ranks.
+            ranks. In a cluster a step is one worker's; None: as many as workers have seen.
         warn_at: The used share of the budget from which on each recovery warns.
     """
 
