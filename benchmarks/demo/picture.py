@@ -42,8 +42,8 @@ def drawn(job: JobRecord, *, width: int) -> Group:
 def costs(deaths: Sequence[Death]) -> Table:
     """What each death cost."""
     table = Table(title="What each death cost")
-    for name in ("who", "steps lost", "of", "until everyone was at work", "by", "PLS so far"):
-        table.add_column(name, justify="left" if name in ("who", "of", "by") else "right")
+    for name in ("who", "steps lost", "of", "until whole", "by", "PLS so far"):
+        table.add_column(name, justify="left" if name in ("who", "of", "by") else "right", no_wrap=True)
     for death in deaths:
         table.add_row(
             str(death.member),
