@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 
 import pytest
 from rich.console import Console
@@ -26,6 +27,7 @@ from holdfast.cluster.happenings import (
     WentBack,
 )
 from holdfast.cluster.train.metrics import Metrics
+from holdfast.policy import PLS
 from holdfast.runtime import Runtime
 
 DEAD = Member(Role.SERVER, 1, 1)
@@ -38,7 +40,9 @@ class Stage:
     def __init__(self, *, width: int = 100, servers: int = 2, workers: int = 2) -> None:
         self.now_s = 100.0
         self.runtime = Runtime(monotonic_s=lambda: self.now_s, wall_s=lambda: self.now_s)
-        self.accounts = Accounts(Losses(None, servers=servers), synchronous=False, runtime=self.runtime)
+        self.accounts = Accounts(
+            Losses(PLS(0.1), servers=servers, stored={"pls": 0.03}), synchronous=False, runtime=self.runtime
+        )
         self.console = Console(file=io.StringIO(), width=width, record=True)
         self.view = LiveView(
             self.accounts, servers=servers, workers=workers, console=self.console, runtime=self.runtime
@@ -76,8 +80,9 @@ def test_the_view_shows_speeds_staleness_checkpoint_and_events() -> None:
     shown = stage.shown()
     assert "everyone is at work, after 2.5 s" in shown and "committed s8-t1-abc" in shown
     assert "step 8, 1 s ago" in shown
-    assert "2 steps of their worker, at most" in shown
+    assert "by up to 2 of their worker's steps" in shown
     assert "1.0000, when last saved" in shown  # AUC
+    assert re.search(r"PLS +0\.03", shown)
     assert "samples/s    384" in shown  # 512 a second, in three seconds of four
 
 

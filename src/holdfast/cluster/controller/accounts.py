@@ -35,6 +35,11 @@ class Accounts:
         """That the training has come to, as workers last said."""
         return self.standing.step(synchronous=self._synchronous)
 
+    @property
+    def pls(self) -> float | None:
+        """The portion of lost samples by now; None: not metered."""
+        return self._losses.pls
+
     def hear(self, sender: Member, report: bytes) -> None:
         """A member said how it goes."""
         self.standing.hear(sender, report, self._runtime.monotonic_s())

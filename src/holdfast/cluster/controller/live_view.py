@@ -15,7 +15,7 @@ from rich.text import Text
 from holdfast.cluster.controller.accounts import Accounts
 from holdfast.cluster.controller.words import describe
 from holdfast.cluster.core.members import Member, Role
-from holdfast.cluster.happenings import Committed, Died, Event, LostSamples, Replaced, Started
+from holdfast.cluster.happenings import Committed, Died, Event, Replaced, Started
 from holdfast.figures import NOTHING, number
 from holdfast.printable import printable
 from holdfast.runtime import SYSTEM, Runtime
@@ -57,7 +57,6 @@ class LiveView:
         self._down: set[tuple[Role, int]] = set()
         self._committed: Committed | None = None
         self._committed_s = 0.0
-        self._pls: float | None = None
         self._deaths = 0
         self._live = Live(console=self._console, auto_refresh=False, transient=False)
 
@@ -84,8 +83,6 @@ class LiveView:
                 self._down.discard(_place(member))
             case Committed():
                 self._committed, self._committed_s = event, self._runtime.monotonic_s()
-            case LostSamples(pls=pls):
-                self._pls = pls
 
     def turn(self) -> None:
         """Draw, if it is time to."""
@@ -127,8 +124,8 @@ class LiveView:
         yield "loss", number(standing.mean_loss)
         yield "deaths", str(self._deaths)
         yield "AUC", f"{measured['auc']:.4f}, when last saved" if "auc" in measured else NOTHING
-        yield "PLS", number(self._pls)
-        yield "rows behind", NOTHING if behind is None else f"{behind} steps of their worker, at most"
+        yield "PLS", number(self._accounts.pls)
+        yield "rows behind", NOTHING if behind is None else f"by up to {behind} of their worker's steps"
 
     def _saved(self, now_s: float) -> str:
         if self._committed is None:

@@ -65,6 +65,11 @@ class Losses:
         self._told: dict[Member, _Told] = {}
         self._at = {0: (self._pls, self._failures)}  # by save
 
+    @property
+    def pls(self) -> float | None:
+        """The portion of lost samples by now; None: not metered."""
+        return None if self._budget is None else self._pls
+
     def hear(self, server: Member, pushes: int, now_s: float) -> None:
         """So many pushes of one more worker are lost."""
         self._told.setdefault(server, _Told(0, now_s)).steps += pushes
