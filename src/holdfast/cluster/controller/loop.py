@@ -136,6 +136,8 @@ class Controller:
         if outputs:
             self._tell(Died(member=member, how=how, at_s=self._runtime.wall_s()))
         self._carry_out(outputs)
+        if outputs and (member.role, member.index) == (Role.SERVER, 0):
+            self._call_off_copied()
 
     def _start(self, member: Member) -> None:
         self._beats.watch(member, grace_s=_START_GRACE_S)
@@ -300,6 +302,11 @@ class Controller:
         step, at_s = self._steps.get(outcome.save, 0), self._runtime.wall_s()
         self._tell(Committed(save=outcome.save, checkpoint=outcome.checkpoint, step=step, at_s=at_s))
         self._carry_out(self._core.committed(outcome.save))
+
+    def _call_off_copied(self) -> None:
+        """Server 0 says what becomes of saves that are being written, and its successor knows nothing of these."""
+        for save in sorted(self._copied):
+            self._carry_out(self._core.call_off(save, ""))
 
     def _call_off(self, save: int, problem: str) -> None:
         """One that a death ended stays due; one that failed is not tried again at once: workers waited for it."""
