@@ -56,11 +56,10 @@ def trace(spans: Spans, worker: TrainingLoop) -> None:
         (inner._dense, "install", "dense values to the model"),
         (inner._fetcher, "gradients", "gradients to the host"),
         (inner._dense, "gradients", "gradients to the host"),
-        (module.HostCopies, "__init__", "gradients to the host"),
-        (module.HostCopies, "arrays", "gradients to the host"),
+        (module, "to_host", "gradients to the host"),
         (module, "all_finite", "check for NaN"),
         (inner, "_place_now", "place"),
-        (inner._encoder, "encode", "place"),
+        (module.Place, "to_bytes", "place"),
         (inner._exchange, "push", "push"),
     ):
         spans.watch(owner, name, label)

@@ -177,7 +177,7 @@ class Cluster:
             launcher = self._launching.open(servers=self._servers, workers=self._workers, spares=self._spares)
             stack.callback(launcher.close)
             run = ShardedRun(self._url, options=self._options, settings=self._settings)
-            beginning = find_beginning(run, workers=self._workers)
+            beginning = find_beginning(run, built.plan, workers=self._workers)
             contacts = self._listen(stack, launcher)
             job = self._job(built, beginning, contacts)
             problem = self._train_to_end(job, beginning, launcher, run.store)

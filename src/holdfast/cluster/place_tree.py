@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import DamagedData
 from holdfast.format.dtypes import itemsize
 from holdfast.format.host_values import HostTensor
-from holdfast.format.tree import decode_tree
+from holdfast.format.tree import decode_tree, encode_tree
 
 SECTIONS = ("reader", "drawn", "rng", "buffers")  # what a reader has drawn stands apart: it seldom changes
 _MAGIC = b"HFP2"
@@ -31,6 +31,22 @@ def join_section(listed: Sequence[tuple[str, Sequence[int]]], skeleton: bytes, t
     """A section of a tree's skeleton and its tensors, listed by type and shape."""
     head = json.dumps([[code, list(shape)] for code, shape in listed]).encode()
     return b"".join([_LENGTHS.pack(len(head), len(skeleton)), head, skeleton, *tensors])
+
+
+def host_place(steps: int, *, reader: Any, rng: Any, buffers: Mapping[str, HostTensor]) -> bytes:
+    """A place of what a checkpoint holds of a rank, in a process without torch."""
+    drawn = None
+    if reader is not None and "drawn" in reader:
+        reader, drawn = {key: value for key, value in reader.items() if key != "drawn"}, reader["drawn"]
+    values = zip(SECTIONS, (reader, drawn, rng, dict(buffers)), strict=True)
+    return join_place(steps, [_host_section(name, value) for name, value in values])
+
+
+def _host_section(name: str, value: Any) -> bytes:
+    encoded = encode_tree(value, root=f"place.{name}", host=True)
+    tensors: Sequence[Any] = encoded.tensors
+    listed = [(tensor.dtype, tensor.shape) for tensor in tensors]
+    return join_section(listed, encoded.skeleton, [tensor.raw.tobytes() for tensor in tensors])
 
 
 def place_tree(place: bytes | None) -> dict[str, Any]:

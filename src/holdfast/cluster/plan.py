@@ -39,6 +39,7 @@ class DenseSpec:
     shape: tuple[int, ...]
     requires_grad: bool = True
     aliases: tuple[str, ...] = ()
+    table: str | None = None  # of an embedding: checkpoints hold its rows under this name, whatever size tables have
 
     @property
     def size(self) -> int:

@@ -12,12 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.checkpoint.shards import LoadedState
+from holdfast.checkpoint.shards import Loaded, LoadedState
+from holdfast.checkpoint.shards import Shard as TableShard
 from holdfast.cluster.core.progress import BEGINNING, Progress
 from holdfast.cluster.payload import Arrays, Floats
-from holdfast.cluster.place_tree import place_tree
+from holdfast.cluster.place_tree import host_place, place_tree
 from holdfast.cluster.placement import DensePart, Placement
-from holdfast.cluster.shard import DenseShard, start_slots
+from holdfast.cluster.plan import DenseSpec, ModelPlan, TableSpec
+from holdfast.cluster.shard import DenseShard, Shard, start_slots
+from holdfast.errors import ModelMismatch
 from holdfast.format.host_values import arrays_in
 from holdfast.format.state import RankState
 from holdfast.policy.optimizer import SGD, Adagrad, Adam, Optimizer
@@ -25,6 +28,7 @@ from holdfast.types import UpdateRule
 
 CLUSTER = "holdfast.cluster"  # among the extras
 _STEP = "step"
+_COUNTING = ("Adagrad", "Adam", "SparseAdam")  # optimizers of torch that count a parameter's steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,20 +73,21 @@ def training_tree(
 ) -> dict[str, Any]:
     """For the first part of a checkpoint."""
     plan = placement.plan
-    shapes = {each.name: each.shape for each in plan.dense}
-    state = {name: _torch_slots(found, shapes[name]) for name, found in dense.slots.items() if found}
+    shapes = {each.name: each.shape for each in plan.dense if each.table is None}
+    state = {name: _torch_slots(dense.slots[name], shape) for name, shape in shapes.items()}
     tables = {each.name: (each.rows, each.width) for each in plan.tables}
+    small = {f"{each.table}.weight": (each.rows, each.width) for each in plan.dense if each.table is not None}
     workers = {worker: (each.pushed, each.place) for worker, each in progress.items()}
     buffers = place_tree(progress[0].place).get("buffers", {}) if 0 in progress else {}
     steps = max((each.pushed for each in progress.values()), default=0)
     return {
-        "model": {**dense.values, **arrays_in(buffers)},
+        "model": {**{name: dense.values[name] for name in shapes}, **arrays_in(buffers)},
         "modules": {},
         "optimizers": [
-            _optimizer_tree(optimizer, tables=tables, steps=steps),
-            _optimizer_tree(dense_optimizer, names=list(shapes), state=state, steps=steps),
+            _optimizer_tree(optimizer, optimizer.rule(), tables, {}, steps=steps),
+            _optimizer_tree(dense_optimizer, dense_optimizer.rule(dense=True), small, state, steps=steps, dense=True),
         ],
-        "extra": {CLUSTER: {"workers": workers, "row_steps": _row_steps(dense)}},
+        "extra": {CLUSTER: {"workers": workers, "row_steps": _row_steps(dense, shapes)}},
     }
 
 
@@ -103,12 +108,16 @@ def held_progress(state: RankState | None) -> dict[int, Progress]:
     return {int(worker): Progress(pushed, place) for worker, (pushed, place) in held.items()}
 
 
-def saved_progress(state: LoadedState, *, step: int) -> dict[int, Progress]:
+def saved_progress(state: LoadedState, plan: ModelPlan, *, step: int) -> dict[int, Progress]:
     """How far each worker had come. In a run of a Checkpointer each rank was a worker."""
     found = state.training["extra"].get(CLUSTER)
     if found is not None:
         return {int(worker): Progress(pushed, place) for worker, (pushed, place) in found["workers"].items()}
-    return {rank: Progress(step, None) for rank, _ in enumerate(state.ranks)} if step else {}
+    specs: list[TableSpec | DenseSpec] = [*plan.tables, *plan.dense]
+    parameters = {name for each in specs for name in (each.name, *each.aliases)}
+    buffers = {name: each for name, each in state.training["model"].items() if name not in parameters}
+    places = [host_place(step, reader=each.reader, rng=each.rng, buffers=buffers) for each in state.ranks]
+    return {rank: Progress(step, place) for rank, place in enumerate(places)} if step else {}
 
 
 def load_dense(shard: DenseShard, training: Mapping[str, Any]) -> None:
@@ -117,6 +126,10 @@ def load_dense(shard: DenseShard, training: Mapping[str, Any]) -> None:
     states = [each["state"] for each in training["optimizers"]]
     row_steps = training["extra"].get(CLUSTER, {}).get("row_steps", {})
     for part in shard.piece.parts:
+        if part.name in shard.tables:
+            continue  # its rows are loaded with those of large tables
+        if part.name not in model:
+            raise ModelMismatch(f"the checkpoint does not hold the parameter {part.name}; start a new run")
         rows = slice(part.first, part.first + part.rows)
         shard.values[part.at : part.at + part.rows * part.width] = _as_rows(model[part.name], part)[rows].reshape(-1)
         found = dict(next((state[part.name] for state in states if state.get(part.name)), {}))
@@ -126,6 +139,21 @@ def load_dense(shard: DenseShard, training: Mapping[str, Any]) -> None:
         for slot, values in shard.slots[part.name].items():
             if slot in found:
                 _fill_slot(values, arrays_in({slot: found[slot]})[slot], part, rows)
+
+
+def load_missing(rows: Shard, shards: Iterable[TableShard], loaded: Loaded) -> None:
+    """Slots of tables that a checkpoint does not have begin anew; torch counts steps of whole parameters."""
+    assert loaded.state is not None
+    small = {each.table for each in rows.placement.plan.dense}
+    counts: dict[str, Any] = {}
+    for optimizer in loaded.state.training["optimizers"]:
+        counts |= {name: each[_STEP] for name, each in optimizer["state"].items() if _STEP in each}
+    for shard in shards:
+        missing = loaded.missing.get(shard.table, ())
+        rule = rows.dense.rule if shard.table in small else rows.rule
+        start_slots(rule, shard.columns, missing)
+        if _STEP in missing and f"{shard.table}.weight" in counts:
+            shard.columns[_STEP][...] = arrays_in({_STEP: counts[f"{shard.table}.weight"]})[_STEP]
 
 
 def _fill_slot(values: Floats, stored: Any, part: DensePart, rows: slice) -> None:
@@ -148,37 +176,38 @@ def _whole(parts: Iterable[Floats]) -> Floats:
 def _torch_slots(slots: Mapping[str, Floats], shape: tuple[int, ...]) -> dict[str, Any]:
     """Slots as torch keeps them: in the parameter's shape, the count of steps once; numbers of rows as they are."""
     return {
-        name: np.float32(values.max(initial=0.0)).reshape(())
+        name: np.array(values.max(initial=0.0), np.float32)
         if name == _STEP
         else values.reshape(shape if values.ndim > 1 else -1)
         for name, values in slots.items()
     }
 
 
-def _row_steps(dense: DensePieces) -> dict[str, Floats]:
+def _row_steps(dense: DensePieces, names: Iterable[str]) -> dict[str, Floats]:
     """The counts of parameters whose rows differ, because a server that died had some of them."""
-    found = {name: slots[_STEP] for name, slots in dense.slots.items() if _STEP in slots}
+    found = {name: dense.slots[name][_STEP] for name in names if _STEP in dense.slots[name]}
     return {name: counts for name, counts in found.items() if np.unique(counts).size > 1}
 
 
 def _optimizer_tree(
     optimizer: Optimizer,
+    rule: UpdateRule,
+    tables: Mapping[str, tuple[int, int]],
+    state: Mapping[str, Any],
     *,
-    names: Sequence[str] = (),
-    state: Mapping[str, Any] | None = None,
-    tables: Mapping[str, tuple[int, int]] | None = None,
-    steps: int = 0,
+    steps: int,
+    dense: bool = False,
 ) -> dict[str, Any]:
     """As the torch optimizer of the same kind is stored. What torch counts per parameter is counted per row here."""
-    kind, options = _torch_form(optimizer, dense=tables is None)
-    slots = sorted(slot.name for slot in optimizer.rule(dense=tables is None).slots)
-    count = {_STEP: np.float32(steps).reshape(())} if kind == "Adagrad" else {}
-    found = {name: {**count, **(state or {}).get(name, {})} for name in tables or names}
+    kind, options = _torch_form(optimizer, dense=dense)
+    slots = sorted(slot.name for slot in rule.slots)
+    count = {_STEP: steps if kind == "SparseAdam" else np.array(steps, np.float32)} if kind in _COUNTING else {}
+    found = {**{name: count for name in tables}, **{name: {**count, **each} for name, each in state.items()}}
     return {
         "kind": kind,
-        "groups": [{"parameters": list(tables or names), "options": options}],
+        "groups": [{"parameters": list(found), "options": options}],
         "state": found,
-        "tables": {name: {"shape": list(shape), "slots": slots} for name, shape in (tables or {}).items()},
+        "tables": {name: {"shape": list(shape), "slots": slots} for name, shape in tables.items()},
         "shared": {},
         "inner": {},
         "own": None,

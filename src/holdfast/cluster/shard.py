@@ -59,11 +59,13 @@ class DenseShard:
     Attributes:
         values: The piece.
         slots: By the part's name, then by the slot's: aligned to the rows of that part.
+        tables: The names of parameters that are embeddings.
     """
 
     def __init__(self, plan: ModelPlan, piece: DensePiece, rule: UpdateRule) -> None:
         self.piece = piece
         self.rule = rule
+        self.tables = {each.name for each in plan.dense if each.table is not None}
         self.values = np.zeros(piece.size, np.float32)
         self.slots: dict[str, Mapping[str, Floats]] = {}
         self._updates = []
@@ -100,7 +102,8 @@ class Shard:
     def __init__(self, placement: Placement, server: int, optimizer: Optimizer, dense_optimizer: Optimizer) -> None:
         self.placement = placement
         self.server = server
-        self.groups = [GroupShard(group, server, optimizer.rule()) for group in placement.groups]
+        self.rule = optimizer.rule()
+        self.groups = [GroupShard(group, server, self.rule) for group in placement.groups]
         self.dense = DenseShard(placement.plan, placement.dense[server], dense_optimizer.rule(dense=True))
 
     def start(self, dense: Floats | None = None, *, threads: int = 1) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import signal
+import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,16 +16,16 @@ import holdfast as hf
 from holdfast.cluster import happenings as happened
 from tests.cluster.processes import programs
 from tests.cluster.processes.gate import Gate
+from tests.cluster.processes.watched import WAIT_S, Watched
 
-WAIT_S = 90.0
 Happened = TypeVar("Happened")
 
 
-class Abandoned(Exception):
+class Abandoned(BaseException):
     """The test has ended before its job."""
 
 
-class RunningJob:
+class RunningJob(Watched):
     """A cluster at work. Everything that it ever started is remembered.
 
     Args:
@@ -35,6 +35,7 @@ class RunningJob:
     """
 
     def __init__(self, url: Path, folder: Path, **options: Any) -> None:
+        super().__init__(os.getpid())
         folder.mkdir(parents=True, exist_ok=True)
         self.url = url
         self.gate = Gate(folder)
@@ -43,8 +44,6 @@ class RunningJob:
         self.problem: BaseException | None = None
         self._changed = threading.Condition()
         self._is_abandoned = False
-        self._seen: dict[int, psutil.Process] = {}
-        self._ports: set[int] = set()
         settings = dict(
             model=programs.build_net,
             train=programs.train_gated,
@@ -75,6 +74,11 @@ class RunningJob:
         """The event of a kind with this number, counted from 1."""
         self.until(lambda: len(self.of(kind)) >= count)
         return self.of(kind)[count - 1]
+
+    def saved(self, step: int) -> happened.Committed:
+        """Wait until the save of a step is committed."""
+        self.until(lambda: any(each.step == step for each in self.of(happened.Committed)))
+        return next(each for each in self.of(happened.Committed) if each.step == step)
 
     def until(self, is_met: Callable[[], Any]) -> None:
         """Wait for something that is bound to happen while the job runs."""
@@ -107,60 +111,15 @@ class RunningJob:
         self.gate.open(step, is_end=True)
         self.end()
 
-    # ---- processes -------------------------------------------------------------------------------------------------
-
-    def process(self, name: str) -> psutil.Process:
-        """The living process that is in this place: ``server-1``, ``worker-0``."""
-        found = [each for each in self._children() if each.cmdline()[-1].rpartition(".")[0] == name]
-        assert len(found) == 1, f"{name} is {found}"
-        return found[0]
-
-    def agent(self, server: int) -> psutil.Process:
-        """The agent of a server."""
-        return self.process(f"server-{server}").children()[0]
-
-    def kill(self, name: str, how: signal.Signals = signal.SIGKILL) -> psutil.Process:
-        """Send a signal to whoever is in this place."""
-        self.look()
-        victim = self.process(name)
-        victim.send_signal(how)
-        return victim
-
-    def look(self) -> None:
-        """Remember every process and port of the job."""
-        for process in psutil.Process().children(recursive=True):
-            self._seen.setdefault(process.pid, process)
-            with suppress(psutil.Error):
-                ports = (each.laddr.port for each in process.net_connections("tcp") if each.status == "LISTEN")
-                self._ports.update(ports)
-
-    def assert_nothing_is_left(self) -> None:
-        """No process that it started runs any more, and nobody listens on a port of theirs."""
-        end_s = time.monotonic() + WAIT_S
-        while (left := self._left()) and time.monotonic() < end_s:
-            time.sleep(0.05)
-        assert not left
-        listening = {each.laddr.port for each in psutil.net_connections("tcp") if each.status == "LISTEN"}
-        assert self._ports and not self._ports & listening
-
     def abandon(self) -> None:
         """End it, whatever it is at."""
         self._is_abandoned = True
         while self._thread.is_alive():
-            for process in self._left():
+            for process in self.left():
                 with suppress(psutil.Error):
                     process.kill()
             self._thread.join(0.1)
             self.look()
-
-    def _left(self) -> list[psutil.Process]:
-        return [each for each in self._seen.values() if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
-
-    def _children(self) -> Iterator[psutil.Process]:
-        for process in psutil.Process().children():
-            with suppress(psutil.Error):
-                if any(each.endswith("launch/child.py") for each in process.cmdline()):
-                    yield process
 
     def _hear(self, event: happened.Event) -> None:
         if self._is_abandoned:

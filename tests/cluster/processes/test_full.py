@@ -19,14 +19,14 @@ def test_everyone_goes_back_and_comes_to_what_an_undisturbed_run_comes_to(
     job.kill("server-0")  # before the first checkpoint
     job.until(lambda: job.of(WentBack))
     job.run_to(10)
-    job.wait_for(Committed)
+    job.saved(10)
     job.run_to(14)
     before = job.process("server-2").pid, job.process("worker-0").pid
     job.kill("server-1")
     job.until(lambda: len(job.of(WentBack)) == 2)
     job.run_to(20)
     assert (job.process("server-2").pid, job.process("worker-0").pid) == before  # processes stay
-    job.wait_for(Committed, 2)
+    job.saved(20)
     job.gate.open(60, step_s=0.02)
     job.until(lambda: job.gate.at() > 24)
     job.kill("worker-1")  # a worker and a server in one step

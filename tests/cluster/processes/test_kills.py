@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 import holdfast as hf
-from holdfast.cluster.happenings import Committed, Replaced
+from holdfast.cluster.happenings import Replaced
 from tests.cluster.processes.jobs import RunningJob
 from tests.cluster.processes.twin import Recipe, Twin, assert_same, newest_saved, saved_at_end
 
@@ -31,7 +31,7 @@ class Struck:
         self.has_pulled = True
         if killing_agent_of is not None:
             self.job.agent(killing_agent_of).kill()
-        self.job.until(lambda: any(each.step == step for each in self.job.of(Committed)))
+        self.job.saved(step)
 
     def run_to(self, step: int) -> None:
         self.job.run_to(step)

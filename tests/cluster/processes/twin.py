@@ -15,13 +15,12 @@ from holdfast.checkpoint.shards import Loaded, ShardedRun
 from holdfast.checkpoint.training.rng import capture_rng, restore_rng
 from holdfast.cluster.placement import Placement
 from holdfast.cluster.saved import load_dense
-from holdfast.cluster.server.saves import shards_of
+from holdfast.cluster.server.shards import shards_of
 from holdfast.cluster.shard import Shard
 from holdfast.cluster.train.build import build
 from holdfast.cluster.train.exchange import PushedStep
 from holdfast.cluster.train.local_exchange import LocalExchange
-from holdfast.cluster.train.loop import TrainingLoop
-from holdfast.cluster.train.settings import LoopSettings
+from holdfast.cluster.train.loop import LoopSettings, TrainingLoop
 from holdfast.policy import Optimizer, Tables
 from tests.cluster.processes import programs
 

@@ -81,7 +81,10 @@ class Crew:
         process = self._by_member.get(member)
         if process is not None:
             process.member, process.is_up = member, True
-            self._failed_starts.pop((member.role, member.index), None)
+
+    def settled(self) -> None:
+        """Everyone is at work: whoever dies from now on was started well."""
+        self._failed_starts.clear()
 
     def fence(self, member: Member) -> None:
         """Kill whatever is still this member."""
@@ -98,7 +101,7 @@ class Crew:
         self._by_member = {member: each for member, each in self._by_member.items() if each is not process}
         member = process.member
         place = (member.role, member.index)
-        if not process.is_up and not death.is_return:
+        if not death.is_return and (not process.is_up or death.exit_code is not None):
             self._failed_starts[place] = self._failed_starts.get(place, 0) + 1
             if self._failed_starts[place] >= _MOST_FAILED_STARTS:
                 raise RunError(f"{member} could not be started {_MOST_FAILED_STARTS} times in a row: {death}")

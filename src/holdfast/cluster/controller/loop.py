@@ -158,6 +158,7 @@ class Controller:
         self._beats.watch(member, grace_s=_START_GRACE_S)
         self._beats.forget(spare)
         self._endpoint.send(spare, GoBack(member))
+        self._start_spares()
 
     def _welcome(self, member: Member) -> None:
         """A process introduced itself: tell it of the others, and the others of it."""
@@ -173,12 +174,11 @@ class Controller:
     def _notice_wholeness(self) -> None:
         if not self._core.is_whole:
             return
+        self._crew.settled()
         now_s = self._runtime.monotonic_s()
         for member, (died_s, by_spare) in self._died_s.items():
             took_s = now_s - died_s
             self._tell(Replaced(member=member, by_spare=by_spare, at_s=self._runtime.wall_s(), took_s=took_s))
-        if self._died_s:
-            self._start_spares()  # not before: a process that starts would compete with the one that loads
         self._died_s.clear()
         if not self._is_started:
             self._is_started = True
@@ -281,7 +281,7 @@ class Controller:
 
     def _decided(self, save: int, intent: bytes, problem: str) -> None:
         if save == _PRIORITY:
-            if not problem and self._core.is_whole:  # every server has a part in it
+            if not problem:
                 self._intent = intent
                 self._carry_out(self._core.save_priority())
             return

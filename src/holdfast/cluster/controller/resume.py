@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from holdfast.checkpoint.shards.run import ShardedRun
 from holdfast.cluster.core.progress import Progress
+from holdfast.cluster.plan import ModelPlan
 from holdfast.cluster.saved import saved_progress
 from holdfast.errors import DamagedData
 
@@ -33,7 +34,7 @@ class Beginning:
     pls: Mapping[str, float | None] | None = None
 
 
-def find_beginning(run: ShardedRun, *, workers: int) -> Beginning:
+def find_beginning(run: ShardedRun, plan: ModelPlan, *, workers: int) -> Beginning:
     """Take the run over, and find the newest checkpoint that can be read."""
     term = run.take_over()
     failed = []
@@ -46,7 +47,7 @@ def find_beginning(run: ShardedRun, *, workers: int) -> Beginning:
             continue
         assert loaded.state is not None
         run.go_back(info.id, failed=failed)
-        progress = saved_progress(loaded.state, step=info.step)
+        progress = saved_progress(loaded.state, plan, step=info.step)
         if progress and len(progress) != workers:
             logger.warning(
                 "the run was saved by %d workers, and goes on with %d: each goes on at its own place in the data. What "

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from holdfast.checkpoint import shards
-from holdfast.cluster.core.members import CONTROLLER, Member, Role, View
+from holdfast.cluster.core.members import CONTROLLER, Member, Role
 from holdfast.cluster.core.messages import (
     Broken,
     CallOff,
     Copied,
     End,
+    Failed,
     GoBack,
     Load,
     Message,
@@ -22,16 +22,17 @@ from holdfast.cluster.core.messages import (
 )
 from holdfast.cluster.core.notes import Account, Decide, Decided, DensePart, NamedCheckpoint, Outcome, Stats
 from holdfast.cluster.core.server import ServerCore
-from holdfast.cluster.heap import keep_freed_memory
 from holdfast.cluster.job import Job
 from holdfast.cluster.launch.base import Surroundings
 from holdfast.cluster.link import Link
 from holdfast.cluster.placement import Placement
 from holdfast.cluster.save_account import SaveAccount
+from holdfast.cluster.server.heap import keep_freed_memory
 from holdfast.cluster.server.heir import Heir
 from holdfast.cluster.server.saves import SavedRows
 from holdfast.cluster.server.shard import LiveShard
 from holdfast.cluster.shard import Shard
+from holdfast.errors import HoldfastError
 from holdfast.kernels import optimize, start
 from holdfast.runtime import SYSTEM
 
@@ -44,7 +45,6 @@ def run(payload: bytes, surroundings: Surroundings) -> None:
     keep_freed_memory()
     optimize.warm_up()
     start.warm_up()
-    shards.warm_up()
     job, member = Job.unpack(payload)
     next_life: Member | None = member
     if member.index >= job.servers:
@@ -99,7 +99,6 @@ class _Life:
         self._heir: Heir | None = None
         self._snapshot: tuple[Member, Snapshot] | None = None  # that waits for the other servers' dense parts
         self._told_s = 0.0
-        self._servers: tuple[int, ...] = ()  # incarnations, of the newest view
         place.shard.replaces = member.incarnation > 1
 
     def live(self) -> Member | None:
@@ -110,8 +109,18 @@ class _Life:
                     self._take(sender, message)
                 self._look_around()
             return self._core.next_life
+        except HoldfastError as error:  # another process in this place would come to the same
+            self._fail(error)
+            return None
         finally:
             self._link.close()
+
+    def _fail(self, error: HoldfastError) -> None:
+        """Tell the controller that this cannot go on, and wait until it ends the job."""
+        self._link.send([Send(CONTROLLER, Failed(f"{type(error).__name__}: {error}"))])
+        while not (self._link.is_orphaned or self._link.is_dismissed):
+            if any(isinstance(message, End) for _, message in self._link.receive(_PATIENCE_S)):
+                return
 
     def _take(self, sender: Member, message: Message) -> None:
         match message:
@@ -136,12 +145,6 @@ class _Life:
                 self._hand_on(sender, message)
         if isinstance(message, NewView | Load):
             self._link.adopt(message.view)
-            self._notice_servers(message.view)
-
-    def _notice_servers(self, view: View) -> None:
-        before, self._servers = self._servers, max(self._servers, view.servers)
-        if before and before != self._servers:
-            self._place.saves.call_off_priority()
 
     def _hand_on(self, sender: Member, message: Message) -> None:
         if isinstance(message, CallOff):

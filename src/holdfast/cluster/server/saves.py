@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.checkpoint.shards import Loaded, SavePolicies, Shard, ShardedRun, ShardWriter
+from holdfast.checkpoint.shards import Loaded, SavePolicies, ShardedRun, ShardWriter
 from holdfast.cluster.core.messages import Copied
 from holdfast.cluster.core.notes import Decide, Decided, Outcome
 from holdfast.cluster.core.progress import Progress
 from holdfast.cluster.job import Job
 from holdfast.cluster.payload import Arrays, Numbers
-from holdfast.cluster.placement import Group, Placement
+from holdfast.cluster.placement import Placement
 from holdfast.cluster.save_account import SaveAccount
 from holdfast.cluster.saved import (
     dense_arrays,
@@ -22,13 +22,14 @@ from holdfast.cluster.saved import (
     held_state,
     joined,
     load_dense,
+    load_missing,
     rank_state,
     saved_progress,
     training_tree,
 )
-from holdfast.cluster.shard import GroupShard, start_slots
+from holdfast.cluster.server.shards import dense_tables, group_name, shards_of
 from holdfast.cluster.shard import Shard as ServerShard
-from holdfast.errors import CheckpointNotFound, HoldfastError
+from holdfast.errors import CheckpointNotFound, HoldfastError, TakenOver
 from holdfast.events import SaveCommitted, SaveGivenUp
 from holdfast.types import Kind
 
@@ -65,10 +66,11 @@ class SavedRows:
             state_bytes=_state_bytes(job) if index == 0 else 0,
             settings=saving.settings,
         )
-        self._groups = [_group_name(group.group) for group in rows.groups]
+        self._groups = [group_name(group.group) for group in rows.groups]
+        self._dense_tables = {shard.table: np.arange(shard.count) for shard in dense_tables(rows) if shard.count}
         self._saves: dict[str, int] = {}  # by checkpoint, those in progress
-        self._priority: set[str] = set()  # checkpoints among them that are priority saves
         self._dense: dict[tuple[int, int], Arrays] = {}  # by save and server, on server 0
+        self._is_dense_changed = False
         self._is_started = False
         self._went_back_to: str | None = None  # a checkpoint that may not be the newest any more
         self.priority_intent: bytes | None = None
@@ -87,14 +89,13 @@ class SavedRows:
             self._go_on(None, replaces=replaces)
             return None
         assert loaded.state is not None
-        for shard in self._shards:
-            start_slots(self._job.optimizer.rule(), shard.columns, loaded.missing.get(shard.table, ()))
+        load_missing(self._rows, self._shards, loaded)
         load_dense(self._rows.dense, loaded.state.training)
         self._go_on(loaded, replaces=replaces)
         self._went_back_to = checkpoint
         if checkpoint is not None:
             return {}
-        progress = saved_progress(loaded.state, step=loaded.info.step)
+        progress = saved_progress(loaded.state, self._job.plan, step=loaded.info.step)
         held = loaded.newest[self._index] if loaded.newest else None
         return {**progress, **held_progress(held)}
 
@@ -130,8 +131,19 @@ class SavedRows:
         """These rows of a group's array have changed."""
         self._writer.mark(self._groups[group], rows)
 
+    def mark_dense(self) -> None:
+        """The dense part has changed; in which rows is known before it is saved: in all."""
+        self._is_dense_changed = True
+
+    def _mark_dense_tables(self) -> None:
+        if self._is_dense_changed:
+            self._is_dense_changed = False
+            for table, rows in self._dense_tables.items():
+                self._writer.mark(table, rows)
+
     def survey(self) -> bytes:
         """What there is to save."""
+        self._mark_dense_tables()
         return json.dumps(self._writer.changed() if self._writer.counts_changes else None).encode()
 
     def decide(self, asked: Decide) -> Decided:
@@ -143,6 +155,8 @@ class SavedRows:
             intent = self._writer.intend(
                 asked.step, changed=changed, metrics=self.account.metrics, priority=asked.priority, force=asked.force
             )
+        except TakenOver:
+            raise
         except HoldfastError as error:
             return Decided(asked.save, b"", str(error))
         if intent is None:
@@ -181,7 +195,6 @@ class SavedRows:
             return Copied(save, "nobody said what to save")
         found: dict[str, Any] = json.loads(self.priority_intent)
         self.priority_intent = None
-        self._priority = {found["checkpoint"]}
         return self._hand_over(save, found, held_state(found["step"], progress), None)
 
     def call_off(self, save: int) -> None:
@@ -189,11 +202,6 @@ class SavedRows:
         if save in self._saves.values():
             self._writer.cancel()
         self._dense.clear()
-
-    def call_off_priority(self) -> None:
-        """A server died: its part of a priority save may never come, and the next one would wait for this one."""
-        if self._priority & self._saves.keys():
-            self._writer.cancel()
 
     def outcomes(self) -> Iterator[Outcome]:
         """What became of saves since the last call."""
@@ -216,9 +224,12 @@ class SavedRows:
 
     def _hand_over(self, save: int, intent: dict[str, Any], state: Any, training: Any) -> Copied:
         self._saves[intent["checkpoint"]] = save
+        self._mark_dense_tables()
         pls = self.account.pls if training is not None else None
         try:
             taken = self._writer.capture(intent, state, training=training, pls=pls)
+        except TakenOver:
+            raise
         except HoldfastError as error:
             self._saves.pop(intent["checkpoint"], None)
             return Copied(save, str(error))
@@ -234,34 +245,6 @@ class SavedRows:
             progress,
             optimizer=self._job.optimizer,
             dense_optimizer=self._job.dense_optimizer,
-        )
-
-
-def _group_name(group: Group) -> str:
-    return f"width {group.width}"
-
-
-def shards_of(rows: ServerShard) -> Iterator[Shard]:
-    """What a server keeps, as the checkpoint plane sees it."""
-    for group in rows.groups:
-        yield from _shards(rows.placement, group)
-
-
-def _shards(placement: Placement, held: GroupShard) -> Iterator[Shard]:
-    """Of every table of a group, also of those of which this server has no row."""
-    group = held.group
-    ranges = {each.table: each for each in group.ranges(held.server)}
-    for table in group.tables:
-        spec, found = placement.plan.tables[table], ranges.get(table)
-        first, at, count = (0, 0, 0) if found is None else (found.first, found.at, found.end - found.first)
-        rows = slice(at, at + count)
-        columns = {name: values[rows] for name, values in (("weight", held.weights), *held.slots.items())}
-        yield Shard(
-            table=spec.name.removesuffix(".weight"),
-            rows=spec.rows,
-            first=first,
-            columns=columns,
-            group=_group_name(group),
         )
 
 

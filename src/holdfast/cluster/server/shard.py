@@ -31,6 +31,10 @@ class Saves(Protocol):
         """These rows of a group's array have changed."""
         ...
 
+    def mark_dense(self) -> None:
+        """The dense part has changed."""
+        ...
+
     def survey(self) -> bytes:
         """What there is to save."""
         ...
@@ -101,6 +105,7 @@ class LiveShard:
                 self._saves.mark(number, rows)
                 self.pushed_rows += len(rows)
         self._rows.dense.apply(push.dense, lr=push.lr_dense)
+        self._saves.mark_dense()
 
     def survey(self) -> bytes:
         """What there is to save."""

@@ -153,7 +153,7 @@ def _planned(module: nn.Module, declared: Tables) -> BuiltModel:
         if isinstance(parameter, UntouchableWeight):
             tables.append(_table(parameter, names[key], owners, declared))
         else:
-            dense.append((_dense(parameter, names[key]), parameter))
+            dense.append((_dense(parameter, names[key], owners), parameter))
     plan = ModelPlan(
         tables=tuple(spec for spec, _ in tables), dense=tuple(spec for spec, _ in dense), seed=declared.seed
     )
@@ -195,7 +195,7 @@ def _table(
     return spec, table
 
 
-def _dense(parameter: nn.Parameter, names: list[str]) -> DenseSpec:
+def _dense(parameter: nn.Parameter, names: list[str], owners: dict[str, nn.Module]) -> DenseSpec:
     if parameter.dtype != torch.float32:
         raise ConfigurationError(
             f"the parameter {names[0]} is {parameter.dtype}, and servers keep float32: build the model in float32 and "
@@ -203,25 +203,11 @@ def _dense(parameter: nn.Parameter, names: list[str]) -> DenseSpec:
         )
     if parameter.is_meta:
         raise ConfigurationError(f"the parameter {names[0]} has no values (it is on the meta device): initialise it")
+    tables = [name for name in names if isinstance(owners[name], nn.Embedding | nn.EmbeddingBag)]
     return DenseSpec(
-        name=names[0], shape=tuple(parameter.shape), requires_grad=parameter.requires_grad, aliases=tuple(names[1:])
+        name=names[0],
+        shape=tuple(parameter.shape),
+        requires_grad=parameter.requires_grad,
+        aliases=tuple(names[1:]),
+        table=tables[0].removesuffix(".weight") if tables and parameter.numel() else None,
     )
-
-
-def move(built: BuiltModel, device: torch.device | str | None) -> torch.device:
-    """Everything of a model on one device: this one, or the one that it was built on."""
-    if device is not None:
-        wanted = torch.empty(0, device=device).device
-        for table in built.tables:
-            table.parameter.data = table.parameter.data.to(wanted)
-        for module in built.module.modules():
-            if isinstance(module, RemoteTable):
-                module.move_rows(wanted)
-        built.module.to(wanted)
-        return wanted
-    devices = {each.device for each in built.dense} | {table.parameter.device for table in built.tables}
-    if len(devices) > 1:
-        raise ConfigurationError(
-            f"the model is spread over {', '.join(map(str, devices))}: a worker trains on one device"
-        )
-    return devices.pop() if devices else torch.device("cpu")

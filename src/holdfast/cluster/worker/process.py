@@ -9,7 +9,6 @@ from typing import Any
 
 from holdfast.cluster.core.members import Member
 from holdfast.cluster.core.worker import Credits, WorkerCore
-from holdfast.cluster.heap import keep_freed_memory
 from holdfast.cluster.job import Job
 from holdfast.cluster.launch import functions
 from holdfast.cluster.launch.base import Surroundings
@@ -17,7 +16,7 @@ from holdfast.cluster.link import Link
 from holdfast.cluster.payload import Arrays
 from holdfast.cluster.placement import Placement
 from holdfast.cluster.train.build import build
-from holdfast.cluster.train.settings import LoopSettings
+from holdfast.cluster.train.loop import LoopSettings
 from holdfast.cluster.worker.exchange import LifeOver, SocketExchange
 from holdfast.cluster.worker.worker import Worker
 from holdfast.policy import Partial
@@ -25,7 +24,6 @@ from holdfast.policy import Partial
 
 def run(payload: bytes, surroundings: Surroundings) -> None:
     """Be a worker until told to end."""
-    keep_freed_memory()
     job, member = Job.unpack(payload)
     model, train = functions.load(job.model), functions.load(job.train)
     next_life: Member | None = member

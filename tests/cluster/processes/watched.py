@@ -1,0 +1,69 @@
+"""The processes of a job, found as what its controller has started."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+import psutil
+
+WAIT_S = 90.0
+
+
+class Watched:
+    """Every process that a controller ever started, and the ports that they listened on.
+
+    Args:
+        controller: Its process.
+    """
+
+    def __init__(self, controller: int) -> None:
+        self._parent = psutil.Process(controller)
+        self._seen: dict[int, psutil.Process] = {}
+        self._ports: set[int] = set()
+
+    def process(self, name: str) -> psutil.Process:
+        """The living process that is in this place: ``server-1``, ``worker-0``."""
+        found = [each for each in self._children() if each.cmdline()[-1].rpartition(".")[0] == name]
+        assert len(found) == 1, f"{name} is {found}"
+        return found[0]
+
+    def agent(self, server: int) -> psutil.Process:
+        """The agent of a server."""
+        return self.process(f"server-{server}").children()[0]
+
+    def kill(self, name: str, how: signal.Signals = signal.SIGKILL) -> psutil.Process:
+        """Send a signal to whoever is in this place."""
+        self.look()
+        victim = self.process(name)
+        victim.send_signal(how)
+        return victim
+
+    def look(self) -> None:
+        """Remember every process and port of the job."""
+        for process in self._parent.children(recursive=True):
+            self._seen.setdefault(process.pid, process)
+            with suppress(psutil.Error):
+                ports = (each.laddr.port for each in process.net_connections("tcp") if each.status == "LISTEN")
+                self._ports.update(ports)
+
+    def assert_nothing_is_left(self) -> None:
+        """No process that it started runs any more, and nobody listens on a port of theirs."""
+        end_s = time.monotonic() + WAIT_S
+        while (left := self.left()) and time.monotonic() < end_s:
+            time.sleep(0.05)
+        assert not left
+        listening = {each.laddr.port for each in psutil.net_connections("tcp") if each.status == "LISTEN"}
+        assert self._ports and not self._ports & listening
+
+    def left(self) -> list[psutil.Process]:
+        """Those that still run."""
+        return [each for each in self._seen.values() if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+
+    def _children(self) -> Iterator[psutil.Process]:
+        for process in self._parent.children():
+            with suppress(psutil.Error):
+                if any(each.endswith("launch/child.py") for each in process.cmdline()):
+                    yield process
