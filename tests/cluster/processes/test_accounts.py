@@ -10,7 +10,7 @@ import holdfast as hf
 from holdfast.checkpoint.shards import ShardedRun
 from holdfast.cluster.controller.resume import find_beginning
 from holdfast.cluster.deaths import deaths_of
-from holdfast.cluster.happenings import Committed, Ended, LostSamples, Paused, Replaced, Started
+from holdfast.cluster.happenings import Committed, Ended, LostSamples, Replaced, Started
 from tests.cluster.processes.jobs import RunningJob
 
 BUDGET = hf.PLS(0.5, total_samples=100, samples_per_step=1)
@@ -41,26 +41,4 @@ def test_a_killed_server_is_metered_and_recorded(start_job: Callable[..., Runnin
     assert run.verify() == []
     stored = find_beginning(ShardedRun(job.url), workers=1).pls
     assert stored is not None and stored["pls"] == pytest.approx(0.01)
-    job.assert_nothing_is_left()
-
-
-def test_a_save_that_server_0_was_writing_when_it_died_does_not_keep_others_from_being_taken(
-    start_job: Callable[..., RunningJob],
-) -> None:
-    job = start_job(save=hf.EverySteps(20))
-    job.run_to(10)
-    job.until(lambda: job.of(Committed))  # what the job began with
-    agent = job.agent(0)
-    agent.suspend()
-    try:
-        job.run_to(22)
-        job.until(lambda: any(each.step >= 20 for each in job.of(Paused)))
-        job.kill("server-0")
-        job.wait_for(Replaced)
-        job.run_to(45)
-        job.until(lambda: any(each.step > 20 for each in job.of(Committed)))
-    finally:
-        agent.kill()
-    job.finish(50)
-    assert hf.open_run(job.url).verify() == []
     job.assert_nothing_is_left()
