@@ -46,6 +46,7 @@ from holdfast.policy import (
     Overlap,
     Precision,
     Retention,
+    SaveContext,
     SavePolicy,
     Strategy,
     default_strategy,
@@ -141,6 +142,7 @@ class Cluster:
         self._pacing = Pacing(
             synchronous=synchronous,
             ahead=0 if synchronous else ahead,
+            report_steps=self._report_steps(workers=1 if synchronous else workers),
             pulls=ahead + 2,
             pushes=4,
             beat_s=silence_s / 10,
@@ -183,6 +185,15 @@ class Cluster:
             problem = self._train_to_end(job, beginning, launcher, run.store)
         if problem:
             raise JobFailed(problem)
+
+    def _report_steps(self, *, workers: int) -> int | None:
+        """Of each worker, so that a save by steps is not late; None where time alone decides."""
+        policies = [self._policies.save]
+        if self._policies.priority is not None:
+            policies.append(self._policies.save.scaled(self._policies.priority.r))
+        start = SaveContext(step=0, now_s=0.0, last_save_step=0, last_save_s=0.0)
+        steps = [each.steps_until_due(start) for each in policies]
+        return min((max(1, each // workers) for each in steps if each is not None), default=None)
 
     def _listen(self, stack: ExitStack, launcher: Launcher) -> Contacts:
         credentials = Credentials.make()

@@ -94,6 +94,7 @@ class Pacing:
 
     synchronous: bool
     ahead: int  # batches whose rows are pulled before they are needed
+    report_steps: int | None  # after so many steps workers say how far they are, because a save may be due
     pulls: int  # of a worker that a server may have to answer
     pushes: int  # of a worker that a server may have to apply
     beat_s: float

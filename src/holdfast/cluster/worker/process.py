@@ -72,6 +72,7 @@ class _Life:
                 count=self._core.workers,
                 place=place,
                 needs_length=self._needs_length,
+                report_steps=self._job.pacing.report_steps,
             )
             gc.freeze()  # modules and their parameters stay: a collection in every few steps need not visit them
             train(self._worker)

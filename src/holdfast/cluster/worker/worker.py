@@ -35,6 +35,7 @@ class Worker(TrainingLoop):
         count: How many there are.
         place: Where in the data to start, as an earlier worker's last push had it. None: at the beginning.
         needs_length: Whether the job must know how many samples there will be.
+        report_steps: After so many steps it says how far it is, whatever the time.
     """
 
     def __init__(
@@ -48,11 +49,13 @@ class Worker(TrainingLoop):
         count: int,
         place: bytes | None,
         needs_length: bool = False,
+        report_steps: int | None = None,
     ) -> None:
         device = "cuda" if _is_on_gpu(built) else None
         super().__init__(built, placement, exchange, settings, index=index, count=count, device=device, place=place)
         self._sockets = exchange
         self._needs_length = needs_length
+        self._report_steps = report_steps
         self._samples = self._batches = 0
         self._first_step = self.steps
         self._expected_batches: int | None = None
@@ -89,7 +92,8 @@ class Worker(TrainingLoop):
         """
         super().step(loss, scaler=scaler)
         now_s = SYSTEM.monotonic_s()
-        if now_s - self._told_s >= _REPORT_S:
+        is_due = self._report_steps is not None and self.steps % self._report_steps == 0
+        if is_due or now_s - self._told_s >= _REPORT_S:
             self._told_s = now_s
             self._sockets.tell(self.report())
 
