@@ -59,7 +59,7 @@ def trace(spans: Spans, worker: TrainingLoop) -> None:
         (module, "to_host", "gradients to the host"),
         (module, "all_finite", "check for NaN"),
         (inner, "_place_now", "place"),
-        (module.Place, "to_bytes", "place"),
+        (inner._encoder, "encode", "place"),
         (inner._exchange, "push", "push"),
     ):
         spans.watch(owner, name, label)

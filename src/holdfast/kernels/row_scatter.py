@@ -46,6 +46,11 @@ class RowScatter:
             self._kernels.scatter_chosen_words(self._words, source, places, chosen)
 
 
+def warm_up() -> None:
+    """Compile or load now what copies rows."""
+    _kernels()
+
+
 @cache
 def _kernels() -> ModuleType | None:
     try:

@@ -274,6 +274,11 @@ class _Alike:
         return {"segments": address_of(self._starts) + 8 * places, "segment_count": np.maximum(counts, 1)}
 
 
+def warm_up() -> None:
+    """Compile or load now what reads rows without the GIL."""
+    _kernels()
+
+
 def _values(numbers: Numbers) -> list[int]:
     """The different ones among small numbers, none of them negative, in their order."""
     found: list[int] = np.flatnonzero(np.bincount(numbers)).tolist()

@@ -35,6 +35,7 @@ from holdfast.checkpoint.shards.parts import SavePolicies
 from holdfast.checkpoint.shards.run import ShardedRun
 from holdfast.checkpoint.shards.shard import Shard
 from holdfast.checkpoint.shards.torch_state import dense_optimizer, table_optimizer
+from holdfast.checkpoint.shards.warm import warm_up
 from holdfast.checkpoint.shards.writer import ShardWriter
 
 __all__ = [
@@ -46,4 +47,5 @@ __all__ = [
     "ShardedRun",
     "dense_optimizer",
     "table_optimizer",
+    "warm_up",
 ]

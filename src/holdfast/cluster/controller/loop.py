@@ -158,7 +158,6 @@ class Controller:
         self._beats.watch(member, grace_s=_START_GRACE_S)
         self._beats.forget(spare)
         self._endpoint.send(spare, GoBack(member))
-        self._start_spares()
 
     def _welcome(self, member: Member) -> None:
         """A process introduced itself: tell it of the others, and the others of it."""
@@ -179,6 +178,8 @@ class Controller:
         for member, (died_s, by_spare) in self._died_s.items():
             took_s = now_s - died_s
             self._tell(Replaced(member=member, by_spare=by_spare, at_s=self._runtime.wall_s(), took_s=took_s))
+        if self._died_s:
+            self._start_spares()  # not before: a process that starts would compete with the one that loads
         self._died_s.clear()
         if not self._is_started:
             self._is_started = True

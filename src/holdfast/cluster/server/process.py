@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
+from holdfast.checkpoint import shards
 from holdfast.cluster.core.members import CONTROLLER, Member, Role
 from holdfast.cluster.core.messages import (
     Broken,
@@ -45,6 +46,7 @@ def run(payload: bytes, surroundings: Surroundings) -> None:
     keep_freed_memory()
     optimize.warm_up()
     start.warm_up()
+    shards.warm_up()
     job, member = Job.unpack(payload)
     next_life: Member | None = member
     if member.index >= job.servers:
