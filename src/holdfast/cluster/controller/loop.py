@@ -282,7 +282,7 @@ class Controller:
 
     def _decided(self, save: int, intent: bytes, problem: str) -> None:
         if save == _PRIORITY:
-            if not problem:
+            if not problem and self._core.is_whole:  # every server has a part in it
                 self._intent = intent
                 self._carry_out(self._core.save_priority())
             return

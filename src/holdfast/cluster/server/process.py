@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 
 from holdfast.checkpoint import shards
-from holdfast.cluster.core.members import CONTROLLER, Member, Role
+from holdfast.cluster.core.members import CONTROLLER, Member, Role, View
 from holdfast.cluster.core.messages import (
     Broken,
     CallOff,
@@ -101,6 +101,7 @@ class _Life:
         self._heir: Heir | None = None
         self._snapshot: tuple[Member, Snapshot] | None = None  # that waits for the other servers' dense parts
         self._told_s = 0.0
+        self._servers: tuple[int, ...] = ()  # incarnations, of the newest view
         place.shard.replaces = member.incarnation > 1
 
     def live(self) -> Member | None:
@@ -147,6 +148,12 @@ class _Life:
                 self._hand_on(sender, message)
         if isinstance(message, NewView | Load):
             self._link.adopt(message.view)
+            self._notice_servers(message.view)
+
+    def _notice_servers(self, view: View) -> None:
+        before, self._servers = self._servers, max(self._servers, view.servers)
+        if before and before != self._servers:
+            self._place.saves.call_off_priority()
 
     def _hand_on(self, sender: Member, message: Message) -> None:
         if isinstance(message, CallOff):

@@ -69,6 +69,7 @@ class SavedRows:
         self._groups = [group_name(group.group) for group in rows.groups]
         self._dense_tables = {shard.table: np.arange(shard.count) for shard in dense_tables(rows) if shard.count}
         self._saves: dict[str, int] = {}  # by checkpoint, those in progress
+        self._priority: set[str] = set()  # checkpoints among them that are priority saves
         self._dense: dict[tuple[int, int], Arrays] = {}  # by save and server, on server 0
         self._is_dense_changed = False
         self._is_started = False
@@ -195,6 +196,7 @@ class SavedRows:
             return Copied(save, "nobody said what to save")
         found: dict[str, Any] = json.loads(self.priority_intent)
         self.priority_intent = None
+        self._priority = {found["checkpoint"]}
         return self._hand_over(save, found, held_state(found["step"], progress), None)
 
     def call_off(self, save: int) -> None:
@@ -202,6 +204,11 @@ class SavedRows:
         if save in self._saves.values():
             self._writer.cancel()
         self._dense.clear()
+
+    def call_off_priority(self) -> None:
+        """A server died: its part of a priority save may never come, and the next one would wait for this one."""
+        if self._priority & self._saves.keys():
+            self._writer.cancel()
 
     def outcomes(self) -> Iterator[Outcome]:
         """What became of saves since the last call."""
