@@ -17,7 +17,8 @@ from holdfast.cluster.placement import Placement
 from holdfast.cluster.train.build import BuiltModel, build
 from holdfast.cluster.train.exchange import Exchange
 from holdfast.cluster.train.local_exchange import LocalExchange
-from holdfast.cluster.train.loop import LoopSettings, TrainingLoop
+from holdfast.cluster.train.loop import TrainingLoop
+from holdfast.cluster.train.settings import LoopSettings
 from holdfast.policy import Adagrad
 
 

@@ -20,7 +20,8 @@ from holdfast.cluster.shard import Shard
 from holdfast.cluster.train.build import build
 from holdfast.cluster.train.exchange import PushedStep
 from holdfast.cluster.train.local_exchange import LocalExchange
-from holdfast.cluster.train.loop import LoopSettings, TrainingLoop
+from holdfast.cluster.train.loop import TrainingLoop
+from holdfast.cluster.train.settings import LoopSettings
 from holdfast.policy import Optimizer, Tables
 from tests.cluster.processes import programs
 

@@ -16,7 +16,8 @@ from benchmarks.models.dlrm import DLRM
 from holdfast.cluster.placement import Placement
 from holdfast.cluster.train.build import BuiltModel, build
 from holdfast.cluster.train.local_exchange import LocalExchange
-from holdfast.cluster.train.loop import LoopSettings, TrainingLoop
+from holdfast.cluster.train.loop import TrainingLoop
+from holdfast.cluster.train.settings import LoopSettings
 from holdfast.policy import SGD, Optimizer, Tables, Uniform, tables
 
 CARDINALITIES = scaled_cardinalities(2e-5)

@@ -211,3 +211,22 @@ def _dense(parameter: nn.Parameter, names: list[str], owners: dict[str, nn.Modul
         aliases=tuple(names[1:]),
         table=tables[0].removesuffix(".weight") if tables and parameter.numel() else None,
     )
+
+
+def move(built: BuiltModel, device: torch.device | str | None) -> torch.device:
+    """Everything of a model on one device: this one, or the one that it was built on."""
+    if device is not None:
+        wanted = torch.empty(0, device=device).device
+        for table in built.tables:
+            table.parameter.data = table.parameter.data.to(wanted)
+        for module in built.module.modules():
+            if isinstance(module, RemoteTable):
+                module.move_rows(wanted)
+        built.module.to(wanted)
+        return wanted
+    devices = {each.device for each in built.dense} | {table.parameter.device for table in built.tables}
+    if len(devices) > 1:
+        raise ConfigurationError(
+            f"the model is spread over {', '.join(map(str, devices))}: a worker trains on one device"
+        )
+    return devices.pop() if devices else torch.device("cpu")

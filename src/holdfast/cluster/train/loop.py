@@ -5,69 +5,32 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from holdfast.checkpoint.training.batches import Reader
-from holdfast.checkpoint.training.rng import capture_rng, restore_rng
+from holdfast.checkpoint.training.rng import restore_rng
 from holdfast.cluster.placement import Placement
-from holdfast.cluster.train.build import BuiltModel
+from holdfast.cluster.train.build import BuiltModel, move
 from holdfast.cluster.train.dense import DenseVector
 from holdfast.cluster.train.devices import to_host
 from holdfast.cluster.train.exchange import Exchange, Floats, PushedStep
 from holdfast.cluster.train.fetcher import Fetcher, nothing_of
-from holdfast.cluster.train.finite import CHOICES, OnNan, all_finite, not_finite
+from holdfast.cluster.train.finite import all_finite, not_finite
 from holdfast.cluster.train.forecast import Forecast, IdsFunction
 from holdfast.cluster.train.metrics import Metrics
 from holdfast.cluster.train.optimizer import WorkerOptimizer
 from holdfast.cluster.train.place import Place, PlaceEncoder
 from holdfast.cluster.train.prefetcher import Prefetched, Prefetcher
-from holdfast.cluster.train.remote import RemoteTable
+from holdfast.cluster.train.reading import Reading, place_of, read_batches
+from holdfast.cluster.train.set_aside import SetAside
+from holdfast.cluster.train.settings import LoopSettings
 from holdfast.cluster.train.table import Table
 from holdfast.errors import ConfigurationError
 
 logger = logging.getLogger("holdfast")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoopSettings:
-    """How a worker trains.
-
-    Args:
-        lr_tables: The learning rate of tables to begin with.
-        lr_dense: That of dense parameters.
-        ahead: Batches whose rows are pulled before the steps in front of them are pushed: rows are at most this many
-            of the worker's own steps behind. 0 waits for the rows of each batch.
-        on_nan: A step whose gradients are NaN or infinite is an error, is left out, or is pushed as it is.
-        on_bad_ids: A batch with an id outside its table is an error, or is left out.
-    """
-
-    lr_tables: float
-    lr_dense: float
-    ahead: int = 1
-    on_nan: OnNan = "raise"
-    on_bad_ids: Literal["raise", "skip"] = "raise"
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.ahead, int) or self.ahead < 0:
-            raise ConfigurationError(f"ahead must be a whole number of at least 0, got {self.ahead!r}")
-        if self.on_nan not in CHOICES:
-            raise ConfigurationError(f"on_nan must be one of {', '.join(CHOICES)}, got {self.on_nan!r}")
-        if self.on_bad_ids not in ("raise", "skip"):
-            raise ConfigurationError(f'on_bad_ids must be "raise" or "skip", got {self.on_bad_ids!r}')
-
-
-@dataclass(slots=True)
-class _Reading:
-    """A loader that is being read."""
-
-    loader: object
-    epochs: int | None
-    reader: Reader
-    prefetcher: Prefetcher
 
 
 class TrainingLoop:
@@ -101,7 +64,7 @@ class TrainingLoop:
         self.count = count
         self.settings = settings
         self.skipped = 0  # steps or batches that were left out, by on_nan and on_bad_ids
-        self._device = _move(built, device)
+        self._device = move(built, device)
         self._built = built
         self._exchange = exchange
         self._dense = DenseVector(built.dense, self._device)
@@ -110,7 +73,7 @@ class TrainingLoop:
         self._place = None if place is None else Place.from_bytes(place)
         self._encoder = PlaceEncoder()
         self._steps = 0 if self._place is None else self._place.steps
-        self._reading: _Reading | None = None
+        self._reading: Reading | None = None
         self._current: Prefetched | None = None
         self._prefetcher: Prefetcher | None = None  # of the current batch
         self._is_used = True  # the current batch is in a step, or none is current
@@ -189,9 +152,8 @@ class TrainingLoop:
         """
         if self._is_evaluating:
             raise ConfigurationError("evaluating() is already active; leave it before it is entered again")
-        held = [table.exchange(None) for table in self._built.tables]
-        modes = [(module, module.training) for module in self.model.modules()]
-        before = (self._dense.values(), capture_rng(), self._current, self._prefetcher, self._metrics)
+        aside = SetAside(self._built, self._dense)
+        before = (self._current, self._prefetcher, self._metrics)
         self._current, self._prefetcher, self._metrics, self._is_evaluating = None, None, Metrics(), True
         try:
             self._install_newest()
@@ -199,14 +161,9 @@ class TrainingLoop:
             with torch.no_grad():
                 yield self._metrics
         finally:
-            dense, rng, self._current, self._prefetcher, self._metrics = before
+            self._current, self._prefetcher, self._metrics = before
             self._is_evaluating = False
-            self._dense.install(dense)
-            restore_rng(rng)
-            for module, mode in modes:
-                module.training = mode
-            for table, rows in zip(self._built.tables, held, strict=True):
-                table.exchange(rows)
+            aside.bring_back()
 
     @property
     def has_dense(self) -> bool:
@@ -246,7 +203,7 @@ class TrainingLoop:
 
     # ---- inside ----------------------------------------------------------------------------------------------------
 
-    def _read(self, loader: object, epochs: int | None, ids: IdsFunction | None) -> _Reading:
+    def _read(self, loader: object, epochs: int | None, ids: IdsFunction | None) -> Reading:
         """Go on with a loader that was left in the middle, or begin one."""
         known = self._reading
         if known is not None and known.loader is loader and known.epochs == epochs:
@@ -254,22 +211,16 @@ class TrainingLoop:
             return known
         reader = known.reader if known is not None and known.loader is loader else Reader(loader)
         place, self._place = self._place, None
-        if place is not None and place.reader is not None:
-            reader.load_state(place.reader, place.rng)
-        source = _granted(reader, reader.batches(epochs, on_iterator=lambda: self._restore(place)))
-        if place is not None and place.reader is None:
-            self._restore(place)
-        prefetcher = self._prefetcher_of(source, ids, dense=True)
-        self._reading = _Reading(loader, epochs, reader, prefetcher)
+        source = read_batches(reader, epochs, place, self._restore)
+        self._reading = Reading(loader, epochs, reader, self._prefetcher_of(source, ids, dense=True))
         return self._reading
 
-    def _restore(self, place: Place | None) -> None:
-        if place is not None:
-            if place.rng is not None:
-                restore_rng(place.rng)
-            buffers = dict(self.model.named_buffers())
-            for name, values in place.buffers.items():
-                buffers[name].copy_(values)
+    def _restore(self, place: Place) -> None:
+        if place.rng is not None:
+            restore_rng(place.rng)
+        buffers = dict(self.model.named_buffers())
+        for name, values in place.buffers.items():
+            buffers[name].copy_(values)
 
     def _prefetcher_of(self, batches: Iterator[Any], ids: IdsFunction | None, *, dense: bool) -> Prefetcher:
         return Prefetcher(
@@ -282,7 +233,7 @@ class TrainingLoop:
             dense=dense,
         )
 
-    def _training_batches(self, reading: _Reading) -> Iterator[Any]:
+    def _training_batches(self, reading: Reading) -> Iterator[Any]:
         while True:
             self._pass_over()
             found = reading.prefetcher.next()
@@ -336,7 +287,7 @@ class TrainingLoop:
     def _pass_over(self) -> None:
         """The last batch was accumulated, or left out: it has no step of its own."""
         if not self._is_used and self._reading is not None:
-            self._reading.reader.places.step(completed=False)
+            self._reading.pass_over()
         self._is_used = True
 
     def _install_newest(self) -> None:
@@ -355,7 +306,7 @@ class TrainingLoop:
             self._refuse()
             return
         if not self._is_used:
-            self._reading.reader.places.step(completed=True)
+            self._reading.complete()
             self._is_used = True
         self._steps += 1
         self._exchange.push(
@@ -387,39 +338,4 @@ class TrainingLoop:
 
     def _place_now(self) -> Place:
         buffers = {name: each.detach() for name, each in self.model.named_buffers()}
-        if self._reading is None:
-            return Place(steps=self._steps, reader=None, rng=capture_rng(), buffers=buffers)
-        here = self._reading.reader.places.here()
-        rng = capture_rng() if here.rng is None else here.rng
-        return Place(steps=self._steps, reader=here.reader, rng=rng, buffers=buffers)
-
-
-def _granted(reader: Reader, batches: Iterator[Any]) -> Iterator[Any]:
-    """A loader that reads ahead of what it hands out is granted one batch at a time: a place is known after each."""
-    while True:
-        if reader.reads_ahead:
-            reader.grant(1)
-        try:
-            batch = next(batches)
-        except StopIteration:
-            return
-        yield batch
-
-
-def _move(built: BuiltModel, device: torch.device | str | None) -> torch.device:
-    """Everything on one device."""
-    if device is not None:
-        wanted = torch.empty(0, device=device).device
-        for table in built.tables:
-            table.parameter.data = table.parameter.data.to(wanted)
-        for module in built.module.modules():
-            if isinstance(module, RemoteTable):
-                module.move_rows(wanted)
-        built.module.to(wanted)
-        return wanted
-    devices = {each.device for each in built.dense} | {table.parameter.device for table in built.tables}
-    if len(devices) > 1:
-        raise ConfigurationError(
-            f"the model is spread over {', '.join(map(str, devices))}: a worker trains on one device"
-        )
-    return devices.pop() if devices else torch.device("cpu")
+        return place_of(self._reading, steps=self._steps, buffers=buffers)

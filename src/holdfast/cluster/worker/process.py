@@ -16,7 +16,7 @@ from holdfast.cluster.link import Link
 from holdfast.cluster.payload import Arrays
 from holdfast.cluster.placement import Placement
 from holdfast.cluster.train.build import build
-from holdfast.cluster.train.loop import LoopSettings
+from holdfast.cluster.train.settings import LoopSettings
 from holdfast.cluster.worker.exchange import LifeOver, SocketExchange
 from holdfast.cluster.worker.worker import Worker
 from holdfast.policy import Partial

@@ -12,7 +12,8 @@ from torch import Tensor
 from holdfast.cluster.placement import Placement
 from holdfast.cluster.train.build import BuiltModel
 from holdfast.cluster.train.forecast import IdsFunction
-from holdfast.cluster.train.loop import LoopSettings, TrainingLoop
+from holdfast.cluster.train.loop import TrainingLoop
+from holdfast.cluster.train.settings import LoopSettings
 from holdfast.cluster.worker.exchange import SocketExchange
 from holdfast.errors import ConfigurationError
 from holdfast.runtime import SYSTEM
