@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import ray
 
+from holdfast.cluster.heap import keep_freed_memory
 from holdfast.cluster.payload import Arrays, Floats, FoundRows, Gradients, WantedRows
 from holdfast.cluster.placement import ROW_MASK, Keys, Placement
 from holdfast.cluster.plan import ModelPlan
-from holdfast.cluster.server.heap import keep_freed_memory
 from holdfast.cluster.shard import Shard
 from holdfast.cluster.train.exchange import Pulled, PushedStep
 from holdfast.kernels import optimize

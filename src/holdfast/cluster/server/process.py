@@ -23,12 +23,12 @@ from holdfast.cluster.core.messages import (
 )
 from holdfast.cluster.core.notes import Account, Decide, Decided, DensePart, NamedCheckpoint, Outcome, Stats
 from holdfast.cluster.core.server import ServerCore
+from holdfast.cluster.heap import keep_freed_memory
 from holdfast.cluster.job import Job
 from holdfast.cluster.launch.base import Surroundings
 from holdfast.cluster.link import Link
 from holdfast.cluster.placement import Placement
 from holdfast.cluster.save_account import SaveAccount
-from holdfast.cluster.server.heap import keep_freed_memory
 from holdfast.cluster.server.heir import Heir
 from holdfast.cluster.server.saves import SavedRows
 from holdfast.cluster.server.shard import LiveShard

@@ -9,6 +9,7 @@ from typing import Any
 
 from holdfast.cluster.core.members import Member
 from holdfast.cluster.core.worker import Credits, WorkerCore
+from holdfast.cluster.heap import keep_freed_memory
 from holdfast.cluster.job import Job
 from holdfast.cluster.launch import functions
 from holdfast.cluster.launch.base import Surroundings
@@ -24,6 +25,7 @@ from holdfast.policy import Partial
 
 def run(payload: bytes, surroundings: Surroundings) -> None:
     """Be a worker until told to end."""
+    keep_freed_memory()
     job, member = Job.unpack(payload)
     model, train = functions.load(job.model), functions.load(job.train)
     next_life: Member | None = member

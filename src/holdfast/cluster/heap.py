@@ -1,4 +1,4 @@
-"""Memory that is freed stays with the process: a server takes and frees megabytes for every message.
+"""Memory that is freed stays with the process: servers and workers take and free megabytes in every step.
 
 A fresh page costs a fault, about a quarter of a millisecond per megabyte: more than to copy what comes into it.
 """
