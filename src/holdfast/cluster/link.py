@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 
-from holdfast.cluster.core.members import CONTROLLER, Member, View
+from holdfast.cluster.core.members import CONTROLLER, Member, Role, View
 from holdfast.cluster.core.messages import Message, Send
 from holdfast.cluster.core.notes import Up
 from holdfast.cluster.job import Job
@@ -32,7 +33,9 @@ class Link:
         self._silence_s = pacing.silence_s
         self._is_orphaned = False
         self._orphaned_s: float | None = None
-        self._endpoint = Endpoint(member, contacts.credentials, f"tcp://{surroundings.host}:*")
+        self._endpoint = Endpoint(
+            member, contacts.credentials, f"tcp://{surroundings.host}:*", io_threads=_io_threads(member)
+        )
         self._endpoint.connect(CONTROLLER, contacts.controller)
         self._heartbeat = Heartbeat(member, self._endpoint.sockets, contacts.beats, period_s=pacing.beat_s)
         self._endpoint.send(CONTROLLER, Up())
@@ -80,3 +83,8 @@ class Link:
         """End the heartbeat; let what was sent get out."""
         self._heartbeat.close()
         self._endpoint.close()
+
+
+def _io_threads(member: Member) -> int:
+    """A worker moves what all servers together do: as much as one thread can, with a model of a few megabytes."""
+    return max(1, min(4, len(os.sched_getaffinity(0)) // 4)) if member.role is Role.WORKER else 1

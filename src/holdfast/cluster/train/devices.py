@@ -40,6 +40,31 @@ def to_host(tensor: Tensor) -> NDArray[Any]:
     return target.numpy()
 
 
+class HostCopies:
+    """Copies of tensors that are on their way to the host; the device computes on meanwhile.
+
+    Args:
+        tensors: Of one device. On a CPU the arrays share their memory.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._device = tensors[0].device
+        self._copies = [each.detach().contiguous() for each in tensors]
+        if self._device.type == "cuda":
+            self._copies = [_pinned(each) for each in self._copies]
+
+    def arrays(self) -> list[NDArray[Any]]:
+        """Wait for them."""
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
+        return [each.numpy() for each in self._copies]
+
+
+def _pinned(tensor: Tensor) -> Tensor:
+    target = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return target.copy_(tensor, non_blocking=True)
+
+
 def on_device(batch: Any, device: torch.device) -> Any:
     """The batch with its tensors on a device: in mappings, lists, tuples, dataclasses, and what has ``to()``."""
     if device.type == "cpu":

@@ -104,14 +104,14 @@ class Fetcher:
         """Wait for what was asked for."""
         pulled = self._exchange.take(request.number)
         self._last = list(request.groups)
-        held: list[Held] = [nothing_of(each, self._device) for each in self._tables]
+        held: dict[int, Held] = {}  # by table
         for group, asked, rows in zip(self._placement.groups, request.groups, pulled.rows, strict=True):
             together = asked.order.to_tables(to_device(rows, self._device))
             values = together.split(asked.order.counts)
             for member, table in enumerate(group.tables):
                 held[table] = Held(RowSet(asked.ids[member]), values[member], asked.expected[member])
             self._gather(asked, together, [(self._tables[table], held[table]) for table in group.tables])
-        return Arrived(held, pulled.dense)
+        return Arrived([held[table] for table in range(len(self._tables))], pulled.dense)
 
     def _gather(self, asked: _GroupRequest, rows: Tensor, tables: Sequence[tuple[Table, Held]]) -> None:
         """The row of each id, for the tables whose modules take just that."""

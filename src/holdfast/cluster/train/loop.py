@@ -15,7 +15,7 @@ from holdfast.checkpoint.training.rng import restore_rng
 from holdfast.cluster.placement import Placement
 from holdfast.cluster.train.build import BuiltModel, move
 from holdfast.cluster.train.dense import DenseVector
-from holdfast.cluster.train.devices import to_host
+from holdfast.cluster.train.devices import HostCopies, to_host
 from holdfast.cluster.train.exchange import Exchange, Floats, PushedStep
 from holdfast.cluster.train.fetcher import Fetcher, nothing_of
 from holdfast.cluster.train.finite import all_finite, not_finite
@@ -302,6 +302,7 @@ class TrainingLoop:
         if self._is_evaluating or self._reading is None:
             raise ConfigurationError("a step needs a batch: call step() in a loop over batches(loader)")
         groups, dense = self._fetcher.gradients(), self._dense.gradients()
+        copies = HostCopies([dense, *(each.gradients for each in groups)])  # begun before the check waits
         if self.settings.on_nan != "push" and not all_finite([dense, *(each.gradients for each in groups)]):
             self._refuse()
             return
@@ -309,11 +310,12 @@ class TrainingLoop:
             self._reading.complete()
             self._is_used = True
         self._steps += 1
+        dense_array, *gradients = copies.arrays()
         self._exchange.push(
             PushedStep(
                 keys=[each.keys for each in groups],
-                gradients=[to_host(each.gradients) for each in groups],
-                dense=to_host(dense),
+                gradients=gradients,
+                dense=dense_array,
                 lr_tables=lr_tables,
                 lr_dense=lr_dense,
                 place=self._encoder.encode(self._place_now()),
