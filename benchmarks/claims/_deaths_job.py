@@ -105,9 +105,9 @@ def pid_of(server: int) -> int:
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
             try:
-                name = (path / "cmdline").read_bytes().split(b"\0")[-2].decode()
+                name = (path / "comm").read_text()
                 fields = (path / "stat").read_text().rpartition(") ")[2].split()
-            except (OSError, IndexError):
+            except OSError:
                 continue
             if name.startswith(f"server-{server}.") and int(fields[1]) == parent:
                 return int(path.name)

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 import holdfast as hf
 from benchmarks.claims import _deaths_job
@@ -29,7 +30,9 @@ from holdfast.checkpoint.training.tables import Table as HeldTable
 from holdfast.checkpoint.training.tables import find_tables
 from holdfast.cluster.happenings import Committed, Event
 from holdfast.cluster.placement import Group
+from holdfast.cluster.train.build import build
 from holdfast.emulation.servers import EmulatedServers
+from holdfast.kernels import start
 from holdfast.policy import Tables, Uniform
 
 SERVERS = 4
@@ -97,9 +100,11 @@ def run(scale: str) -> Report:
 
 def _measure(plan: Plan, seed: int) -> Drops:
     deaths = _deaths(plan, seed)
-    undisturbed, disturbed = _train(plan, seed, ()), _train(plan, seed, deaths)
-    real = undisturbed.auc - disturbed.auc
-    emulated = _emulate(plan, seed, (), ()) - _emulate(plan, seed, disturbed.saved, deaths)
+    with tempfile.TemporaryDirectory(prefix="holdfast-deaths-") as name:
+        os.environ[_deaths_job.PLAN] = str(Path(name) / "plan.json")
+        undisturbed, disturbed = (_train(plan, seed, each, Path(name)) for each in ((), deaths))
+        real = undisturbed.auc - disturbed.auc
+        emulated = _emulate(plan, seed, (), ()) - _emulate(plan, seed, disturbed.saved, deaths)
     return Drops(real=real, emulated=emulated)
 
 
@@ -114,32 +119,29 @@ def _deaths(plan: Plan, seed: int) -> tuple[tuple[int, int], ...]:
 # ---- on a cluster ----------------------------------------------------------------------------------------------------
 
 
-def _train(plan: Plan, seed: int, deaths: tuple[tuple[int, int], ...]) -> Trained:
+def _train(plan: Plan, seed: int, deaths: tuple[tuple[int, int], ...], folder: Path) -> Trained:
     events: list[Event] = []
-    with tempfile.TemporaryDirectory(prefix="holdfast-deaths-") as name:
-        folder = Path(name)
-        result = folder / "result.json"
-        DeathsPlan(result=str(result), model=plan.model, seed=seed, deaths=deaths).write(folder / "plan.json")
-        os.environ[_deaths_job.PLAN] = str(folder / "plan.json")
-        with hf.Cluster(
-            folder / "run",
-            model=_deaths_job.build_model,
-            train=_deaths_job.train,
-            servers=SERVERS,
-            workers=1,
-            optimizer=hf.SGD(plan.model.table_rate),
-            dense_optimizer=hf.SGD(plan.model.rest_rate),
-            tables=_declared(plan.model, seed),
-            save=hf.EverySteps(plan.every),
-            strategy=hf.Partial(priority=None),
-            launcher=hf.LocalProcesses(worker_threads=1),
-            ahead=0,
-            spares=1,
-            view=False,
-            on_event=events.append,
-        ) as cluster:
-            cluster.run()
-        auc = json.loads(result.read_text())["auc"]
+    result = folder / "result.json"
+    DeathsPlan(result=str(result), model=plan.model, seed=seed, deaths=deaths).write(folder / "plan.json")
+    with hf.Cluster(
+        folder / f"run-{len(deaths)}",
+        model=_deaths_job.build_model,
+        train=_deaths_job.train,
+        servers=SERVERS,
+        workers=1,
+        optimizer=hf.SGD(plan.model.table_rate),
+        dense_optimizer=hf.SGD(plan.model.rest_rate),
+        tables=_declared(plan.model, seed),
+        save=hf.EverySteps(plan.every),
+        strategy=hf.Partial(priority=None),
+        launcher=hf.LocalProcesses(worker_threads=1),
+        ahead=0,
+        spares=1,
+        view=False,
+        on_event=events.append,
+    ) as cluster:
+        cluster.run()
+    auc = json.loads(result.read_text())["auc"]
     return Trained(auc=auc, saved=tuple(each.step for each in events if isinstance(each, Committed)))
 
 
@@ -156,6 +158,7 @@ def _declared(model: Model, seed: int) -> Tables:
 def _emulate(plan: Plan, seed: int, saved: Sequence[int], deaths: Sequence[tuple[int, int]]) -> float:
     torch.set_num_threads(1)
     training = DlrmTraining(plan.model, seed)
+    _begin_alike(training.model, plan.model, seed)
     tables = find_tables({"": training.model}, list(training.optimizers), {})
     servers = EmulatedServers(list(tables), SERVERS, range_of=_ranges(tables))
     dies: Mapping[int, int] = dict(deaths)
@@ -167,6 +170,20 @@ def _emulate(plan: Plan, seed: int, saved: Sequence[int], deaths: Sequence[tuple
             servers.fail([dies[step]])
     servers.close()
     return training.auc()
+
+
+@torch.no_grad()
+def _begin_alike(model: nn.Module, plan: Model, seed: int) -> None:
+    """As the model on the cluster begins: then both trainings differ by what happens to them alone."""
+    declared = _declared(plan, seed)
+    built = build(_deaths_job.build_model, declared)
+    begins = {name: parameter.detach() for name, parameter in built.module.named_parameters()}
+    for name, parameter in model.named_parameters():
+        if name.startswith("emb."):
+            key = start.table_key(declared.seed, name)
+            start.fill(parameter.numpy(), declared.init_of(name).start(), key=key)
+        else:
+            parameter.copy_(begins[name])
 
 
 def _ranges(tables: Sequence[HeldTable]) -> Callable[[HeldTable, int], tuple[int, int]]:

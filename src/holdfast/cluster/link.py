@@ -10,6 +10,7 @@ from holdfast.cluster.core.messages import Message, Send
 from holdfast.cluster.core.notes import Up
 from holdfast.cluster.job import Job
 from holdfast.cluster.launch.base import Surroundings
+from holdfast.cluster.process_name import name_process
 from holdfast.cluster.wire.endpoint import Endpoint
 from holdfast.cluster.wire.heartbeat import Heartbeat
 from holdfast.runtime import SYSTEM
@@ -27,6 +28,7 @@ class Link:
     """
 
     def __init__(self, job: Job, member: Member, surroundings: Surroundings) -> None:
+        name_process(member)
         contacts, pacing = job.contacts, job.pacing
         self.member = member
         self._orphaned_fd = surroundings.orphaned_fd
