@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -39,6 +40,14 @@ class WorkerOptimizer(Optimizer):
         ]
         super().__init__(groups, {"lr": lr_tables})
         self._push = push
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As in torch, without what torch wraps it in: that imports its compiler, a second or more of each start.
+
+        Args:
+            param_group: Parameters, and their options.
+        """
+        inspect.unwrap(Optimizer.add_param_group)(self, param_group)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Send the gradients to servers, which move the weights; the next batch brings them.
