@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from contextlib import suppress
-from math import ceil
 
 import zmq
 
@@ -13,6 +10,7 @@ from holdfast.cluster.core.liveness import Liveness
 from holdfast.cluster.core.members import CONTROLLER, Member
 from holdfast.cluster.wire.frames import Beat, BeatAnswer, Route, read_header, read_message, write
 from holdfast.cluster.wire.malformed import MalformedFrame
+from holdfast.cluster.wire.socket_thread import SocketThread
 from holdfast.cluster.wire.sockets import Socket, Sockets
 from holdfast.runtime import SYSTEM, Runtime
 
@@ -35,10 +33,8 @@ class Beats:
         self._liveness = Liveness(timeout_s=timeout_s)
         self._heard: set[Member] = set()
         self._lock = threading.Lock()
-        self._stop = os.eventfd(0, os.EFD_CLOEXEC)
         socket, self.address = sockets.listening(most_queued=_MOST_QUEUED)
-        self._thread = threading.Thread(target=self._run, args=(socket,), name="holdfast-beats", daemon=True)
-        self._thread.start()
+        self._thread = SocketThread(socket, self._run, name="holdfast-beats")
 
     def watch(self, member: Member, *, grace_s: float = 0.0) -> None:
         """Count on a member from now on; while it starts, it may be silent for ``grace_s`` longer."""
@@ -65,24 +61,15 @@ class Beats:
 
     def close(self) -> None:
         """End the thread."""
-        if self._thread.is_alive():
-            os.eventfd_write(self._stop, 1)
-            self._thread.join()
-        if self._stop >= 0:
-            os.close(self._stop)
-            self._stop = -1
+        self._thread.close()
 
-    def _run(self, socket: Socket) -> None:
-        poller = zmq.Poller()
-        poller.register(socket, zmq.POLLIN)
-        poller.register(self._stop, zmq.POLLIN)
-        with suppress(zmq.ContextTerminated):
-            while self._stop not in (ready := dict(poller.poll(ceil(self._timeout_s / _TICKS * 1000)))):
-                with self._lock:
-                    self._liveness.tick(self._runtime.monotonic_s())
-                if socket in ready:
-                    self._answer(socket, *socket.recv_multipart())
-        socket.close(linger=0)
+    def _run(self, thread: SocketThread) -> None:
+        while True:
+            has_message = thread.wait(self._timeout_s / _TICKS)
+            with self._lock:
+                self._liveness.tick(self._runtime.monotonic_s())
+            if has_message:
+                self._answer(thread.socket, *thread.socket.recv_multipart())
 
     def _answer(self, socket: Socket, connection: bytes, head: bytes, *more: bytes) -> None:
         try:

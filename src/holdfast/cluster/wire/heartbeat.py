@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from contextlib import suppress
-from math import ceil
 
 import zmq
 
@@ -13,6 +10,7 @@ from holdfast.cluster.core.members import CONTROLLER, Member
 from holdfast.cluster.wire.address import Address
 from holdfast.cluster.wire.frames import Beat, BeatAnswer, Route, read_header, read_message, write
 from holdfast.cluster.wire.malformed import MalformedFrame
+from holdfast.cluster.wire.socket_thread import SocketThread
 from holdfast.cluster.wire.sockets import Socket, Sockets
 from holdfast.runtime import SYSTEM, Runtime
 
@@ -39,10 +37,8 @@ class Heartbeat:
         self._sent = 0
         self.answered = 0  # the last beat that the controller has answered
         self.is_dismissed = False  # the controller lives, and does not count on this member any more
-        self._stop = os.eventfd(0, os.EFD_CLOEXEC)
         socket = sockets.connected(address, most_queued=_MOST_QUEUED)
-        self._thread = threading.Thread(target=self._run, args=(socket,), name="holdfast-heartbeat", daemon=True)
-        self._thread.start()
+        self._thread = SocketThread(socket, self._run, name="holdfast-heartbeat")
 
     @property
     def controller_silent_s(self) -> float:
@@ -51,36 +47,21 @@ class Heartbeat:
 
     def close(self) -> None:
         """End the thread."""
-        if self._thread.is_alive():
-            os.eventfd_write(self._stop, 1)
-            self._thread.join()
-        if self._stop >= 0:
-            os.close(self._stop)
-            self._stop = -1
+        self._thread.close()
 
-    def _run(self, socket: Socket) -> None:
-        poller = zmq.Poller()
-        poller.register(socket, zmq.POLLIN)
-        poller.register(self._stop, zmq.POLLIN)
-        with suppress(zmq.ContextTerminated):
-            while self._beat_once(socket, poller):
-                pass
-        socket.close(linger=0)
+    def _run(self, thread: SocketThread) -> None:
+        while True:
+            self._beat(thread.socket)
+            due_s = self._runtime.monotonic_s() + self._period_s
+            while (left_s := due_s - self._runtime.monotonic_s()) > 0:
+                if thread.wait(left_s):
+                    self._hear(bytearray(thread.socket.recv()))
 
-    def _beat_once(self, socket: Socket, poller: zmq.Poller) -> bool:
-        """Send a beat and listen until the next is due; False: stop."""
+    def _beat(self, socket: Socket) -> None:
         self._sent += 1
         head, _ = write(self._route, self._sent, Beat())
         with suppress(zmq.Again):  # nobody takes them: that is the controller's silence
             socket.send(head, zmq.NOBLOCK)
-        due_s = self._runtime.monotonic_s() + self._period_s
-        while (left_s := due_s - self._runtime.monotonic_s()) > 0:
-            ready = dict(poller.poll(ceil(left_s * 1000)))
-            if self._stop in ready:
-                return False
-            if socket in ready:
-                self._hear(bytearray(socket.recv()))
-        return True
 
     def _hear(self, head: bytearray) -> None:
         try:
