@@ -58,7 +58,6 @@ class Killer(threading.Thread):
     def run(self) -> None:
         try:
             if self._committed.wait(_PATIENCE_S):
-                self._await_steps(len(read_stamps(self._folder)) + 2 * SETTLED)
                 self.pauses_s = [self._kill(number + 1) for number in range(self._kills)]
         finally:
             (self._folder / END).touch()
