@@ -31,9 +31,9 @@ def with_torch(plan: JobPlan) -> None:
         optimizer.zero_grad(set_to_none=True)
         compute(model, batch)
         optimizer.step()
+        if plan.device == "cuda":
+            torch.cuda.synchronize()  # as a worker's step ends with gradients on the host
         clock.tick(steps)
-    if plan.device == "cuda":
-        torch.cuda.synchronize()
     clock.write({})
 
 
