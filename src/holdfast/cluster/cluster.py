@@ -23,6 +23,7 @@ from holdfast.cluster.controller.loop import Controller
 from holdfast.cluster.controller.losses import Losses
 from holdfast.cluster.controller.recorder import Recorder
 from holdfast.cluster.controller.resume import Beginning, find_beginning
+from holdfast.cluster.controller.save_desk import SaveDesk
 from holdfast.cluster.controller.signals import StopSignals
 from holdfast.cluster.controller.timetable import Timetable
 from holdfast.cluster.core.controller import ControllerCore, Recovery
@@ -237,7 +238,6 @@ class Cluster:
             synchronous=self._pacing.synchronous,
             recovery=Recovery.PARTIAL if is_partial else Recovery.FULL,
         )
-        save, priority = self._policies.save, self._policies.priority
         accounts = self._accounts(beginning)
         view = self._make_view(accounts)
         recorder = self._recorder(beginning, accounts, store)
@@ -249,11 +249,7 @@ class Cluster:
             Crew(launcher, job.pack, spares=self._spares),
             launcher,
             accounts,
-            saves=Timetable(save, beginning.step, SYSTEM),
-            between=Timetable(save.scaled(priority.r) if priority is not None else None, beginning.step, SYSTEM),
-            names={0: beginning.checkpoint},
-            synchronous=self._pacing.synchronous,
-            overlap=self._policies.overlap,
+            self._desk(core, accounts, beginning, audience),
             baseline_first=is_partial and not beginning.checkpoint,
             tell=audience.tell,
         )
@@ -271,6 +267,21 @@ class Cluster:
         if not problem and signals.caught is signal.SIGTERM:
             raise Terminated
         return problem
+
+    def _desk(self, core: ControllerCore, accounts: Accounts, beginning: Beginning, audience: Audience) -> SaveDesk:
+        save, priority = self._policies.save, self._policies.priority
+        return SaveDesk(
+            core,
+            self._endpoint,
+            accounts,
+            saves=Timetable(save, beginning.step, SYSTEM),
+            between=Timetable(save.scaled(priority.r) if priority is not None else None, beginning.step, SYSTEM),
+            beginning=beginning.checkpoint,
+            synchronous=self._pacing.synchronous,
+            overlap=self._policies.overlap,
+            tell=audience.tell,
+            runtime=SYSTEM,
+        )
 
     def _accounts(self, beginning: Beginning) -> Accounts:
         partial = self._policies.partial

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from holdfast.cluster.controller.accounts import Accounts
 from holdfast.cluster.controller.crew import FIRST_SPARE, Crew
-from holdfast.cluster.controller.timetable import Timetable
+from holdfast.cluster.controller.save_desk import SaveDesk
 from holdfast.cluster.core import outputs as out
 from holdfast.cluster.core.controller import ControllerCore
 from holdfast.cluster.core.members import CONTROLLER, Member, Role
-from holdfast.cluster.core.messages import Broken, End, GoBack, Load, Message, Pause, SavePriority, Send
-from holdfast.cluster.core.notes import Decide, Decided, NamedCheckpoint, Outcome, Stats, Up
-from holdfast.cluster.happenings import Committed, Died, Ended, Event, Paused, Replaced, SaveFailed, Started, WentBack
+from holdfast.cluster.core.messages import Broken, End, GoBack, Message, Send
+from holdfast.cluster.core.notes import Decided, Outcome, Stats, Up
+from holdfast.cluster.happenings import Died, Ended, Event, Replaced, Started
 from holdfast.cluster.launch.base import Launcher
-from holdfast.cluster.saved import step_of
 from holdfast.cluster.wire.beats import Beats
 from holdfast.cluster.wire.endpoint import Endpoint
-from holdfast.policy import Overlap
 from holdfast.runtime import SYSTEM, Runtime
 
 _PATIENCE_S = 0.1
 _START_GRACE_S = 120.0  # that a process may take to import what it needs, on a busy machine
 _END_S = 120.0  # that processes may take to end, agents that commit included
-_PRIORITY = 0  # instead of the number of a save: a priority save has none before there is something to save
 
 
 class Controller:
@@ -36,11 +33,7 @@ class Controller:
         crew: The processes.
         launcher: Tells of deaths.
         accounts: Of how it goes.
-        saves: When to save.
-        between: When to save the rows that come first.
-        names: Of the checkpoint that the job begins with, by its number 0.
-        synchronous: How the job trains.
-        overlap: Whether a save may begin while the last one is being written.
+        desk: Its saves.
         baseline_first: Save before the first step: what priority saves build on.
         tell: Hears what happens.
         runtime: Clock.
@@ -54,12 +47,8 @@ class Controller:
         crew: Crew,
         launcher: Launcher,
         accounts: Accounts,
+        desk: SaveDesk,
         *,
-        saves: Timetable,
-        between: Timetable,
-        names: Mapping[int, str],
-        synchronous: bool,
-        overlap: Overlap,
         baseline_first: bool,
         tell: Callable[[Event], object],
         runtime: Runtime = SYSTEM,
@@ -70,11 +59,7 @@ class Controller:
         self._crew = crew
         self._launcher = launcher
         self._accounts = accounts
-        self._saves = saves
-        self._between = between
-        self._names = dict(names)
-        self._synchronous = synchronous
-        self._overlap = overlap
+        self._desk = desk
         self._baseline_first = baseline_first
         self._tell = tell
         self._runtime = runtime
@@ -82,10 +67,6 @@ class Controller:
         self._is_started = False
         self._spares: set[Member] = set()
         self._died_s: dict[Member, tuple[float, bool]] = {}  # by replacement: when, and whether a spare came
-        self._requested_s: dict[int, float] = {}  # by save
-        self._steps: dict[int, int] = {}  # by save
-        self._copied: set[int] = set()  # saves that are being written
-        self._intent = b""  # of the priority save that begins
         self._ended: out.Ended | None = None
         self._wants_stop = False
 
@@ -113,7 +94,7 @@ class Controller:
             self._die(member, "was not heard from for too long")
         if self._wants_stop:
             self._carry_out(self._core.stop())
-        self._save_if_due()
+        self._carry_out(self._desk.begin_if_due())
         self._notice_wholeness()
         self._tell_losses()
 
@@ -137,7 +118,7 @@ class Controller:
             self._tell(Died(member=member, how=how, at_s=self._runtime.wall_s()))
         self._carry_out(outputs)
         if outputs and (member.role, member.index) == (Role.SERVER, 0):
-            self._call_off_copied()
+            self._carry_out(self._desk.server_0_died())
 
     def _start(self, member: Member) -> None:
         self._beats.watch(member, grace_s=_START_GRACE_S)
@@ -190,7 +171,7 @@ class Controller:
     def _tell_losses(self, *, at_once: bool = False) -> None:
         for lost in self._accounts.settle(at_once=at_once):
             self._tell(lost)
-            self._endpoint.send(self._server_0, self._accounts.note())
+            self._endpoint.send(self._desk.server_0, self._accounts.note())
 
     # ---- what members say ------------------------------------------------------------------------------------------
 
@@ -200,10 +181,10 @@ class Controller:
                 self._welcome(sender)
             case Stats(report):
                 self._accounts.hear(sender, report)
-            case Decided(save, intent, problem):
-                self._decided(save, intent, problem)
+            case Decided():
+                self._carry_out(self._desk.decided(message))
             case Outcome():
-                self._settle(message)
+                self._carry_out(self._desk.settled(message))
             case Broken(member) if sender == CONTROLLER:  # this end's own report
                 self._die(member, "frames of it are missing")
             case Broken(member):
@@ -222,109 +203,28 @@ class Controller:
                     self._beats.forget(member)
                     self._crew.fence(member)
                 case out.Ready():
-                    self._ask_for_intent(output)
-                case out.Saved(save=save):
-                    pause_s = self._runtime.monotonic_s() - self._requested_s.pop(save)
-                    step = self._steps[save]
-                    self._copied.add(save)
-                    self._tell(Paused(save=save, step=step, pause_s=pause_s, at_s=self._runtime.wall_s()))
-                case out.CalledOff(save, problem):
-                    self._call_off(save, problem)
+                    self._tell_losses(at_once=True)
+                    self._desk.ask(output)
+                case out.Saved():
+                    self._desk.copied(output)
+                case out.CalledOff():
+                    self._desk.called_off(output)
+                case out.PrioritySaved():
+                    self._desk.priority_saved(output)
                 case out.WentBack(checkpoint):
-                    self._go_back(checkpoint)
+                    self._desk.went_back(checkpoint)
                 case out.Loss(server, _, pushes):
                     self._accounts.lost(server, pushes)
-                case out.PrioritySaved(_, save, problem) if problem:
-                    self._tell(SaveFailed(save=save, problem=problem, at_s=self._runtime.wall_s()))
                 case out.Ended():
                     self._ended = output
 
     def _send(self, to: Member, message: Message) -> None:
-        if isinstance(message, Load) and message.checkpoint is not None:
-            self._endpoint.send(to, NamedCheckpoint(message.checkpoint, self._names[message.checkpoint]))
-        if isinstance(message, Load) and to == self._server_0:
-            self._endpoint.send(to, self._accounts.note())  # it may have to lead the last save alone
-        if isinstance(message, SavePriority):
-            self._endpoint.send(to, Decided(message.save, self._intent, ""))
-        if isinstance(message, Pause):
-            self._requested_s.setdefault(message.save, self._runtime.monotonic_s())
+        self._desk.prepare(to, message)
         self._endpoint.send(to, message)
         if isinstance(message, GoBack):
             self._beats.forget(to)
             self._beats.watch(message.member, grace_s=_START_GRACE_S)
             self._crew.goes_back(to, message.member)
-
-    # ---- saves -----------------------------------------------------------------------------------------------------
-
-    def _save_if_due(self) -> None:
-        is_busy = self._copied and self._overlap is Overlap.SKIP
-        if not self._core.is_whole or self._core.is_saving or is_busy:
-            return
-        step = self._accounts.step
-        if self._saves.is_due(step):
-            self._carry_out(self._core.save())
-        elif self._between.is_due(step):
-            self._between.took(step)
-            self._endpoint.send(self._server_0, Decide(_PRIORITY, step, (), priority=True))
-
-    @property
-    def _server_0(self) -> Member:
-        return self._core.view.member(Role.SERVER, 0)
-
-    def _ask_for_intent(self, ready: out.Ready) -> None:
-        step = step_of(ready.progress, synchronous=self._synchronous)
-        self._steps[ready.save] = step
-        self._tell_losses(at_once=True)
-        self._accounts.paused(ready.save, self._core.view, ready.reports)
-        self._endpoint.send(self._server_0, self._accounts.note(step))
-        surveys = tuple(ready.surveys[server] for server in sorted(ready.surveys))
-        self._endpoint.send(self._server_0, Decide(ready.save, step, surveys, force=self._core.wants_to_leave))
-
-    def _decided(self, save: int, intent: bytes, problem: str) -> None:
-        if save == _PRIORITY:
-            if not problem and self._core.is_whole:  # every server has a part in it
-                self._intent = intent
-                self._carry_out(self._core.save_priority())
-            return
-        if problem:
-            self._carry_out(self._core.call_off(save, problem))
-            return
-        self._saves.took(self._steps[save])
-        self._between.took(self._steps[save])
-        self._carry_out(self._core.snapshot(intent))
-
-    def _settle(self, outcome: Outcome) -> None:
-        self._copied.discard(outcome.save)
-        if outcome.problem:
-            self._carry_out(self._core.call_off(outcome.save, outcome.problem))
-            return
-        self._names[outcome.save] = outcome.checkpoint
-        self._accounts.committed(outcome.save)
-        step, at_s = self._steps.get(outcome.save, 0), self._runtime.wall_s()
-        self._tell(Committed(save=outcome.save, checkpoint=outcome.checkpoint, step=step, at_s=at_s))
-        self._carry_out(self._core.committed(outcome.save))
-
-    def _call_off_copied(self) -> None:
-        """Server 0 says what becomes of saves that are being written, and its successor knows nothing of these."""
-        for save in sorted(self._copied):
-            self._carry_out(self._core.call_off(save, ""))
-
-    def _call_off(self, save: int, problem: str) -> None:
-        """One that a death ended stays due; one that failed is not tried again at once: workers waited for it."""
-        self._requested_s.pop(save, None)
-        self._copied.discard(save)
-        if problem:
-            self._saves.took(self._steps.get(save, self._accounts.step))
-        self._tell(SaveFailed(save=save, problem=problem or "somebody died", at_s=self._runtime.wall_s()))
-
-    def _go_back(self, checkpoint: int) -> None:
-        self._copied.clear()
-        before = self._accounts.step
-        self._accounts.went_back(checkpoint)
-        step = self._steps.get(checkpoint, 0)
-        self._saves.took(step)
-        at_s = self._runtime.wall_s()
-        self._tell(WentBack(checkpoint=self._names[checkpoint], lost_steps=max(0, before - step), at_s=at_s))
 
     # ---- the end ---------------------------------------------------------------------------------------------------
 
