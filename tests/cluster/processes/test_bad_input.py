@@ -64,6 +64,7 @@ def test_bad_ids_and_gradients_can_be_left_out(start_job: Start) -> None:
     assert all(np.isfinite(values).all() for values in saved_at_end(job.url, Recipe(servers=2)).values())
 
 
+@pytest.mark.slow
 def test_more_servers_than_rows_and_a_table_without_rows(start_job: Start) -> None:
     recipe = Recipe(model=bad_programs.build_tiny, servers=4, tables=hf.tables(min_bytes=0))
     job = start_job(model=bad_programs.build_tiny, servers=4, tables=hf.tables(min_bytes=0))
@@ -74,6 +75,7 @@ def test_more_servers_than_rows_and_a_table_without_rows(start_job: Start) -> No
     assert hf.open_run(job.url).verify() == []
 
 
+@pytest.mark.slow
 def test_a_job_without_large_tables_goes_on_as_one_with_other_workers_and_refuses_another_model(
     start_job: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -96,6 +98,7 @@ def test_a_job_without_large_tables_goes_on_as_one_with_other_workers_and_refuse
     assert not job.of(Died)
 
 
+@pytest.mark.slow
 def test_a_full_store_and_a_slow_worker_do_not_stop_a_training(start_job: Start) -> None:
     job = start_job(
         train=bad_programs.train_unevenly,

@@ -108,6 +108,7 @@ def test_twenty_five_random_strikes_leave_the_rest_bit_for_bit(seed: int, start_
     strike_all(job, strikes(seed, 25), random.Random(seed))
 
 
+@pytest.mark.slow
 def test_a_server_that_dies_before_the_new_worker_s_first_pull_keeps_its_saved_dense_part(
     start_job: Callable[..., RunningJob],
 ) -> None:

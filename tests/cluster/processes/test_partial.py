@@ -19,12 +19,12 @@ def test_a_killed_server_costs_its_own_unsaved_rows_and_nothing_else(start_job: 
     job.saved(20)
     job.run_to(23)  # nothing was saved since the checkpoint
     die_and_come_back(job, twin, "server-1", step=23)
-    job.run_to(30)  # a priority save is due
-    job.until(lambda: [each.step for each in hf.open_run(job.url).priority_saves()][-1:] == [30])
-    job.run_to(33)
-    die_and_come_back(job, twin, "server-2", step=33, priority_step=30)
-    job.finish(36)
-    twin.run_to(36)
+    job.run_to(25)  # a priority save is due
+    job.until(lambda: [each.step for each in hf.open_run(job.url).priority_saves()][-1:] == [25])
+    job.run_to(28)
+    die_and_come_back(job, twin, "server-2", step=28, priority_step=25)
+    job.finish(31)
+    twin.run_to(31)
     assert_same(saved_at_end(job.url, recipe), twin.values())
     assert hf.open_run(job.url).verify() == []
     job.assert_nothing_is_left()
