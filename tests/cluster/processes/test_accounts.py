@@ -12,6 +12,7 @@ from holdfast.cluster.controller.resume import find_beginning
 from holdfast.cluster.deaths import deaths_of
 from holdfast.cluster.happenings import Committed, Ended, LostSamples, Replaced, Started
 from tests.cluster.processes.jobs import RunningJob
+from tests.cluster.processes.twin import Recipe
 
 BUDGET = hf.PLS(0.5, total_samples=100, samples_per_step=1)
 
@@ -39,6 +40,6 @@ def test_a_killed_server_is_metered_and_recorded(start_job: Callable[..., Runnin
     (death,) = deaths_of(record.events)
     assert (death.lost_steps, death.by_spare) == (3, False)
     assert run.verify() == []
-    stored = find_beginning(ShardedRun(job.url), workers=1).pls
+    stored = find_beginning(ShardedRun(job.url), Recipe().placement().plan, workers=1).pls
     assert stored is not None and stored["pls"] == pytest.approx(0.01)
     job.assert_nothing_is_left()

@@ -39,11 +39,12 @@ def test_a_model_that_cannot_be_built_in_a_worker_ends_the_job(
 def test_bad_ids_end_a_job_that_says_which_and_leave_what_was_saved(start_job: Start) -> None:
     job = start_job(train=bad_programs.train_badly, on_nan="push", servers=2, save=hf.EverySteps(3))
     job.run_to(3)
-    saved = job.saved(3)
+    job.saved(3)
     job.gate.open(100)
     with pytest.raises(hf.JobFailed, match=r"worker 0 .*\n(.*\n)*.*id 641 is outside table emb.0.weight, .* 600 rows"):
         job.end()
-    assert hf.open_run(job.url).checkpoints()[-1].id == saved.checkpoint
+    assert hf.open_run(job.url).checkpoints()[-1].step in (3, 6)
+    assert hf.open_run(job.url).verify() == []
     job.assert_nothing_is_left()
 
 
