@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable
+from functools import cache, cached_property
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+Words: TypeAlias = NDArray[np.uint64]  # a row each
 
 
 class RowScatter:
@@ -16,29 +19,43 @@ class RowScatter:
     Ids count from ``origin``, the row of a table that the array begins with.
     """
 
-    def __init__(self, words: NDArray[np.uint64], kernels: ModuleType, origin: int) -> None:
-        self._words = words
+    def __init__(
+        self, words: Callable[[], Words], kernels: ModuleType, *, rows: int, width: int, address: int, origin: int
+    ) -> None:
+        self._make_words = words  # made when they are used: kernels without the GIL take the address alone
         self._kernels = kernels
+        self._rows = rows
         self._origin = origin
-        self.width = words.nbytes // len(words)  # bytes of a row
-        self.address = words.ctypes.data - origin * self.width  # where the table's row 0 would be
+        self.width = width  # bytes of a row
+        self.address = address - origin * width  # where the table's row 0 would be
 
     @classmethod
     def into(cls, target: NDArray[Any], origin: int = 0) -> RowScatter | None:
         """For arrays without gaps whose rows are whole 64-bit words."""
+        if not target.size or not target.flags.c_contiguous:
+            return None
+        address: int = target.__array_interface__["data"][0]
+        width = target.nbytes // len(target)
+        return cls.at(address, len(target), width, lambda: target.reshape(len(target), -1).view(np.uint64), origin)
+
+    @classmethod
+    def at(cls, address: int, rows: int, width: int, words: Callable[[], Words], origin: int = 0) -> RowScatter | None:
+        """For rows of so many bytes that lie one behind another at an address; ``words`` gives them as an array."""
         kernels = _kernels()
-        if kernels is None or not target.size or not target.flags.c_contiguous:
+        if kernels is None or width % 8 or address % 8:
             return None
-        if target.nbytes // len(target) % 8 or target.ctypes.data % 8:
-            return None
-        return cls(target.reshape(len(target), -1).view(np.uint64), kernels, origin)
+        return cls(words, kernels, rows=rows, width=width, address=address, origin=origin)
+
+    @cached_property
+    def _words(self) -> Words:
+        return self._make_words()
 
     def __call__(self, rows: memoryview, ids: NDArray[np.int64], chosen: NDArray[np.bool_] | None = None) -> None:
         """Copy the ``i``-th row to row ``ids[i]``, where ``chosen[i]``. Ids outside the array raise IndexError."""
         places = ids - self._origin if self._origin else ids
         wanted = places if chosen is None else places[chosen]
-        if len(wanted) and (int(wanted.min()) < 0 or int(wanted.max()) >= len(self._words)):
-            raise IndexError(f"rows {ids.min()} to {ids.max()} are not all in a table of {len(self._words)} rows")
+        if len(wanted) and (int(wanted.min()) < 0 or int(wanted.max()) >= self._rows):
+            raise IndexError(f"rows {ids.min()} to {ids.max()} are not all in a table of {self._rows} rows")
         source = np.frombuffer(bytearray(rows) if rows.readonly else rows, dtype=np.uint64).reshape(len(ids), -1)
         if chosen is None:
             self._kernels.scatter_words(self._words, source, places)

@@ -17,7 +17,7 @@ from holdfast.checkpoint.restore.rows import RowsSeen, WantedRows, write_rows
 from holdfast.checkpoint.training.forms import as_tensor
 from holdfast.codec.base import Rows
 from holdfast.format.dtypes import torch_dtype
-from holdfast.kernels.row_scatter import RowScatter
+from holdfast.kernels.row_scatter import RowScatter, Words
 
 Targets = dict[str, Tensor]  # by column name: where a table's rows go
 
@@ -86,4 +86,9 @@ class ColumnWriter:
 def _scatter_into(target: Tensor) -> RowScatter | None:
     if not target.is_cpu or not target.is_contiguous() or not target.numel():
         return None
-    return RowScatter.into(target.detach().view(len(target), -1).view(torch.uint8).numpy())
+    rows = len(target)
+    return RowScatter.at(target.data_ptr(), rows, target.nbytes // rows, lambda: _words_of(target))
+
+
+def _words_of(target: Tensor) -> Words:
+    return target.detach().view(len(target), -1).view(torch.uint8).numpy().view(np.uint64)
