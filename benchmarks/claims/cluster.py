@@ -77,7 +77,7 @@ PLANS = {
     "full": Plan(
         job=_job(rows=4_000_000, warm_up=100, steps=300),
         growth=_light(_job(rows=400_000, warm_up=50, steps=300)),
-        pause=_endless(rows=4_000_000),
+        pause=_endless(rows=12_000_000),  # 6 GB: reading them is most of what takes time
         pause_servers=8,
         kills=3,
         rounds=3,
