@@ -42,8 +42,8 @@ class Watched:
         return victim
 
     def look(self) -> None:
-        """Remember every process and port of the job."""
-        for process in self._parent.children(recursive=True):
+        """Remember every process and port of the job; the controller may have children that are none of its job."""
+        for process in [each for child in self._children() for each in _with_descendants(child)]:
             self._seen.setdefault(process.pid, process)
             with suppress(psutil.Error):
                 ports = (each.laddr.port for each in process.net_connections("tcp") if each.status == "LISTEN")
@@ -67,3 +67,10 @@ class Watched:
             with suppress(psutil.Error):
                 if any(each.endswith("launch/child.py") for each in process.cmdline()):
                     yield process
+
+
+def _with_descendants(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return [process, *process.children(recursive=True)]
+    except psutil.Error:
+        return [process]
