@@ -31,15 +31,16 @@ from holdfast.cluster.core.members import CONTROLLER, View
 from holdfast.cluster.happenings import Event
 from holdfast.cluster.job import Contacts, Job, Pacing, Saving
 from holdfast.cluster.launch.base import Launcher, Launching
-from holdfast.cluster.launch.functions import import_name
+from holdfast.cluster.launch.functions import import_name, require_not_loading
 from holdfast.cluster.launch.local import LocalProcesses
 from holdfast.cluster.record import JobRecord
 from holdfast.cluster.train.build import BuiltModel, build
 from holdfast.cluster.train.finite import OnNan
+from holdfast.cluster.train.settings import LoopSettings
 from holdfast.cluster.wire.beats import Beats
 from holdfast.cluster.wire.endpoint import Endpoint
 from holdfast.cluster.wire.keys import Credentials
-from holdfast.errors import JobFailed, Terminated
+from holdfast.errors import ConfigurationError, JobFailed, Terminated
 from holdfast.policy import (
     EverySteps,
     Exact,
@@ -52,7 +53,7 @@ from holdfast.policy import (
     Strategy,
     default_strategy,
 )
-from holdfast.policy.arguments import require_count
+from holdfast.policy.arguments import require_count, require_duration
 from holdfast.policy.optimizer import Optimizer
 from holdfast.policy.tables import Tables
 from holdfast.runtime import SYSTEM
@@ -129,6 +130,10 @@ class Cluster:
         require("dense_optimizer", dense_optimizer or optimizer, Optimizer)
         require("tables", tables, Tables)
         require("settings", settings, Settings)
+        require_duration(self, "silence_s", silence_s)
+        if not isinstance(spares, int) or spares < 0:
+            raise ConfigurationError(f"spares must be a whole number of at least 0, got {spares!r}")
+        LoopSettings(lr_tables=0.0, lr_dense=0.0, ahead=ahead, on_nan=on_nan, on_bad_ids=on_bad_ids)  # refused here
         self._url = os.fspath(url)
         self._options = options
         self._model = model
@@ -175,6 +180,7 @@ class Cluster:
             KeyboardInterrupt: After Ctrl-C, when all is saved and ended.
             Terminated: After SIGTERM, when all is saved and ended.
         """
+        require_not_loading("Cluster.run()")
         built = build(self._model, self._tables)
         with ExitStack() as stack:
             launcher = self._launching.open(servers=self._servers, workers=self._workers, spares=self._spares)

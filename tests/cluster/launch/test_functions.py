@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import holdfast as hf
 from holdfast.cluster.launch.functions import import_name, load
 from holdfast.errors import ConfigurationError
 
@@ -99,3 +100,21 @@ def test_a_function_typed_at_a_prompt_is_refused() -> None:
     code = "from holdfast.cluster.launch.functions import import_name\ndef train(): ...\nimport_name(train)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "train cannot be passed to other processes: this session has no file" in ended.stderr
+
+
+def test_a_script_that_starts_its_job_where_it_is_imported_is_told_how_to_write_it(tmp_path: Path) -> None:
+    script = tmp_path / "train-all.py"
+    script.write_text(
+        "import holdfast as hf\n"
+        "def build(): ...\n"
+        "def train(worker): ...\n"
+        "hf.Cluster('memory://', model=hf.Never, train=hf.Never, servers=1, workers=1, optimizer=hf.SGD(0.1)).run()\n"
+    )
+    with pytest.raises(ConfigurationError, match="__main__"):
+        load(f"{script}:train")
+
+
+@pytest.mark.parametrize("wrong", [{"ahead": -1}, {"spares": -1}, {"silence_s": 0.0}, {"on_nan": "ignore"}])
+def test_settings_that_make_no_sense_are_refused_before_anything_starts(wrong: dict[str, object]) -> None:
+    with pytest.raises(ConfigurationError, match=next(iter(wrong))):
+        hf.Cluster("memory://", model=hf.Never, train=hf.Never, servers=1, workers=1, optimizer=hf.SGD(0.1), **wrong)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +20,7 @@ from typing import Any
 from holdfast.errors import ConfigurationError
 
 _SCRIPT = "__mp_main__"  # what multiprocessing calls a script that is not run, but imported
+_is_loading = False  # a user's module is being imported
 
 
 def import_name(function: Callable[..., Any]) -> str:
@@ -44,11 +46,31 @@ def load(name: str) -> Callable[..., Any]:
         name: As ``import_name`` gives it.
     """
     module_name, _, path = name.rpartition(":")
-    module = _load_script(Path(module_name)) if "/" in module_name else importlib.import_module(module_name)
+    with _loading():
+        module = _load_script(Path(module_name)) if "/" in module_name else importlib.import_module(module_name)
     function = _find(module, path)
     if not callable(function):
         raise ConfigurationError(f"{name} is not a function: define {path} at the top level of {module_name}")
     return function  # type: ignore[no-any-return]
+
+
+def require_not_loading(what: str) -> None:
+    """Refuse what a script does where it is only imported: every process that did it would start processes again."""
+    if _is_loading:
+        raise ConfigurationError(
+            f"{what} was called while a process of the job imported the script. "
+            'Put the call under `if __name__ == "__main__":`'
+        )
+
+
+@contextmanager
+def _loading() -> Iterator[None]:
+    global _is_loading
+    before, _is_loading = _is_loading, True
+    try:
+        yield
+    finally:
+        _is_loading = before
 
 
 def _find(module: ModuleType | None, path: str) -> Any:
