@@ -11,7 +11,7 @@ PYTEST_ARGS ?=
 WORKERS ?= 2 # pytest processes
 BENCH ?=
 
-.PHONY: help setup test test-slow lint format demo bench docs
+.PHONY: help setup test test-slow explore lint format demo bench docs
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -37,6 +37,9 @@ test: lint ## lint, type-check, check the import layers, run the fast tests
 
 test-slow: setup ## run the slow tests: power cuts, real servers, kills
 	$(BIN)/pytest -m slow $(PYTEST_ARGS)
+
+explore: setup ## run the fast tests with property-based examples that no run had before
+	$(BIN)/pytest -m "not slow" -n $(WORKERS) --dist loadfile --hypothesis-profile explore $(PYTEST_ARGS)
 
 lint: setup ## ruff, mypy --strict, import layers
 	$(BIN)/ruff check
