@@ -141,8 +141,16 @@ class JoinsAtTheBeginning(ControllerCore):
 
     @property
     def _places(self) -> Mapping[int, Progress]:
-        saved = self._checkpoint.progress
+        saved = self._progress
         return {worker: saved.get(worker, BEGINNING) for worker in range(len(self._lives))}
+
+
+class ForgetsWhoLeft(ControllerCore):
+    """A checkpoint says how far those came who are there, and nobody else."""
+
+    @property
+    def _absent(self) -> Mapping[int, Progress]:
+        return {}
 
 
 def _is_second_pause(send: Send) -> bool:

@@ -150,7 +150,8 @@ class Simulation(Promises):
         member, core = process.member, process.core
         self.network.send(member, core.controller_lost())
         if member.role is Role.SERVER and core.is_heir:
-            heir = self.cores.heir(core.view, synchronous=self.traits.synchronous, last_save=core.last_save)
+            modes: dict[str, Any] = {"synchronous": self.traits.synchronous, "last_save": core.last_save}
+            heir = self.cores.heir(core.view, **modes, progress=core.progress)
             self.heirs[member] = heir
             self._lead(heir, heir.stop())
 

@@ -33,7 +33,18 @@ from holdfast.cluster.core.messages import (
     Survey,
     Surveyed,
 )
-from holdfast.cluster.core.outputs import CalledOff, Ended, Loss, Output, PrioritySaved, Ready, Saved, WentBack
+from holdfast.cluster.core.outputs import (
+    CalledOff,
+    Ended,
+    Loss,
+    Output,
+    PrioritySaved,
+    Ready,
+    Resized,
+    ResizeFailed,
+    Saved,
+    WentBack,
+)
 from holdfast.cluster.core.pace import Shard
 from holdfast.cluster.core.progress import BEGINNING, Progress
 from holdfast.cluster.core.server import ServerCore
@@ -156,8 +167,31 @@ def test_the_number_of_workers_changes_behind_a_save() -> None:
     core.snapshot(b"")
     core.handle(SERVER, Copied(1))
     outputs = core.committed(1)
+    assert outputs[0] == Resized(1, 1)
     assert sent(outputs, End) == [OTHER] and sent(outputs, GoBack) == [SERVER, WORKER]
     assert core.view.workers == (2,) and not core.view.holds(OTHER)
+
+
+def test_every_checkpoint_says_how_far_workers_came_that_have_left() -> None:
+    core = at_work(progress={0: PLACE, 1: PLACE, 2: Progress(7, "far")})
+    core.save()
+    [taken] = ready(core)
+    assert taken.progress == {0: PLACE, 1: PLACE, 2: Progress(7, "far")}
+    heir = Leader(core.view, progress={0: PLACE, 2: Progress(7, "far")})
+    heir.stop()
+    [taken] = ready(heir)
+    assert taken.progress == {0: PLACE, 1: PLACE, 2: Progress(7, "far")}
+
+
+def test_the_number_of_workers_stays_where_its_save_fails() -> None:
+    core = at_work()
+    core.resize(3)
+    ready(core)
+    core.snapshot(b"")
+    core.handle(SERVER, Copied(1))
+    outputs = core.call_off(1, "no space left")
+    assert sent(outputs, GoOn) == [WORKER, OTHER] and outputs[-1] == ResizeFailed(3, "no space left")
+    assert len(core.view.workers) == 2 and not core.wants_to_leave
 
 
 def test_a_priority_save_pauses_nobody() -> None:

@@ -104,6 +104,7 @@ MUTANTS: Mapping[str, tuple[Cores, Mapping[str, Any]]] = {
     "who comes up after the end is told of it": (Cores(controller=leaders.ForgetsWhoComesLate), RAISED),
     "incarnations are counted over absences": (Cores(controller=leaders.ForgetsEarlierLives), RESIZED),
     "who joins counts all steps": (Cores(controller=leaders.JoinsAtTheBeginning), {**RESIZED, "synchronous": True}),
+    "a checkpoint says where those were who left": (Cores(controller=leaders.ForgetsWhoLeft), RESIZED),
     "an heir is followed when the controller is lost": (following(members.FollowsAnyHeir), PARTIAL),
     "an heir is answered in its own view": (members.ANSWERS_IN_ANY_VIEW, ORPHANED_LATE),
     "what an heir said early is kept": (following(members.ForgetsWhatAnHeirSaid), ORPHANED),

@@ -13,7 +13,7 @@ from holdfast.cluster.core.controller import ControllerCore, Recovery
 from holdfast.cluster.core.leader import Leader, Report
 from holdfast.cluster.core.members import CONTROLLER, Member, Role, View
 from holdfast.cluster.core.messages import Broken, Message, Send
-from holdfast.cluster.core.outputs import Ended, Fence, Output, Ready, Replace, Saved, WentBack
+from holdfast.cluster.core.outputs import Ended, Fence, Join, Output, Ready, Replace, Resized, Saved, WentBack
 from holdfast.cluster.core.progress import Progress
 from holdfast.cluster.core.server import ServerCore
 from holdfast.cluster.core.streams import Incoming
@@ -201,6 +201,8 @@ class World:
             match each:
                 case Send():
                     self.network.send(name, [each])
+                case Join(member):
+                    self._make(member)
                 case Replace(member):
                     self._make(member)
                     if member.role is Role.SERVER and self.traits.recovery is Recovery.PARTIAL:
@@ -212,7 +214,7 @@ class World:
                     self._lead(leader, leader.snapshot(b"%d" % save))
                 case Saved():
                     self.commits.append((leader, each))
-                case WentBack():
+                case WentBack() | Resized():
                     self._go_back()
                 case Ended() if leader is self.controller:
                     self.ended = each
@@ -237,7 +239,9 @@ class World:
         for storage in self.storage:
             storage.commit(saved.save)
         self.last = (leader, saved)
-        self.progress.update(saved.progress)
+        if not saved.progress.keys() >= self.progress.keys():
+            raise BrokenPromise(f"a checkpoint forgets who left: {saved.progress.keys()} after {self.progress.keys()}")
+        self.progress = dict(saved.progress)
         if leader is not self.controller and self.is_controller_alive:
             raise BrokenPromise("an heir has saved while the controller lives")
         self._lead(leader, leader.committed(saved.save))

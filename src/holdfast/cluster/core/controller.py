@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
 
 from holdfast.cluster.core.inquest import Inquest
@@ -22,7 +21,17 @@ from holdfast.cluster.core.messages import (
     Standing,
     Start,
 )
-from holdfast.cluster.core.outputs import CalledOff, Fence, Loss, Output, Replace, WentBack
+from holdfast.cluster.core.outputs import (
+    CalledOff,
+    Fence,
+    Join,
+    Loss,
+    Output,
+    Replace,
+    Resized,
+    ResizeFailed,
+    WentBack,
+)
 from holdfast.cluster.core.progress import BEGINNING, Progress
 
 
@@ -36,12 +45,6 @@ class Recovery(Enum):
 
     PARTIAL = "partial"
     FULL = "full"
-
-
-@dataclass(frozen=True, slots=True)
-class _Checkpoint:
-    number: int  # 0: what the job began with
-    progress: Mapping[int, Progress]  # of every worker that there ever was
 
 
 class ControllerCore(Leader):
@@ -58,7 +61,7 @@ class ControllerCore(Leader):
         synchronous: bool = False,
         recovery: Recovery = Recovery.PARTIAL,
     ) -> None:
-        super().__init__(view, synchronous=synchronous)
+        super().__init__(view, synchronous=synchronous, progress=progress)
         self._is_full = synchronous or recovery is Recovery.FULL
         self._up: set[Member] = set()  # processes that run, told of their view or not
         self._told: set[Member] = set()  # members that were given a view to begin with
@@ -68,7 +71,7 @@ class ControllerCore(Leader):
         self._starts: dict[int, Progress] = {}  # where workers go on that are not started yet
         self._lives = list(view.workers)  # the last incarnation in every place that there ever was
         self._wanted_workers: int | None = None
-        self._checkpoint = _Checkpoint(0, progress or {})
+        self._checkpoint = 0  # the last save that was committed; 0: what the job began with
         self._is_gathering = True  # servers load the checkpoint; no worker has started
 
     @property
@@ -92,7 +95,7 @@ class ControllerCore(Leader):
         self._told.add(member)
         self._loading.add(member)
         if self._is_gathering:
-            return [Send(member, Load(self.view, self._checkpoint.number, self._places))]
+            return [Send(member, Load(self.view, self._checkpoint, self._places))]
         return [Send(member, Load(self.view, None, {}))]
 
     def died(self, member: Member) -> list[Output]:
@@ -105,6 +108,7 @@ class ControllerCore(Leader):
             return []
         outputs = [*self._abandon_save()]
         if dead.role is Role.SERVER and self._is_full and not self._is_gathering:
+            outputs.append(WentBack(self._checkpoint))
             outputs.extend(self._go_back(self.view.replacing_all(), dead))
         else:
             outputs.extend(self._replace(dead))
@@ -176,7 +180,6 @@ class ControllerCore(Leader):
         """Everyone begins anew at the checkpoint, as the next incarnation, so that nothing older is heard."""
         before, self.view = self.view, view
         self._lives[: len(view.workers)] = view.workers
-        yield WentBack(self._checkpoint.number)
         for member in before.members:
             if member.index >= len(view.workers) and member.role is Role.WORKER:
                 yield Send(member, End())
@@ -184,7 +187,8 @@ class ControllerCore(Leader):
                 self._called_back[member] = view.member(member.role, member.index)
                 if member in self._up:
                     yield Send(member, GoBack(self._called_back[member]))
-        yield from (Replace(each) for each in view.members if each not in self._called_back.values())
+        missing = (each for each in view.members if each not in self._called_back.values())
+        yield from (Join(each) if dead is None else Replace(each) for each in missing)
         for known in (self._up, self._told, self._loading, self._finished):
             known.clear()
         for told in (self._inquests, self._starts, self._copied):
@@ -203,11 +207,16 @@ class ControllerCore(Leader):
 
     @property
     def _places(self) -> Mapping[int, Progress]:
-        """Where workers go on from the checkpoint. In synchronous training all have taken the same steps."""
-        saved = self._checkpoint.progress
-        places = {worker: saved.get(worker, BEGINNING) for worker in range(len(self._lives))}
-        last = max(each.pushed for each in places.values())
-        return {index: Progress(last, each.place) if self._is_synchronous else each for index, each in places.items()}
+        """Where workers go on from the checkpoint, and where those were who have left.
+
+        In synchronous training all who are there have taken the same steps.
+        """
+        saved = self._progress
+        places = {worker: saved.get(worker, BEGINNING) for worker in range(len(self.view.workers))}
+        if self._is_synchronous:
+            last = max(each.pushed for each in (*saved.values(), *places.values()))
+            places = {worker: Progress(last, each.place) for worker, each in places.items()}
+        return {**places, **self._absent}
 
     # ---- saves -----------------------------------------------------------------------------------------------------
 
@@ -221,13 +230,16 @@ class ControllerCore(Leader):
     @property
     def _stable(self) -> Mapping[int, Progress]:
         """What every server has applied, at least."""
-        return next(reversed(self._copied.values()), self._checkpoint.progress)
+        return next(reversed(self._copied.values()), self._progress)
 
     def call_off(self, save: int, problem: str) -> list[Output]:
         """A save failed, and with it a change of the number of workers that waited for it."""
-        if self._is_waited_for(save):
-            self._wanted_workers = None
-        return super().call_off(save, problem)
+        wanted, is_waited_for = self._wanted_workers, self._is_waited_for(save)
+        outputs = super().call_off(save, problem)
+        if wanted is None or not is_waited_for:
+            return outputs
+        self._wanted_workers = None
+        return [*outputs, ResizeFailed(wanted, problem)]
 
     @property
     def _wants_to_leave(self) -> bool:
@@ -238,10 +250,11 @@ class ControllerCore(Leader):
             return self.end()
         count, self._wanted_workers, self._last = self._wanted_workers, None, None
         self._lives.extend(0 for _ in range(count - len(self._lives)))
-        return list(self._go_back(self.view.replacing_all(tuple(each + 1 for each in self._lives[:count]))))
+        view = self.view.replacing_all(tuple(each + 1 for each in self._lives[:count]))
+        return [Resized(self._checkpoint, count), *self._go_back(view)]
 
     def _keep(self, save: int, progress: Mapping[int, Progress]) -> None:
-        self._checkpoint = _Checkpoint(save, {**self._checkpoint.progress, **progress})
+        self._checkpoint, self._progress = save, progress
 
     def _processes(self) -> Iterable[Member]:
         return [each for each in self.view.members if each in self._up]

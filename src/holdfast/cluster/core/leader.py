@@ -39,11 +39,19 @@ class Leader:
     job as it is. Its process sends itself what its server is told, and passes on what is said to a controller.
     """
 
-    def __init__(self, view: View, *, synchronous: bool = False, last_save: int = 0) -> None:
+    def __init__(
+        self,
+        view: View,
+        *,
+        synchronous: bool = False,
+        last_save: int = 0,
+        progress: Mapping[int, Progress] | None = None,
+    ) -> None:
         self.view = view
         self.ended = False
         self._is_synchronous = synchronous
         self._saves = last_save
+        self._progress = progress or {}  # in the last checkpoint, of every worker that there ever was
         self._save: Save | None = None
         self._copied: dict[int, Mapping[int, Progress]] = {}  # saves that are not committed yet
         self._last: int | None = None  # the save after which nobody goes on as before
@@ -68,7 +76,7 @@ class Leader:
         if self.ended or self.is_saving or not self.is_whole:
             return []
         self._saves += 1
-        self._save = Save(self._saves, self.view, self._is_synchronous)
+        self._save = Save(self._saves, self.view, self._is_synchronous, self._absent)
         return list(self._save.begin())
 
     def snapshot(self, intent: bytes) -> list[Output]:
@@ -196,6 +204,11 @@ class Leader:
             self._save = self._last = None
         self._copied.pop(save, None)
         return is_known
+
+    @property
+    def _absent(self) -> Mapping[int, Progress]:
+        """How far those came who have left: every checkpoint says so."""
+        return {worker: each for worker, each in self._progress.items() if worker >= len(self.view.workers)}
 
     def _keep(self, save: int, progress: Mapping[int, Progress]) -> None:
         """A checkpoint to which everyone can go back."""

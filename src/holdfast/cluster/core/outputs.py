@@ -19,6 +19,13 @@ class Replace:
 
 
 @dataclass(frozen=True, slots=True)
+class Join:
+    """Start a process for a place in which nobody was."""
+
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
 class Fence:
     """Whatever is left of this member must end."""
 
@@ -79,10 +86,29 @@ class WentBack:
 
 
 @dataclass(frozen=True, slots=True)
+class Resized:
+    """Everyone begins anew at this checkpoint, behind which nothing was trained, with another number of workers."""
+
+    checkpoint: int
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeFailed:
+    """The number of workers stays as it is: the save that a change of it waited for was called off."""
+
+    workers: int  # that were wanted
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """Everyone was told to end; ``problem`` is empty where all is well."""
 
     problem: str
 
 
-Output: TypeAlias = Send | Replace | Fence | Ready | Saved | CalledOff | PrioritySaved | Loss | WentBack | Ended
+Output: TypeAlias = (
+    Send | Replace | Join | Fence | Ready | Saved | CalledOff | PrioritySaved
+    | Loss | WentBack | Resized | ResizeFailed | Ended
+)  # fmt: skip

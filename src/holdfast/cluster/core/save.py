@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from holdfast.cluster.core.members import Member, Role, View
@@ -18,6 +18,7 @@ class Save:
     number: int
     view: View  # in which it began; it does not outlive it
     synchronous: bool
+    absent: Mapping[int, Progress] = field(default_factory=dict)  # of workers that have left
     paused: dict[int, Paused] = field(default_factory=dict)  # by worker
     surveyed: dict[int, bytes] = field(default_factory=dict)  # by server
     copied: dict[int, bytes] = field(default_factory=dict)  # by server
@@ -25,8 +26,8 @@ class Save:
 
     @property
     def progress(self) -> dict[int, Progress]:
-        """How far each worker came."""
-        return {worker: paused.progress for worker, paused in sorted(self.paused.items())}
+        """How far each worker came, those included that have left: whoever has their place next goes on there."""
+        return {**{worker: paused.progress for worker, paused in sorted(self.paused.items())}, **self.absent}
 
     def begin(self) -> Iterator[Output]:
         """Servers can say what there is to save while workers drain."""
@@ -60,9 +61,9 @@ class Save:
         """In synchronous training no worker may pause a step behind the others: theirs would wait for it for ever."""
         if not self.synchronous or len(self.paused) < len(self.view.workers):
             return
-        last = max(each.pushed for each in self.progress.values())
-        for worker, progress in self.progress.items():
-            if progress.pushed < last:
+        last = max(each.progress.pushed for each in self.paused.values())
+        for worker, paused in list(self.paused.items()):
+            if paused.progress.pushed < last:
                 del self.paused[worker]
                 yield Send(self.view.member(Role.WORKER, worker), Pause(self.number, self.view.number, last))
 

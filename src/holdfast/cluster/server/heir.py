@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from holdfast.cluster.core.leader import Leader, Report
 from holdfast.cluster.core.members import Member, View
 from holdfast.cluster.core.messages import Message, Send
 from holdfast.cluster.core.notes import Decide, Outcome
 from holdfast.cluster.core.outputs import Output, Ready
+from holdfast.cluster.core.progress import Progress
 from holdfast.cluster.saved import step_of
 from holdfast.cluster.server.saves import SavedRows
 
@@ -21,12 +22,21 @@ class Heir:
         saves: Of its server.
         synchronous: How the job trains.
         last_save: The number of the last save that its server heard of.
+        progress: How far each worker came, those included that have left, as its server knows it.
     """
 
-    def __init__(self, view: View, saves: SavedRows, *, synchronous: bool, last_save: int) -> None:
+    def __init__(
+        self,
+        view: View,
+        saves: SavedRows,
+        *,
+        synchronous: bool,
+        last_save: int,
+        progress: Mapping[int, Progress],
+    ) -> None:
         self._saves = saves
         self._synchronous = synchronous
-        self._leader = Leader(view, synchronous=synchronous, last_save=last_save)
+        self._leader = Leader(view, synchronous=synchronous, last_save=last_save, progress=progress)
 
     def begin(self) -> list[Send]:
         """Stop everyone."""

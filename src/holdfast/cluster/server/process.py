@@ -206,7 +206,13 @@ class _Life:
         self._send(self._core.controller_lost())
         view = self._core.view
         if not self._core.ended and view is not None and view.member(Role.SERVER, 0) == self._core.member:
-            self._heir = Heir(view, self._place.saves, synchronous=self._synchronous, last_save=self._core.last_save)
+            self._heir = Heir(
+                view,
+                self._place.saves,
+                synchronous=self._synchronous,
+                last_save=self._core.last_save,
+                progress=self._core.progress,
+            )
             self._send(self._heir.begin())
 
     def _stats(self) -> bytes:
