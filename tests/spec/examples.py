@@ -3,7 +3,8 @@
 An example is a fenced block whose first word says how it is shown and whose second what: ``hexdump NAME`` as
 ``hexdump -C`` prints the object, ``document NAME`` with its JSON spread over lines, ``skeleton CHECKPOINT``, ``state
 CHECKPOINT`` (a skeleton spread over lines), ``listing``, ``numbers``, ``values``, ``frames NAME`` (a message between
-members of a job, each of its frames as ``hexdump -C`` prints it), ``messages`` (all of their types).
+members of a job, each of its frames as ``hexdump -C`` prints it), ``messages`` (all of their types), ``stripe`` (its
+records and parities), ``rotation`` (where stripes lie).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from holdfast.format import bundle, catalog, layout, tree
 from tests.cluster.train.page_example import sample_place
 from tests.cluster.wire.page_examples import frames_of, messages
 from tests.codec.page_examples import record
+from tests.erasure.page_examples import rotation, stripe
 from tests.spec.grid_life import grid_life
 from tests.spec.sample import SampleRun, sample_run
 
@@ -145,6 +147,8 @@ _KINDS: dict[str, Callable[[SampleRun, str], str]] = {
     "frames": lambda _run, what: "\n".join(hexdump(frame) for frame in frames_of(what)),
     "messages": lambda _run, _what: messages(),
     "place": lambda _run, _what: hexdump(sample_place()),
+    "stripe": lambda _run, _what: stripe(),
+    "rotation": lambda _run, _what: rotation(),
 }
 
 

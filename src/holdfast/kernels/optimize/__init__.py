@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache, cached_property
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from holdfast.errors import ConfigurationError
 from holdfast.kernels.optimize.reference import ASCENDING, Floats, Groups, Ids, Numbers, Slots
 from holdfast.kernels.parts import in_parts
+from holdfast.kernels.plain import plain
 from holdfast.types import UpdateMethod, UpdateRule
 
 __all__ = ["RowUpdater", "Sums", "apply", "new_slots", "sum_duplicates", "warm_up"]
 
 Integers: TypeAlias = NDArray[np.integer[Any]]
-Number = TypeVar("Number", bound=np.generic)
 
 _PART = 2048  # rows that a thread takes at a time, at least: a tenth of a millisecond
 _NO_IDS = np.empty(0, np.int64)
@@ -155,12 +155,7 @@ def _checked(ids: Integers, gradients: Floats, dim: int) -> tuple[Ids, Floats]:
     if gradients.dtype != np.float32 or gradients.shape != wanted:
         found = f"{gradients.dtype} of shape {gradients.shape}"
         raise ConfigurationError(f"gradients of {len(ids)} ids must be float32 of shape {wanted}, got {found}")
-    return _plain(ids.astype(np.int64, copy=False)), _plain(gradients)
-
-
-def _plain(array: NDArray[Number]) -> NDArray[Number]:
-    """Contiguous and aligned: what comes in a message may be neither."""
-    return array if array.flags.c_contiguous and array.flags.aligned else array.copy(order="C")
+    return plain(ids.astype(np.int64, copy=False)), plain(gradients)
 
 
 def _require_inside(ids: Ids, rows: int) -> int:

@@ -1,0 +1,118 @@
+"""Which parity rows protect which rows of a ring's servers, in closed form: nothing is kept per row.
+
+Each server of a ring has an array of rows, of one width, cut into blocks of ``b`` rows. Block ``j`` belongs to cycle
+``j // k``, and its server is member ``j % k`` there: with the server's position, that gives the stripe (see ``ring``).
+Rows of a stripe's blocks that have the same offset are protected together. A server keeps its parity blocks by cycle,
+then by parity number; its array of parity rows ends with the last one that protects a row. Where a server's array has
+ended while others of the stripe go on, its rows count as zeros: however uneven arrays are, no row is without parity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.erasure.ring import Ring
+from holdfast.errors import ConfigurationError
+
+Ids: TypeAlias = NDArray[np.int64]
+Integers: TypeAlias = NDArray[np.integer[Any]]
+
+MOST_BLOCK_ROWS = 64  # hot rows often lie side by side: smaller blocks spread their parities over more servers
+UNUSED_SHARE = 0.01  # of the rows, how many parity rows the last cycle may leave unused
+
+
+class Slices(NamedTuple):
+    """Rows by member number: those with number ``i`` are ``rows[order[cuts[i]:cuts[i + 1]]]``, in their order."""
+
+    order: Ids
+    cuts: list[int]
+
+
+class Stripes:
+    """The stripes of one ring's arrays of one width.
+
+    Args:
+        ring: The servers, their members and parities.
+        sizes: How many rows the server at each position has.
+        block_rows: How many rows a block has. None: as many as memory allows, up to 64.
+    """
+
+    def __init__(self, ring: Ring, sizes: Sequence[int], block_rows: int | None = None) -> None:
+        if len(sizes) != ring.size:
+            raise ConfigurationError(f"a ring of {ring.size} servers has as many arrays of rows, got {len(sizes)}")
+        self.ring = ring
+        self.sizes = tuple(sizes)
+        self.block_rows = choose_block_rows(sizes, ring.parity) if block_rows is None else block_rows
+        if self.block_rows < 1:
+            raise ConfigurationError(f"a block has at least 1 row, got {self.block_rows}")
+
+    def members(self, rows: Integers) -> Ids:
+        """The number that the server of each row has among the members of the row's stripe."""
+        found: Ids = rows.astype(np.int64, copy=False) // self.block_rows % self.ring.data
+        return found
+
+    def slices(self, rows: Integers) -> Slices:
+        """Rows of one server, divided by member number: each slice has one host for each parity."""
+        members = self.members(rows).astype(np.uint8)  # of which NumPy sorts by counting
+        counts = np.bincount(members, minlength=self.ring.data)
+        return Slices(order=np.argsort(members, kind="stable"), cuts=[0, *np.cumsum(counts).tolist()])
+
+    def parity_rows(self, rows: Integers, parity: int) -> Ids:
+        """Where the parity with this number of each row is, in the array of the server that keeps it."""
+        return self._moved(rows, self.ring.data, self.ring.parity, parity)
+
+    def parities(self, parity_rows: Integers) -> Ids:
+        """The numbers of parities in a server's array."""
+        found: Ids = parity_rows.astype(np.int64, copy=False) // self.block_rows % self.ring.parity
+        return found
+
+    def data_rows(self, parity_rows: Integers, member: int) -> Ids:
+        """The rows of a member that parity rows protect. Those outside its server's array count as zeros."""
+        return self._moved(parity_rows, self.ring.parity, self.ring.data, member)
+
+    def size(self, position: int) -> int:
+        """How many parity rows a server keeps."""
+        ends = [
+            self._end(self.sizes[at], member, parity)
+            for parity in range(self.ring.parity)
+            for member, at in enumerate(self.ring.members(self.ring.hosted(position, parity)))
+        ]
+        return max(ends)
+
+    def hosted_rows(self, position: int, parity: int, first: int = 0, end: int | None = None) -> Ids:
+        """All rows of parities with this number in a server's array, or those of some cycles."""
+        stride, size = self.ring.parity * self.block_rows, self.size(position)
+        last = -(-size // stride) if end is None else end
+        blocks = np.arange(first, last) * stride + parity * self.block_rows
+        rows: Ids = (blocks[:, None] + np.arange(self.block_rows)).ravel()
+        return rows[rows < size]
+
+    def _moved(self, rows: Integers, from_blocks: int, to_blocks: int, block: int) -> Ids:
+        """The same cycle and offset in an array with another number of blocks per cycle, in one of these."""
+        blocks, offsets = np.divmod(rows.astype(np.int64, copy=False), self.block_rows)
+        found: Ids = (blocks // from_blocks * to_blocks + block) * self.block_rows + offsets
+        return found
+
+    def _end(self, size: int, member: int, parity: int) -> int:
+        """Behind the last parity row that protects a row which its server, of so many rows, has as this member."""
+        blocks = -(-size // self.block_rows)
+        if blocks <= member:
+            return 0
+        cycle = (blocks - 1 - member) // self.ring.data
+        rows = min(self.block_rows, size - (cycle * self.ring.data + member) * self.block_rows)
+        return (cycle * self.ring.parity + parity) * self.block_rows + rows
+
+
+def choose_block_rows(sizes: Sequence[int], parity: int) -> int:
+    """A power of two, such that the last cycle leaves few parity rows unused, in proportion to all rows.
+
+    Args:
+        sizes: How many rows the server at each position of a ring has.
+        parity: r, the parities of a stripe.
+    """
+    wanted = UNUSED_SHARE * sum(sizes) / len(sizes) / parity
+    return 1 << min(max(int(wanted), 1), MOST_BLOCK_ROWS).bit_length() - 1

@@ -1,0 +1,95 @@
+"""Sums and products in GF(2^8) over the bytes of row records: what parities are made of, and rebuilt from.
+
+Records are ``[rows, words]``, C-contiguous uint32. Addition is XOR, so a sum does not depend on its order, and adding
+the same record again takes it out. Numba and NumPy give the same bytes. No torch: servers run without it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.errors import ConfigurationError
+from holdfast.kernels.galois.reference import GENERATOR, POLYNOMIAL, Ids, Words, double, multiply
+from holdfast.kernels.plain import plain
+
+__all__ = ["GENERATOR", "POLYNOMIAL", "Ids", "Words", "add", "double", "encode", "multiply", "warm_up"]
+
+
+def add(target: Words, rows: Ids | None, records: Words, coefficient: int = 1) -> None:
+    """``target[rows[n]] ^= coefficient · records[n]``, one after another: a row may stand there more than once.
+
+    A row outside the target changes nothing and raises ConfigurationError.
+
+    Args:
+        target: ``[rows, words]``, written to.
+        rows: Which of its rows, int64, in any order, repeated or not. None: all, in their order.
+        records: ``[rows, words]``: one for each.
+        coefficient: From 0 to 255.
+    """
+    _require_target(target)
+    if not 0 <= coefficient < 256:
+        raise ConfigurationError(f"a coefficient is an element of GF(2^8), from 0 to 255, got {coefficient}")
+    count = len(target) if rows is None else len(rows)
+    if records.dtype != np.uint32 or records.shape != (count, target.shape[1]):
+        found = f"{records.dtype} of shape {records.shape}"
+        raise ConfigurationError(f"{count} records must be uint32 of shape {(count, target.shape[1])}, got {found}")
+    known = None if rows is None else _inside(rows, len(target))
+    _kernels().add(target, known, plain(records), coefficient)
+
+
+def encode(members: Words, parities: Words) -> None:
+    """Write the parities of some members: number ``p`` is the sum of ``GENERATOR^(p·i)`` times member ``i``.
+
+    Args:
+        members: ``[members, words]``, at least one.
+        parities: ``[parities, words]``, one or two, written to.
+    """
+    _require_target(parities)
+    fits = members.dtype == np.uint32 and members.ndim == 2 and len(members) > 0 and 1 <= len(parities) <= 2
+    if not fits or members.shape[1] != parities.shape[1]:
+        found = f"{members.dtype} of shape {members.shape} and parities of shape {parities.shape}"
+        raise ConfigurationError(
+            f"members must be uint32, [members, words] like their one or two parities, got {found}"
+        )
+    _kernels().encode(plain(members), parities)
+
+
+def warm_up() -> None:
+    """Compile or load now what sums need, so that no message waits for it."""
+    _kernels()
+
+
+def _inside(rows: NDArray[Any], size: int) -> Ids:
+    known = plain(rows.astype(np.int64, copy=False))
+    if len(known) and not (known.min() >= 0 and known.max() < size):
+        outside = known[(known < 0) | (known >= size)][0]
+        raise ConfigurationError(f"row {outside} is outside an array of {size} rows of parity")
+    return known
+
+
+def _require_target(target: Words) -> None:
+    flags = target.flags
+    plain = flags.c_contiguous and flags.aligned and flags.writeable
+    if target.ndim != 2 or target.dtype != np.uint32 or not plain:
+        found = f"{target.dtype} of shape {target.shape}"
+        raise ConfigurationError(f"sums are written to a plain uint32 matrix, got {found}")
+
+
+class _Kernels(Protocol):
+    def add(self, target: Words, rows: Ids | None, records: Words, coefficient: int, /) -> None: ...
+    def encode(self, members: Words, parities: Words, /) -> None: ...
+
+
+@cache
+def _kernels() -> _Kernels:
+    try:
+        from holdfast.kernels.galois import cpu
+    except ImportError:  # no Numba, or one that does not fit this NumPy
+        from holdfast.kernels.galois import reference
+
+        return cast(_Kernels, reference)
+    return cast(_Kernels, cpu)

@@ -1,0 +1,88 @@
+"""Sums and products of records: NumPy and Numba give the same bytes, and what cannot be added is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.errors import ConfigurationError
+from holdfast.kernels import galois
+from holdfast.kernels.galois import cpu, reference
+
+elements = st.integers(0, 255)
+
+
+def words(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 2**32, shape, dtype=np.uint32)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 20), st.integers(0, 60), st.integers(1, 70), elements, st.integers(0, 2**32))
+def test_numba_adds_as_the_reference_does(size: int, count: int, width: int, coefficient: int, seed: int) -> None:
+    target, records = words(seed, size, width), words(seed + 1, count, width)
+    rows = np.random.default_rng(seed).integers(0, size, count)
+    wanted = target.copy()
+    reference.add(wanted, rows, records, coefficient)
+    cpu.add(target, rows, records, coefficient)
+    np.testing.assert_array_equal(target, wanted)
+    whole = words(seed + 2, size, width)
+    reference.add(wanted, None, whole, coefficient)
+    cpu.add(target, None, whole, coefficient)
+    np.testing.assert_array_equal(target, wanted)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 12), st.integers(1, 2), st.sampled_from([0, 1, 7, 4099]), st.integers(0, 2**32))
+def test_numba_encodes_as_the_reference_does(members: int, parities: int, width: int, seed: int) -> None:
+    units, wanted, found = words(seed, members, width), words(0, parities, width), words(1, parities, width)
+    reference.encode(units, wanted)
+    cpu.encode(units, found)
+    np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("coefficient", [1, 2, 8, 29, 255])
+def test_a_row_that_stands_there_twice_is_added_twice(coefficient: int) -> None:
+    target, records = np.zeros((3, 5), np.uint32), words(1, 2, 5)
+    galois.add(target, np.array([1, 1]), np.repeat(records[:1], 2, axis=0), coefficient)
+    assert not target.any()
+    galois.add(target, np.array([1, 1]), records, coefficient)
+    np.testing.assert_array_equal(target[1], reference.times(records[:1] ^ records[1:], coefficient)[0])
+    assert not target[[0, 2]].any()
+
+
+@given(elements, elements, elements)
+def test_products_are_those_of_a_field(a: int, b: int, c: int) -> None:
+    assert galois.multiply(a, b) == galois.multiply(b, a) < 256
+    assert galois.multiply(a, galois.multiply(b, c)) == galois.multiply(galois.multiply(a, b), c)
+    assert galois.multiply(a, b ^ c) == galois.multiply(a, b) ^ galois.multiply(a, c)
+    assert galois.multiply(a, 1) == a and galois.multiply(a, 2) == galois.double(a)
+
+
+def test_messages_give_records_that_are_read_only_and_unaligned() -> None:
+    records, rows = words(3, 2, 5), np.array([2, 0])
+    unaligned = np.frombuffer(b"x" + records.tobytes(), np.uint32, offset=1).reshape(2, 5)
+    for given_rows in (rows, rows.astype(np.int32), np.frombuffer(b"x" + rows.tobytes(), np.int64, offset=1)):
+        found, wanted = np.zeros((3, 5), np.uint32), np.zeros((3, 5), np.uint32)
+        galois.add(found, given_rows, unaligned, 3)
+        reference.add(wanted, rows, records, 3)
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_what_cannot_be_added_is_refused_and_changes_nothing() -> None:
+    target, records = np.zeros((3, 5), np.uint32), words(4, 2, 5)
+    for outside in (-1, 3):
+        with pytest.raises(ConfigurationError, match=f"row {outside} is outside an array of 3 rows of parity"):
+            galois.add(target, np.array([0, outside]), records)
+    with pytest.raises(ConfigurationError, match=r"2 records must be uint32 of shape \(2, 5\)"):
+        galois.add(target, np.array([0, 1]), records[:, :4])
+    with pytest.raises(ConfigurationError, match="3 records must be uint32"):
+        galois.add(target, None, records)
+    with pytest.raises(ConfigurationError, match="from 0 to 255, got 256"):
+        galois.add(target, np.array([0, 1]), records, 256)
+    with pytest.raises(ConfigurationError, match="plain uint32 matrix"):
+        galois.add(target.astype(np.int64), np.array([0, 1]), records)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="members must be uint32"):
+        galois.encode(records, np.zeros((1, 4), np.uint32))
+    assert not target.any()
