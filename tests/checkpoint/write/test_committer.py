@@ -14,6 +14,7 @@ import torch
 import holdfast as hf
 from holdfast.checkpoint.commit.chain import Chain, Head
 from holdfast.checkpoint.commit.changes import take_over
+from holdfast.checkpoint.commit.lease import PREFIX, WRITER, Lease
 from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.checkpoint.wire.buffer import PAGE
 from holdfast.checkpoint.write.committer import Committer
@@ -22,6 +23,7 @@ from holdfast.format.catalog import Entry, Intent, Ref, part_name
 from holdfast.format.manifest import Manifest
 from holdfast.format.state import JobState, RankState, SavedState, SharedState
 from holdfast.policy import KeepAll
+from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import MemoryStore, Store
 from holdfast.testing.faults import Fault, FaultyStore, Operation
 from holdfast.testing.power import PowerCut
@@ -42,10 +44,14 @@ def intent_of(step: int = 1, *, base: str | None = None, world: int = WORLD) -> 
 class Writer:
     """One rank's side of a save, up to the commit."""
 
-    def __init__(self, store: Store, intent: Intent, rank: int, *, part_timeout_s: float = 20.0) -> None:
+    def __init__(
+        self, store: Store, intent: Intent, rank: int, *, part_timeout_s: float = 20.0, runtime: Runtime = SYSTEM
+    ) -> None:
         self._store, self._intent, self._rank = store, intent, rank
         chain = Chain(store, writer=f"rank {rank}")
-        self.committer = Committer(store, chain, rank=rank, retention=KeepAll(), part_timeout_s=part_timeout_s)
+        self.committer = Committer(
+            store, chain, rank=rank, retention=KeepAll(), part_timeout_s=part_timeout_s, runtime=runtime
+        )
 
     def write(self) -> tuple[Manifest, Ref]:
         self.committer.publish(self._intent)
@@ -118,6 +124,25 @@ def test_when_a_part_is_missing_nobody_commits(store: MemoryStore) -> None:
     assert any("ranks [2] did not arrive" in error for error in errors)
     assert all("ranks [2] did not arrive" in error or "cancelled" in error for error in errors)
     assert not held(store, intent)
+
+
+def in_a_hurry() -> Runtime:
+    """A clock on which every pause takes a second."""
+    seconds = count()
+    return Runtime(monotonic_s=lambda: float(next(seconds)), sleep=lambda _: None)
+
+
+@pytest.mark.parametrize("dead", [[], [2], [2, 3]])
+def test_a_part_is_waited_for_while_its_agent_lives(store: MemoryStore, dead: list[int]) -> None:
+    intent = intent_of()
+    Writer(store, intent, 1).write()
+    at_work = [rank for rank in (0, 2, 3) if rank not in dead] + [1] * bool(dead)  # 1 may be gone: its part is there
+    for rank in at_work:
+        lease = Lease(kind=WRITER, holder="agent", checkpoints=(intent.checkpoint,), ttl_s=1e6, rank=rank)
+        store.put(f"{PREFIX}{WRITER}-{rank:016x}", lease.encode())
+    why = rf"the parts of ranks \{dead} are missing, and so are their agents" if dead else "did not arrive within 100 s"
+    with pytest.raises(SaveFailed, match=why):
+        Writer(store, intent, 0, part_timeout_s=100.0, runtime=in_a_hurry()).save()
 
 
 def test_a_part_that_comes_after_a_writer_gave_up_commits_nothing(store: MemoryStore) -> None:

@@ -129,12 +129,16 @@ def test_the_job_ends_behind_a_last_save_when_all_data_have_ended() -> None:
     assert sent(ended, End) == [SERVER, WORKER, OTHER] and ended[-1] == Ended("")
 
 
-def test_the_job_ends_with_the_problem_of_a_last_save() -> None:
+def test_a_last_save_is_tried_once_more_before_the_job_ends_with_its_problem() -> None:
     core = at_work()
     core.stop()
     ready(core)
     core.snapshot(b"")
-    assert core.handle(SERVER, Copied(1, "no space left"))[-1] == Ended(f"{SERVER}: no space left")
+    again = core.handle(SERVER, Copied(1, "no space left"))
+    assert not core.ended and sent(again, Pause) == [WORKER, OTHER]
+    ready(core, save=2)
+    core.snapshot(b"")
+    assert core.handle(SERVER, Copied(2, "no space left"))[-1] == Ended(f"{SERVER}: no space left")
 
 
 def test_what_a_worker_raises_ends_the_job_at_once() -> None:

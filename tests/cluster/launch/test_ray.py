@@ -84,6 +84,19 @@ class TestRay(LauncherSuite):
         os.kill(found["agent"], signal.SIGKILL)
         os.kill(found["helper"], signal.SIGKILL)
 
+    def test_a_replacement_that_is_started_before_the_kill_gets_the_room_of_its_predecessor(
+        self, tmp_path: Path
+    ) -> None:
+        launcher = Ray(resources={"server": {"num_cpus": 16}}).open(servers=1, workers=0)  # all that there is
+        stopped = self.serving(launcher, Member(Role.SERVER, 0, 1), tmp_path / "1")
+        os.kill(stopped["pid"], signal.SIGSTOP)
+        launcher.start(Member(Role.SERVER, 0, 2), import_name(targets.describe), str(tmp_path / "told").encode())
+        launcher.kill(Member(Role.SERVER, 0, 1))
+        assert read(tmp_path / "told")
+        told = next_deaths(launcher, 2)
+        assert [each.tenant.incarnation for each in told if isinstance(each.tenant, Member)] == [1, 2]
+        launcher.close()
+
     def test_a_job_for_which_there_is_no_room_is_refused(self) -> None:
         needs = {"server": {"num_cpus": 1}, "worker": {"num_cpus": 2, "resources": {"tpu": 1}}}
         with pytest.raises(RunError, match=r"no room.*SPREAD of 3 CPU, 1 tpu, in a cluster of 16 CPU.*`placement`"):
@@ -171,7 +184,12 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["close", "kill"])
-def test_a_ray_of_its_own_ends_with_the_job_and_not_before(tmp_path: Path, end: str) -> None:
+def test_a_ray_of_its_own_ends_with_the_job_and_not_before(
+    tmp_path: Path, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if end == "close":  # and one that asks for a token, as Ray does unless told otherwise
+        monkeypatch.delenv("RAY_AUTH_MODE")
+        monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "own.py").write_text(OWN, encoding="utf-8")
     process = TestRay().run(str(tmp_path / "own.py"), str(tmp_path), end, directory=tmp_path)
     host, port = read(tmp_path / "ray")["address"].split(":")

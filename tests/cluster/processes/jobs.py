@@ -77,8 +77,12 @@ class RunningJob(Watched):
 
     def saved(self, step: int) -> happened.Committed:
         """Wait until the save of a step is committed."""
-        self.until(lambda: any(each.step == step for each in self.of(happened.Committed)))
+        self.until(lambda: self.has_saved(step))
         return next(each for each in self.of(happened.Committed) if each.step == step)
+
+    def has_saved(self, step: int) -> bool:
+        """Whether the save of a step is committed."""
+        return any(each.step == step for each in self.of(happened.Committed))
 
     def until(self, is_met: Callable[[], Any]) -> None:
         """Wait for something that is bound to happen while the job runs."""
@@ -115,11 +119,15 @@ class RunningJob(Watched):
         """End it, whatever it is at."""
         self._is_abandoned = True
         while self._thread.is_alive():
-            for process in self.left():
+            for process in self.doomed():
                 with suppress(psutil.Error):
                     process.kill()
             self._thread.join(0.1)
             self.look()
+
+    def doomed(self) -> list[psutil.Process]:
+        """Whom to kill so that the job ends."""
+        return self.left()
 
     def _hear(self, event: happened.Event) -> None:
         if self._is_abandoned:

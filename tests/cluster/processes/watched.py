@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from contextlib import suppress
 import psutil
 
 WAIT_S = 90.0
+_LAUNCHED = re.compile(r"launch/child\.py$|launch\.ray import head")  # a member, or the Ray that members are part of
 
 
 class Watched:
@@ -65,7 +67,7 @@ class Watched:
     def _children(self) -> Iterator[psutil.Process]:
         for process in self._parent.children():
             with suppress(psutil.Error):
-                if any(each.endswith("launch/child.py") for each in process.cmdline()):
+                if any(_LAUNCHED.search(each) for each in process.cmdline()):
                     yield process
 
 

@@ -224,6 +224,7 @@ class Agent:
                 self._name,
                 [save.identifier],
                 ttl_s=self._config.lease_s,
+                rank=self._config.rank,
                 runtime=self._runtime,
             )
         )

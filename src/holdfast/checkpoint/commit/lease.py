@@ -33,11 +33,14 @@ class Lease:
     holder: str
     checkpoints: tuple[str, ...]
     ttl_s: float
+    rank: int | None = None  # of a writer: which part of the checkpoint it writes
     damaged: bool = False  # it could not be read: whatever it protects is unknown
 
     def encode(self) -> bytes:
         """The lease as the bytes of its object."""
         body = {"kind": self.kind, "holder": self.holder, "checkpoints": list(self.checkpoints), "ttl_s": self.ttl_s}
+        if self.rank is not None:
+            body["rank"] = self.rank
         return seal("lease", 1, body)
 
     @classmethod
@@ -53,6 +56,7 @@ class Lease:
             holder=fields.text(body["holder"], "holder"),
             checkpoints=fields.texts(body["checkpoints"], "checkpoints"),
             ttl_s=fields.real(body["ttl_s"], "ttl_s", least=0.0),
+            rank=fields.maybe(fields.integer, body.get("rank"), "rank"),
         )
 
 
@@ -108,11 +112,13 @@ class HeldLease:
         checkpoints: Sequence[str] = (),
         *,
         ttl_s: float = TTL_S,
+        rank: int | None = None,
         runtime: Runtime = SYSTEM,
     ) -> None:
         self._store = store
         self._name = f"{PREFIX}{kind}-{runtime.token()}{runtime.token()}"
-        self._data = Lease(kind=kind, holder=holder, checkpoints=tuple(checkpoints), ttl_s=ttl_s).encode()
+        lease = Lease(kind=kind, holder=holder, checkpoints=tuple(checkpoints), ttl_s=ttl_s, rank=rank)
+        self._data = lease.encode()
         self._ttl_s = ttl_s
         self._runtime = runtime
         self._done = threading.Event()

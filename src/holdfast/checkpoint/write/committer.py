@@ -139,17 +139,20 @@ class Committer:
                 return f"was given up: the parts of ranks {missing} did not arrive within {self._part_timeout_s:.0f} s"
             if now_s > look_s:
                 look_s = now_s + TTL_S
-                if not self._may_arrive(intent.checkpoint, len(missing)):
-                    return f"was given up: parts of ranks {missing} are missing, and one of their agents has died"
+                if dead := self._dead(intent.checkpoint, missing):
+                    return f"was given up: the parts of ranks {dead} are missing, and so are their agents"
             own(self._chain.head(), intent.term)
             self._runtime.sleep(pause_s)
             pause_s = min(pause_s * 1.5, _MAX_POLL_S)
         return "was cancelled"
 
-    def _may_arrive(self, checkpoint: str, missing: int) -> bool:
-        """Whether enough agents are at work on the save: ours, and one for each missing part."""
-        at_work = [lease for lease in live_leases(self._store, WRITER) if checkpoint in lease.checkpoints]
-        return len(at_work) > missing
+    def _dead(self, checkpoint: str, missing: list[int]) -> list[int]:
+        """Those of the missing ranks whose agents are not at work on the save; none while a lease cannot be read."""
+        leases = live_leases(self._store, WRITER)
+        if any(lease.damaged for lease in leases):
+            return []
+        at_work = {lease.rank for lease in leases if checkpoint in lease.checkpoints}
+        return [rank for rank in missing if rank not in at_work]
 
     def _read_new_parts(self, intent: Intent, parts: dict[int, tuple[Manifest, Ref]]) -> None:
         """Read what has arrived; raises SaveFailed if another writer called the save off."""

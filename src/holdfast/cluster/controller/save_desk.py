@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from holdfast.checkpoint.trainer.position import Pause as Rest
 from holdfast.cluster.controller.accounts import Accounts
 from holdfast.cluster.controller.timetable import Timetable
 from holdfast.cluster.core.controller import ControllerCore
@@ -66,6 +67,8 @@ class SaveDesk:
         self._steps: dict[int, int] = {}  # by save
         self._copied: set[int] = set()  # saves that are being written
         self._intent = b""  # of the priority save that begins
+        self._rest = Rest()  # after a save that failed: workers waited for it
+        self._has_failed = False
 
     @property
     def server_0(self) -> Member:
@@ -75,12 +78,13 @@ class SaveDesk:
     # ---- before and during -----------------------------------------------------------------------------------------
 
     def begin_if_due(self) -> Sequence[Output]:
-        """Begin what is due; where a save is still being written, not before it is."""
+        """Begin what is due, or has failed; where a save is still being written, not before it is."""
         is_busy = self._copied and self._overlap is Overlap.SKIP
-        if not self._core.is_whole or self._core.is_saving or is_busy:
+        rests = not self._rest.is_over(self._runtime.monotonic_s())
+        if not self._core.is_whole or self._core.is_saving or is_busy or rests:
             return ()
         step = self._accounts.step
-        if self._saves.is_due(step):
+        if self._has_failed or self._saves.is_due(step):
             return self._core.save()
         if self._between.is_due(step):
             self._between.took(step)
@@ -135,6 +139,8 @@ class SaveDesk:
         self._copied.discard(outcome.save)
         if outcome.problem:
             return self._core.call_off(outcome.save, outcome.problem)
+        self._has_failed = False
+        self._rest.end()
         self._names[outcome.save] = outcome.checkpoint
         self._accounts.committed(outcome.save)
         step, at_s = self._steps.get(outcome.save, 0), self._runtime.wall_s()
@@ -146,12 +152,13 @@ class SaveDesk:
         return [output for save in sorted(self._copied) for output in self._core.call_off(save, "")]
 
     def called_off(self, called_off: CalledOff) -> None:
-        """One that a death ended stays due; one that failed is not tried again at once: workers waited for it."""
+        """One that a death ended stays due; one that failed is tried again, but not at once."""
         save, problem = called_off.save, called_off.problem
         self._requested_s.pop(save, None)
         self._copied.discard(save)
+        self._has_failed = True
         if problem:
-            self._saves.took(self._steps.get(save, self._accounts.step))
+            self._rest.begin(self._runtime.monotonic_s())
         self._tell(SaveFailed(save=save, problem=problem or "somebody died", at_s=self._runtime.wall_s()))
 
     def priority_saved(self, saved: PrioritySaved) -> None:
@@ -162,6 +169,7 @@ class SaveDesk:
     def went_back(self, checkpoint: int) -> None:
         """Everyone goes back: what is being written belongs to steps that will be taken again."""
         self._copied.clear()
+        self._has_failed = False
         before, step = self._accounts.step, self._steps.get(checkpoint, 0)
         self._accounts.went_back(checkpoint)
         self._saves.took(step)

@@ -56,6 +56,7 @@ class Leader:
         self._copied: dict[int, Mapping[int, Progress]] = {}  # saves that are not committed yet
         self._last: int | None = None  # the save after which nobody goes on as before
         self._is_stopping = False
+        self._may_try_again = True  # to take the last save
         self._finished: set[Member] = set()
         self._priority: set[tuple[int, Member]] = set()  # answers to priority saves that are waited for
 
@@ -100,14 +101,17 @@ class Leader:
         return self._conclude() if save == self._last else []
 
     def call_off(self, save: int, problem: str) -> list[Output]:
-        """A save failed, before or after it was copied. The training goes on, unless that was to end with it."""
+        """A save failed, before or after it was copied. The training goes on; a last one is tried once more."""
         is_last = self._is_waited_for(save)
         if not self._forget(save):
             return []
         outputs: list[Output] = [CalledOff(save, problem)]
         outputs.extend(Send(each, CallOff(save)) for each in self._servers_at_work())
         outputs.extend(Send(each, GoOn(save)) for each in self._members(Role.WORKER))
-        return [*outputs, *(self.end(problem) if is_last and self._wants_end else [])]
+        if is_last and self._wants_end:
+            outputs.extend(self._proceed() if self._may_try_again else self.end(problem))
+            self._may_try_again = False
+        return outputs
 
     def stop(self) -> list[Output]:
         """Save, then end; as soon as everyone is at work."""

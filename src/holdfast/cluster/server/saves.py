@@ -161,7 +161,10 @@ class SavedRows:
         except HoldfastError as error:
             return Decided(asked.save, b"", str(error))
         if intent is None:
-            return Decided(asked.save, b"", "the last save is still being written")
+            why = (
+                "the last save failed a moment ago" if self._writer.is_idle else "the last save is still being written"
+            )
+            return Decided(asked.save, b"", why)
         return Decided(asked.save, json.dumps(intent).encode(), "")
 
     def _leave_behind(self) -> None:

@@ -19,6 +19,7 @@ from holdfast.cluster.launch.ray.head import Head
 from holdfast.errors import ConfigurationError, RunError
 
 _REACH_S = 10.0
+_AUTH_MODE = "RAY_AUTH_MODE"
 
 
 class Connection:
@@ -51,7 +52,9 @@ class Connection:
                 self.actor_env = dict(runtime_env or {})
                 return
             self.actor_env = {}  # every actor has the job's
-            address = self._head.address() if self._head is not None else address
+            if self._head is not None:
+                address = self._head.address()
+                _show_token()
             self._init(address, dict(runtime_env or {}), namespace=namespace, log_to_driver=show_output)
             if runtime_env is None and not self.is_alone and self._has_other_machines():
                 # The code that actors import is here; Ray takes it along for a whole connection only.
@@ -114,7 +117,10 @@ def _require_reachable(address: str | None) -> None:
 
 
 def _unreachable(address: str | None, error: Exception) -> RunError:
-    return RunError(f"no Ray at {address}: {error}; run this on a machine of the cluster, or leave `address` out")
+    return RunError(
+        f"no Ray at {address}: {error}; run this on a machine of the cluster, or leave `address` out. "
+        f"A cluster that asks for a token needs {_AUTH_MODE}=token in the environment"
+    )
 
 
 def _import_ray() -> ModuleType:
@@ -123,6 +129,19 @@ def _import_ray() -> ModuleType:
     import ray.util.scheduling_strategies
 
     return ray
+
+
+def _show_token() -> None:
+    """Be let in by the Ray that we started, which asks for a token unless ``RAY_AUTH_MODE`` says otherwise.
+
+    Ray itself shows one to clusters that it has started or found in this process, never to a given address.
+    """
+    if _AUTH_MODE in os.environ:
+        return
+    os.environ[_AUTH_MODE] = "token"  # as Ray does in a process that starts a cluster
+    config = getattr(sys.modules["ray._raylet"], "Config", None)  # has read it when Ray was imported
+    if config is not None and hasattr(config, "initialize"):  # not in a Ray that knows no tokens
+        config.initialize("")
 
 
 def _is_connected() -> bool:

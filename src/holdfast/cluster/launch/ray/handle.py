@@ -18,6 +18,7 @@ from holdfast.cluster.launch.ray.places import Place
 from holdfast.printable import printable_lines
 
 _TAIL = 4000
+_ADVICE = " Some common causes include"  # what follows is the same for every death
 
 
 class Handle:
@@ -82,7 +83,7 @@ def _told(error: str) -> tuple[str, str]:
     _, found, why = error.partition("The actor is dead because ")
     if not found:
         return "Ray could not run it", _words(error)
-    sentence, _, rest = why.partition(". ")
+    sentence, _, rest = why.partition(_ADVICE)[0].partition(". ")
     return sentence.strip().rstrip("."), _words(rest)
 
 

@@ -16,7 +16,7 @@ from holdfast.cluster.launch.ray.connection import Connection
 from holdfast.cluster.launch.ray.handle import Handle
 from holdfast.cluster.launch.ray.lifeline import Lifeline
 from holdfast.cluster.launch.ray.mailbox import Mailbox
-from holdfast.cluster.launch.ray.places import Places
+from holdfast.cluster.launch.ray.places import Place, Places
 from holdfast.errors import RunError
 from holdfast.runtime import SYSTEM, Runtime
 
@@ -58,7 +58,7 @@ class RayLauncher:
         if tenant in self._handles:
             raise RunError(f"{tenant} is running already; give a replacement the next incarnation")
         ray, name = self._connection.ray, f"{self._name}-{next(self._numbers):06}-{label(tenant)}"
-        place = self._places.take(tenant.role)
+        place = self._places.take(tenant.role) or self._inherited(tenant)
         family = Family(line=self._lifeline.line, name=name, siblings=f"{self._name}-", places=self._places.group)
         try:
             actor = self._actors.options(**self._options(name, tenant.role, place)).remote(label(tenant), family)
@@ -121,6 +121,17 @@ class RayLauncher:
             self._domains[handle.tenant] = handle.home.result().node
         return handle.bury()
 
+    def _inherited(self, tenant: Tenant) -> Place | None:
+        """The room of a predecessor that is about to be killed; Ray starts the new one there when the old one is dead.
+
+        There may be no other: the job's own cluster has as much as its processes need.
+        """
+        for handle in self._handles.values():
+            if handle.place is not None and _succeeds(tenant, handle.tenant):
+                place, handle.place = handle.place, None
+                return place
+        return None
+
     def _job(self, target: str, payload: bytes) -> Job:
         host = self.host if self._connection.is_alone else None
         return Job(target=target, payload=payload, path=tuple(sys.path), arguments=tuple(sys.argv), host=host)
@@ -138,3 +149,9 @@ class RayLauncher:
             "max_concurrency": _CALLS,
             "runtime_env": {**env, "env_vars": variables},
         }
+
+
+def _succeeds(tenant: Tenant, other: Tenant) -> bool:
+    if not (isinstance(tenant, Member) and isinstance(other, Member)):
+        return False
+    return (tenant.role, tenant.index) == (other.role, other.index)
