@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from holdfast.cluster.placement import Keys
 from holdfast.cluster.train.exchange import Pulled
-from holdfast.cluster.train.sites import learn
+from holdfast.cluster.train.sites import OpenBatch, learn
 from holdfast.errors import ConfigurationError
 from holdfast.policy import tables
 from tests.cluster.train.test_modules import Batches
@@ -57,7 +57,7 @@ def test_what_was_learnt_from_one_batch_holds_for_batches_of_other_sizes(
     one, other = torch.arange(first * 5).view(first, 5), torch.arange(100, 100 + second * 5).view(second, 5)
     site = learn(SHAPES[shape](one), VIEWS[view](one))
     assert site is not None
-    found = site.view(SHAPES[shape](other))
+    found = site.view(OpenBatch(SHAPES[shape](other)))
     assert found is not None and found.reshape(-1).tolist() == VIEWS[view](other).reshape(-1).tolist()
 
 
@@ -68,7 +68,7 @@ def test_a_copy_has_no_site_and_neither_has_a_part_that_no_index_gives(changed: 
     ids = torch.arange(20).view(4, 5)
     site = learn({"ids": ids}, changed(ids))
     if site is not None:  # a part that is one after all must be the right one
-        found = site.view({"ids": ids})
+        found = site.view(OpenBatch({"ids": ids}))
         assert found is not None and torch.equal(found.reshape(-1), changed(ids).reshape(-1))
     else:
         assert changed(ids).data_ptr() != ids.data_ptr() or changed(ids).stride() != ids.stride()
@@ -79,7 +79,7 @@ def test_a_batch_of_another_make_has_no_ids_at_a_site() -> None:
     site = learn({"ids": ids}, ids[:, 3])
     assert site is not None
     for batch in ({"other": ids}, [ids], {"ids": ids[:, :2]}, {"ids": ids.view(-1)}, {"ids": "none"}, None):
-        assert site.view(batch) is None
+        assert site.view(OpenBatch(batch)) is None
 
 
 class Fields(nn.Module):

@@ -221,3 +221,39 @@ def test_two_modules_of_one_weight_learn_together() -> None:
         worker.loop.step()
     expected = plain["one"].weight - plain["one"].weight.grad
     torch.testing.assert_close(torch.from_numpy(worker.exchange.table("one.weight")), expected.detach())
+
+
+def test_models_may_write_to_what_a_module_returns() -> None:
+    """As with torch's, whose result is a copy of rows: in a later call they are as they were."""
+    make = lambda: nn.ModuleDict({"user": nn.Embedding(ROWS, 4), "item": nn.EmbeddingBag(ROWS, 4)})  # noqa: E731
+    worker = Worker(make, declared=DECLARED, optimizer=SGD(1.0), ahead=0)
+    plain = plain_copy(worker, make())
+    optimizer = torch.optim.SGD(plain.parameters(), 1.0)
+    for batch in worker.loop.batches(Batches([torch.tensor([[3], [5], [3]])] * 3)):
+        optimizer.zero_grad()
+        for model in (worker.loop.model, plain):
+            both = [model["user"](batch.view(-1)).relu_(), model["item"](batch).mul_(3)]
+            again = [model["user"](batch.view(-1)), model["item"](batch)]
+            sum(map(weighted, [*both, *again])).backward()
+        worker.loop.step()
+        optimizer.step()
+    for name in ("user.weight", "item.weight"):
+        found = torch.from_numpy(worker.exchange.table(name))
+        torch.testing.assert_close(found, plain.get_parameter(name).detach())
+
+
+def test_tables_that_no_backward_pass_reached_are_not_pushed() -> None:
+    worker = Worker(
+        lambda: nn.ModuleDict({"user": nn.Embedding(ROWS, 4), "item": nn.Embedding(ROWS, 4)}),
+        declared=DECLARED,
+        optimizer=SGD(0.1, momentum=0.9),
+        ahead=0,
+    )
+    moved = []
+    for number, batch in enumerate(worker.loop.batches(Batches([torch.tensor([1, 2])] * 4))):
+        before = worker.exchange.table("item.weight")
+        user, item = worker.loop.model["user"](batch).sum(), worker.loop.model["item"](batch).sum()
+        (user + item if number < 3 else user).backward()
+        worker.loop.step()
+        moved.append(bool((worker.exchange.table("item.weight") != before).any()))
+    assert moved == [True, True, True, False]

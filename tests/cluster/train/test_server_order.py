@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import torch
 from hypothesis import given
@@ -23,10 +21,15 @@ def test_both_orders_hold_the_same_rows(data: st.DataObject) -> None:
     keys = [group.keys(member, each) for member, each in enumerate(ids)]
     assert order.counts == [len(each) for each in ids]
     np.testing.assert_array_equal(order.keys, np.sort(np.concatenate(keys)))
-    values = [torch.from_numpy(each) for each in keys]
-    assert order.to_servers(values).tolist() == order.keys.tolist()
-    assert torch.cat(values)[order._index].tolist() == order.keys.tolist()
-    together = torch.from_numpy(order.keys)
-    cuts = group.cuts(order.keys).tolist()
-    for parts in ([together], [together[start:end] for start, end in pairwise(cuts)]):
-        assert order.to_tables(parts).tolist() == np.concatenate(keys).tolist()
+    assert order.starts == [sum(order.counts[:at]) for at in range(len(rows))]
+    by_table, by_server = torch.from_numpy(np.concatenate(keys)), torch.from_numpy(order.keys)
+    assert torch.equal(order.to_servers(by_table), by_server)
+    assert torch.equal(order.to_tables(by_server), by_table)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=4), st.integers(0, 3), st.integers(-2, 12))
+def test_an_address_outside_every_table_is_noticed(rows: list[int], member: int, row: int) -> None:
+    group = Group(width=2, tables=range(len(rows)), rows=rows, servers=3)
+    member %= len(rows)
+    order = ServerOrder(Cells(group), np.array([(member << TABLE_SHIFT) + row]))
+    assert order.is_inside == (0 <= row < rows[member])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -16,12 +16,11 @@ from holdfast.cluster.placement import Group, Keys, Placement
 from holdfast.cluster.train.devices import to_device, to_host
 from holdfast.cluster.train.exchange import Exchange, Floats
 from holdfast.cluster.train.occurrences import Occurrences
-from holdfast.cluster.train.row_set import Expected, Held, RowSet
+from holdfast.cluster.train.row_set import Expected, Held, Positions, RowSet
 from holdfast.cluster.train.server_order import ID_MASK, TABLE_SHIFT, Cells, ServerOrder
 from holdfast.cluster.train.table import Gradient, Table, outside
 
 _NO_ROWS = np.empty(0, np.int64)
-_OUTSIDE = 2**62  # instead of an address, of an id that is no row of its table: above all others
 
 
 class TableIds(NamedTuple):
@@ -39,13 +38,12 @@ class _View(NamedTuple):
 class _Spread(NamedTuple):
     layout: tuple[tuple[int, int], ...]  # tables, and the numbers of their ids
     bases: Tensor  # for each id the first address of its table
-    rows: Tensor  # for each id the rows of its table
 
 
 @dataclass(slots=True)
 class _GroupRequest:
     order: ServerOrder
-    ids: list[Tensor]  # of each table, ascending
+    ids: Sequence[Tensor]  # of each table, ascending
     expected: list[list[Expected]]
     views: Sequence[_View] = ()
     in_views: Sequence[Expected] = ()  # the same, in the order of views
@@ -106,8 +104,8 @@ class Fetcher:
         self._last = list(request.groups)
         held: dict[int, Held] = {}  # by table
         for group, asked, rows in zip(self._placement.groups, request.groups, pulled.rows, strict=True):
-            together = asked.order.to_tables(to_device(rows, self._device))
-            values = together.split(asked.order.counts)
+            together = asked.order.to_tables(_joined(to_device(rows, self._device)))
+            values = together.split_with_sizes(asked.order.counts)
             for member, table in enumerate(group.tables):
                 held[table] = Held(RowSet(asked.ids[member]), values[member], asked.expected[member])
             self._gather(asked, together, [(self._tables[table], held[table]) for table in group.tables])
@@ -121,19 +119,16 @@ class Fetcher:
         sizes = [each.ids.numel() for each in asked.views]
         positions = asked.positions
         if len(views) < len(sizes):
-            pieces = positions.split(sizes)
+            pieces = positions.split_with_sizes(sizes)
             positions = torch.cat([pieces[number] for number in views])
         members = [asked.views[number].member for number in views]
-        # Not the Held itself, which will refer to what is made here: a circle would keep a batch's rows for long.
-        receivers = [partial(table.receive, held.rows, held.values) for table, held in tables]
-
         gathered = Occurrences(
             rows,
             positions,
             sizes=[sizes[number] for number in views],
             members=members,
             counts=asked.order.counts,
-            receivers=receivers,
+            receivers=[table.receiver(held) for table, held in tables],
         )
         for at, number in enumerate(views):
             asked.in_views[number].gather(gathered, at)
@@ -147,7 +142,7 @@ class Fetcher:
         addresses = to_host(ids) + (member << TABLE_SHIFT)
         orders = [ServerOrder(each, addresses if at == home else _NO_ROWS) for at, each in enumerate(self._cells)]
         pulled = self._exchange.take(self._exchange.pull([each.keys for each in orders], dense=False))
-        return orders[home].to_tables(to_device(pulled.rows[home], self._device))  # no other table has any
+        return orders[home].to_tables(_joined(to_device(pulled.rows[home], self._device)))  # no other table has any
 
     def gradients(self) -> list[GroupPush]:
         """Of all tables since the last step, in the order of keys."""
@@ -161,7 +156,7 @@ class Fetcher:
             order = ServerOrder(self._cells[number], np.concatenate(addresses))
         else:
             order = last.order  # of all rows of one batch, as they were pulled
-        return GroupPush(order.keys, order.to_servers([each.values for each in found]))
+        return GroupPush(order.keys, order.to_servers(_joined([each.values for each in found])))
 
     def _no_gradient(self, width: int) -> Gradient:
         ids = torch.empty(0, dtype=torch.int64, device=self._device)
@@ -174,51 +169,64 @@ class Fetcher:
             ids = [torch.empty(0, dtype=torch.int64, device=self._device) for _ in group.tables]
             return _GroupRequest(ServerOrder(self._cells[number], _NO_ROWS), ids, [[] for _ in group.tables])
         flat = torch.cat([each.ids.reshape(-1) for each in views]).to(torch.int64)
-        spread = self._spread_tables(number, group, views, flat.device)
-        is_inside = (flat >= 0) & (flat < spread.rows)
-        addresses = torch.where(is_inside, flat + spread.bases, _OUTSIDE)
+        # An id below 0 or beyond all rows stays one, and does not become the address of another table's row.
+        addresses = flat.clamp(-1, ID_MASK - 1) + self._bases(number, views)
         unique, inverse = torch.unique(addresses, return_inverse=True)
-        host = to_host(unique)  # the one time that the host waits for the device
-        if len(host) and host[-1] == _OUTSIDE:
-            self._refuse(group, views, flat, is_inside)
-        return _cut(ServerOrder(self._cells[number], host), unique, inverse, views)
+        order = ServerOrder(self._cells[number], to_host(unique))  # the one time that the host waits for the device
+        if not order.is_inside:
+            self._refuse(group, views)
+        return _cut(order, unique, inverse, views)
 
-    def _spread_tables(self, number: int, group: Group, views: Sequence[_View], device: torch.device) -> _Spread:
-        """What to add to each id, and what it must be below. Batches of one size have the same."""
+    def _bases(self, number: int, views: Sequence[_View]) -> Tensor:
+        """What to add to each id. Batches of one size have the same."""
         layout = tuple((each.member, each.ids.numel()) for each in views)
         known = self._spreads.get(number)
         if known is None or known.layout != layout:
-            members = [each.member for each in views]
-            bases = _spread([member << TABLE_SHIFT for member in members], views, device)
-            known = _Spread(layout, bases, _spread(group.rows[members].tolist(), views, device))
-            self._spreads[number] = known
-        return known
+            members, sizes = zip(*layout, strict=True)
+            bases = np.repeat(np.array(members, np.int64) << TABLE_SHIFT, sizes)
+            known = self._spreads[number] = _Spread(layout, torch.from_numpy(bases).to(views[0].ids.device))
+        return known.bases
 
-    def _refuse(self, group: Group, views: Sequence[_View], flat: Tensor, is_inside: Tensor) -> None:
-        first = int((~is_inside).nonzero()[0])
-        ends = np.cumsum([each.ids.numel() for each in views])
-        table = group.tables[views[int(np.searchsorted(ends, first, side="right"))].member]
-        raise outside(self._tables[table].spec, int(flat[first]))
+    def _refuse(self, group: Group, views: Sequence[_View]) -> None:
+        for view in views:
+            ids = view.ids.reshape(-1)
+            wrong = ids[(ids < 0) | (ids >= int(group.rows[view.member]))]
+            if len(wrong):
+                raise outside(self._tables[group.tables[view.member]].spec, int(wrong[0]))
 
 
 def _cut(order: ServerOrder, unique: Tensor, inverse: Tensor, views: Sequence[_View]) -> _GroupRequest:
     """By table."""
-    ids = (unique & ID_MASK).split(order.counts)
-    starts = _spread([int(order.starts[each.member]) for each in views], views, inverse.device)
-    positions = (inverse - starts).split([each.ids.numel() for each in views])
     expected: list[list[Expected]] = [[] for _ in order.counts]
     in_views: list[Expected] = []
     counts = Counter(each.member for each in views)
-    for view, at in zip(views, positions, strict=True):
-        expected[view.member].append(Expected(view.ids, at, is_only=counts[view.member] == 1))
-        in_views.append(expected[view.member][-1])
-    return _GroupRequest(order, list(ids), expected, views, in_views, inverse)
+    at = 0
+    for view in views:
+        start, at = at, at + view.ids.numel()
+        positions = Positions(inverse, start, at, order.starts[view.member])
+        in_views.append(Expected(view.ids, positions, is_only=counts[view.member] == 1))
+        expected[view.member].append(in_views[-1])
+    ids = (unique & ID_MASK).split_with_sizes(order.counts)
+    return _GroupRequest(order, ids, expected, views, in_views, inverse)
 
 
-def _spread(values: Sequence[int], views: Sequence[_View], device: torch.device) -> Tensor:
-    """One value for each view, for each of its ids."""
-    sizes = [each.ids.numel() for each in views]
-    return torch.from_numpy(np.repeat(np.array(values, np.int64), sizes)).to(device, non_blocking=True)
+def _joined(pieces: Sequence[Tensor]) -> Tensor:
+    """One after another; without a copy where they are all of one tensor, in its order."""
+    if len(pieces) == 1:
+        return pieces[0]
+    whole = pieces[0]._base
+    if whole is not None and _is_cut_into(whole, pieces):
+        return whole
+    return torch.cat(list(pieces))
+
+
+def _is_cut_into(whole: Tensor, pieces: Sequence[Tensor]) -> bool:
+    *starts, end = accumulate((each.numel() for each in pieces), initial=0)
+    is_whole = whole.is_contiguous() and whole.storage_offset() == 0 and whole.numel() == end
+    return is_whole and all(
+        each._base is whole and each.storage_offset() == start and each.is_contiguous()
+        for each, start in zip(pieces, starts, strict=True)
+    )
 
 
 def nothing_of(table: Table, device: torch.device) -> Held:

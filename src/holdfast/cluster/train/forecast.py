@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 from holdfast.cluster.train.fetcher import TableIds
-from holdfast.cluster.train.row_set import form_of
-from holdfast.cluster.train.sites import Site, learn
+from holdfast.cluster.train.layout import layout_of
+from holdfast.cluster.train.sites import OpenBatch, Site, learn
 from holdfast.cluster.train.table import Table
 from holdfast.errors import ConfigurationError
 
@@ -40,11 +40,11 @@ class Forecast:
         """What a batch will bring, in the order of tables."""
         if ids is not None:
             return self._asked(ids(batch))
-        found = []
+        found, opened = [], OpenBatch(batch)
         for number, sites in self._sites.items():
-            views = [view for site in sites if (view := site.view(batch)) is not None]
+            views = [view for site in sites if (view := site.view(opened)) is not None]
             if len(views) > 1:
-                views = list({form_of(view): view for view in views}.values())
+                views = list({(view.data_ptr(), layout_of(view)): view for view in views}.values())
             found += [TableIds(number, view) for view in views]
         return found
 

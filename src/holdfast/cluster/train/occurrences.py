@@ -5,7 +5,7 @@ Torch's embeddings do both table by table; on a GPU, adding up in a fixed order 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -22,7 +22,8 @@ class Occurrences:
         sizes: How many ids each view has.
         members: To which table of the group each view belongs.
         counts: How many rows each table has.
-        receivers: Of each table: takes the gradient of its rows, when a backward pass that reached it ends.
+        receivers: Of each table: takes the gradient of its rows, when a backward pass has reached it. Whatever refers
+            to these occurrences must not be referred to by them.
     """
 
     def __init__(
@@ -35,52 +36,96 @@ class Occurrences:
         counts: Sequence[int],
         receivers: Sequence[Receive],
     ) -> None:
-        self._pieces = rows.index_select(0, positions).split(list(sizes))
+        self._rows = rows
+        self._positions = positions
+        self._sizes = list(sizes)
+        self._sums = _Sums(positions, self._sizes, members, list(counts), receivers)
+        self._pieces: dict[bool, list[Tensor | None]] = {}  # gathered, to be trained or not; without those handed out
+
+    def rows(self, view: int, *, trained: bool) -> Tensor:
+        """``[ids, width]``, of one view: memory that no other call is given."""
+        pieces = self._pieces.get(trained)
+        if pieces is None or pieces[view] is None:
+            pieces = self._pieces[trained] = self._gather(trained=trained)
+        piece, pieces[view] = pieces[view], None
+        assert piece is not None
+        return piece
+
+    def _gather(self, *, trained: bool) -> list[Tensor | None]:
+        gathered = self._rows.index_select(0, self._positions).requires_grad_(trained)
+        pieces = torch.unsafe_split_with_sizes(gathered, self._sizes)  # not views: models may write to them
+        if trained:
+            self._sums.follow(gathered, pieces[0].grad_fn)
+        return list(pieces)
+
+
+class _Sums:
+    """Of the gradients of each row. No leaf is referred to: no collector finds a circle through a hook of torch's."""
+
+    def __init__(
+        self,
+        positions: Tensor,
+        sizes: list[int],
+        members: Sequence[int],
+        counts: list[int],
+        receivers: Sequence[Receive],
+    ) -> None:
         self._positions = positions
         self._sizes = sizes
         self._members = members
         self._counts = counts
-        self._count = len(rows)
         self._receivers = receivers
-        self._found: dict[int, Tensor] = {}  # gradients by view, in a backward pass
 
-    def rows(self, view: int, *, trained: bool) -> Tensor:
-        """``[ids, width]``, of one view; a leaf, where it is trained."""
-        leaf: Tensor = self._pieces[view].detach()
-        if trained:
-            leaf.requires_grad_().register_post_accumulate_grad_hook(lambda leaf: self._collect(view, leaf))
-        return leaf
+    def follow(self, leaf: Tensor, cut: torch.autograd.graph.Node | None) -> None:
+        """Hand on the gradient of a leaf, which ``cut`` cuts into views, whenever a backward pass reaches it."""
+        assert cut is not None
+        reached: list[int] = []
 
-    def _collect(self, view: int, leaf: Tensor) -> None:
-        gradient, leaf.grad = leaf.grad, None
-        assert gradient is not None
-        if not self._found:
-            torch.autograd.Variable._execution_engine.queue_callback(self._add_up)
-        before = self._found.get(view)
-        self._found[view] = gradient if before is None else before + gradient
+        def note(gradients: Sequence[Tensor | None]) -> None:
+            reached[:] = [view for view, each in enumerate(gradients) if each is not None]
+
+        def take(leaf: Tensor) -> None:
+            gradient, leaf.grad = leaf.grad, None
+            assert gradient is not None
+            self._add_up(gradient, reached)
+
+        cut.register_prehook(note)
+        leaf.register_post_accumulate_grad_hook(take)
 
     @torch.no_grad()
-    def _add_up(self) -> None:
-        """The backward pass is over: each row's gradients are added in the order of ids in a view, then those of views.
+    def _add_up(self, gradient: Tensor, reached: Sequence[int]) -> None:
+        """Each row's gradients are added in the order of ids in a view, then those of views.
 
         A graph that looks rows up in a leaf adds in this order too.
         """
-        found, self._found = self._found, {}
-        members = [self._members[view] for view in sorted(found)]
-        turns = [members[:at].count(member) for at, member in enumerate(members)]  # of the views of one table
-        for turn in range(max(turns) + 1):
-            views = [view for view, each in zip(sorted(found), turns, strict=True) if each == turn]
-            parts = self._summed(views, found)
+        for views in self._rounds(reached):
+            parts = self._summed(views, gradient)
             for view in views:
                 self._receivers[self._members[view]](parts[self._members[view]])
 
-    def _summed(self, views: Sequence[int], found: Mapping[int, Tensor]) -> Sequence[Tensor]:
+    def _rounds(self, views: Sequence[int]) -> list[list[int]]:
+        """Views of different tables together: the first of each table, then the second, and so on."""
+        rounds: list[list[int]] = []
+        turns: dict[int, int] = {}  # by table
+        for view in views:
+            turn = turns.get(self._members[view], 0)
+            turns[self._members[view]] = turn + 1
+            if turn == len(rounds):
+                rounds.append([])
+            rounds[turn].append(view)
+        return rounds
+
+    def _summed(self, views: Sequence[int], gradients: Tensor) -> Sequence[Tensor]:
         """The gradients of each table's rows, from views of different tables."""
         positions = self._positions
         if len(views) < len(self._sizes):
-            pieces = positions.split(list(self._sizes))
-            positions = torch.cat([pieces[view] for view in views])
-        gradients = torch.cat([found[view] for view in views])
-        total = torch.ops.aten.embedding_dense_backward(gradients, positions, self._count, -1, False)
-        parts: Sequence[Tensor] = total.split(list(self._counts))
+            positions = _chosen(positions, self._sizes, views)
+            gradients = _chosen(gradients, self._sizes, views)
+        total = torch.ops.aten.embedding_dense_backward(gradients, positions, sum(self._counts), -1, False)
+        parts: Sequence[Tensor] = total.split_with_sizes(self._counts)
         return parts
+
+
+def _chosen(values: Tensor, sizes: list[int], views: Sequence[int]) -> Tensor:
+    pieces = values.split_with_sizes(sizes)
+    return torch.cat([pieces[view] for view in views])

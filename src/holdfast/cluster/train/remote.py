@@ -95,7 +95,7 @@ class RemoteEmbedding(RemoteTable, nn.Embedding):
         if self.padding_idx is None and not self.scale_grad_by_freq:
             rows = self._connected.gathered(input)
             if rows is not None:
-                return rows
+                return rows if input.dim() == 1 else rows.view(*input.shape, rows.shape[1])
         found = self._connected.look_up(input, self.padding_idx)
         return F.embedding(found.positions, found.rows, found.padding, None, 2.0, self.scale_grad_by_freq, False)
 
@@ -108,8 +108,8 @@ class RemoteEmbeddingBag(RemoteTable, nn.EmbeddingBag):
             rows = self._connected.gathered(input)
             if rows is None:  # the same sums in the same order: whether rows were expected must not show in any bit
                 found = self._connected.look_up(input, None)
-                rows = F.embedding(found.positions, found.rows)
-            return self._reduced(rows)
+                rows = F.embedding(found.positions.reshape(-1), found.rows)
+            return self._reduced(rows, input.shape[1])
         found = self._connected.look_up(input, self.padding_idx)
         return F.embedding_bag(
             found.positions,
@@ -128,10 +128,11 @@ class RemoteEmbeddingBag(RemoteTable, nn.EmbeddingBag):
         is_plain = self.mode != "max" and self.padding_idx is None and not self.scale_grad_by_freq
         return is_plain and bags.dim() == 2 and 1 <= bags.shape[1] <= _SHORT_BAG
 
-    def _reduced(self, rows: Tensor) -> Tensor:
-        if rows.shape[1] == 1:
-            return rows.squeeze(1)
-        return rows.sum(1) if self.mode == "sum" else rows.mean(1)
+    def _reduced(self, rows: Tensor, bag: int) -> Tensor:
+        if bag == 1:
+            return rows
+        bags = rows.view(-1, bag, rows.shape[1])
+        return bags.sum(1) if self.mode == "sum" else bags.mean(1)
 
 
 @cache

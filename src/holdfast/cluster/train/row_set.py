@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -10,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from holdfast.cluster.train.layout import are_same_elements
 from holdfast.cluster.train.occurrences import Occurrences
 
 
@@ -77,53 +77,37 @@ class RowSet:
         return Union(together, torch.searchsorted(together, self.ids), torch.searchsorted(together, ids))
 
 
-class Form(NamedTuple):
-    """Where a tensor's elements lie in memory, in their order, however many dimensions it has."""
+class Positions(NamedTuple):
+    """Where the rows of some ids are among those of their table, as a part of where they are among those of all."""
 
-    address: int
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
+    together: Tensor
+    start: int
+    end: int
+    first: int  # row of the table, among those of all
 
-
-def form_of(tensor: Tensor) -> Form:
-    """The tensor's, with neighbouring dimensions joined where they form one, and those of size 1 left out."""
-    sizes: list[int] = []
-    strides: list[int] = []
-    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
-        if size == 1:
-            continue
-        if sizes and stride == sizes[0] * strides[0]:
-            sizes[0] *= size
-        else:
-            sizes.insert(0, size)
-            strides.insert(0, stride)
-    return Form(tensor.data_ptr(), tuple(sizes), tuple(strides))
+    def of_table(self) -> Tensor:
+        """Among its own."""
+        return self.together[self.start : self.end] - self.first
 
 
 class Expected:
     """Ids that a batch is expected to bring to a table, and their positions among the rows held."""
 
-    def __init__(self, ids: Tensor, positions: Tensor, *, is_only: bool) -> None:
+    def __init__(self, ids: Tensor, positions: Positions, *, is_only: bool) -> None:
         self.ids = ids  # kept, so that nothing else comes to lie at its address
-        self.positions = positions
         self.is_only = is_only  # the rows held are just these
-        self._shape = ids.shape
-        self._stride = ids.stride()
-        self._address = ids.data_ptr()
+        self._positions = positions
         self._version = ids._version
         self._occurrences: tuple[Occurrences, int] | None = None
 
+    @cached_property
+    def positions(self) -> Tensor:
+        """Of each id."""
+        return self._positions.of_table()
+
     def matches(self, ids: Tensor) -> bool:
         """Whether these are the very same elements, and nobody has changed them."""
-        if ids.dtype != self.ids.dtype or ids._version != self._version or self.ids._version != self._version:
-            return False
-        if ids.data_ptr() != self._address:
-            return False
-        return (ids.shape == self._shape and ids.stride() == self._stride) or form_of(ids) == self._form
-
-    @cached_property
-    def _form(self) -> Form:
-        return form_of(self.ids)
+        return are_same_elements(ids, self.ids) and ids._version == self.ids._version == self._version
 
     def gather(self, occurrences: Occurrences, view: int) -> None:
         """The row of each id is there."""
@@ -138,8 +122,9 @@ class Expected:
 
     def moved(self, to: Tensor) -> Expected:
         """The same where row i of those held is now row ``to[i]`` of more."""
-        other = copy(self)
-        other.positions, other.is_only, other._occurrences = to[self.positions], False, None
+        positions = to[self.positions]
+        other = Expected(self.ids, Positions(positions, 0, len(positions), 0), is_only=False)
+        other._version = self._version
         return other
 
 

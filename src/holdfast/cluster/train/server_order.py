@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 from typing import TypeAlias
 
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from holdfast.cluster.placement import SERVER_SHIFT, Group, Keys
+from holdfast.cluster.train.devices import to_device
 
 TABLE_SHIFT = SERVER_SHIFT  # of a table's number in an address
 ID_MASK = (1 << TABLE_SHIFT) - 1
@@ -34,11 +34,11 @@ class Cells:
         first_addresses = (members[:, None] << TABLE_SHIFT) + first_ids
         homes = (ranges + np.array(group.tables, np.int64)[:, None]) % servers
         first_keys = (homes << SERVER_SHIFT) + group.starts()[members[:, None], homes]
-        self.tables = tables
+        self.servers = servers
+        self.tables = np.stack([members << TABLE_SHIFT, (members << TABLE_SHIFT) + group.rows])  # begins, ends
         self.bounds = np.append(first_addresses.ravel(), tables << TABLE_SHIFT)
         self.to_keys = (first_keys - first_addresses).ravel()
         self.by_server = np.argsort(homes.ravel(), kind="stable")  # each server's tables in their order
-        self.by_table = np.argsort(self.by_server)
 
 
 class ServerOrder:
@@ -54,44 +54,53 @@ class ServerOrder:
         self._addresses = addresses
         self._cuts = np.searchsorted(addresses, cells.bounds)
         self._lengths = np.diff(self._cuts)
+        self._indexes: Tensor | None = None
 
     @cached_property
     def counts(self) -> list[int]:
         """Rows of each table."""
-        found: list[int] = self._lengths.reshape(self._cells.tables, -1).sum(axis=1).tolist()
+        found: list[int] = np.diff(self._cuts[:: self._cells.servers]).tolist()
         return found
 
     @cached_property
-    def starts(self) -> NDArray[np.int64]:
+    def starts(self) -> list[int]:
         """Where each table's rows begin among the addresses."""
-        counts = np.array(self.counts, np.int64)
-        return np.cumsum(counts) - counts
+        found: list[int] = self._cuts[: -1 : self._cells.servers].tolist()
+        return found
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether all addresses are of rows that tables have."""
+        begins, ends = np.searchsorted(self._addresses, self._cells.tables)
+        return int((ends - begins).sum()) == len(self._addresses)
 
     @cached_property
     def keys(self) -> Keys:
         """In the order of servers, which is ascending."""
-        keys = self._addresses + np.repeat(self._cells.to_keys, self._lengths)
-        cuts = self._cuts.tolist()
-        pieces = [keys[cuts[cell] : cuts[cell + 1]] for cell in self._cells.by_server.tolist()]
-        return np.concatenate(pieces) if pieces else keys
+        keys: Keys = (self._addresses + np.repeat(self._cells.to_keys, self._lengths))[self._sources]
+        return keys
 
-    def to_servers(self, values: Sequence[Tensor]) -> Tensor:
-        """Of each table's values, in the order of ids: those of all, in the order of keys."""
-        if values[0].is_cuda:  # two kernels, instead of a slice for each range of each table
-            return torch.cat(list(values)).index_select(0, self._index.to(values[0].device, non_blocking=True))
-        lengths = self._lengths.reshape(self._cells.tables, -1).tolist()
-        pieces = [piece for each, row in zip(values, lengths, strict=True) for piece in each.split(row)]
-        return torch.cat([pieces[cell] for cell in self._cells.by_server.tolist()])
+    def to_servers(self, values: Tensor) -> Tensor:
+        """Of the values of all tables, in the order of ids: in the order of keys."""
+        return values.index_select(0, self._index(values.device)[0])
+
+    def to_tables(self, values: Tensor) -> Tensor:
+        """The way back: table by table, in the order of ids."""
+        return values.index_select(0, self._index(values.device)[1])
 
     @cached_property
-    def _index(self) -> Tensor:
+    def _sources(self) -> NDArray[np.int64]:
         """In the order of keys: which of the addresses each one has."""
         lengths = self._lengths[self._cells.by_server]
         shifts = self._cuts[:-1][self._cells.by_server] - (np.cumsum(lengths) - lengths)
-        return torch.from_numpy(np.arange(len(self._addresses)) + np.repeat(shifts, lengths))
+        sources: NDArray[np.int64] = np.arange(len(self._addresses)) + np.repeat(shifts, lengths)
+        return sources
 
-    def to_tables(self, values: Sequence[Tensor]) -> Tensor:
-        """The way back: of all servers' values together, or of each server's: table by table, in the order of ids."""
-        lengths = self._lengths[self._cells.by_server].reshape(len(values), -1).tolist()
-        pieces = [piece for each, row in zip(values, lengths, strict=True) for piece in each.split(row)]
-        return torch.cat([pieces[at] for at in self._cells.by_table.tolist()])
+    def _index(self, device: torch.device) -> Tensor:
+        """Both ways, together on a device: they are needed one after the other."""
+        if self._indexes is None:
+            both = np.empty((2, len(self._addresses)), np.int64)
+            both[0] = self._sources
+            both[1][self._sources] = np.arange(len(self._addresses))
+            (self._indexes,) = to_device(both, device)
+        return self._indexes

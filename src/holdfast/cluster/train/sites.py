@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor
 
-from holdfast.cluster.train.row_set import form_of
+from holdfast.cluster.train.layout import are_same_elements
 
 _DEPTH = 6  # of containers that are looked into
 _DIMENSIONS = 4  # of tensors whose parts are recognised
+
+_MOST_COLUMNS = 256  # that are cut at once, of which not all may be needed
 
 Path: TypeAlias = tuple["Step", ...]
 
@@ -40,6 +42,43 @@ class Part(NamedTuple):
         return self.start if self.is_single else slice(self.start, self.end)
 
 
+_WHOLE = Part()
+
+
+class OpenBatch:
+    """A batch in which each tensor is looked for once, and cut into columns once, whatever the number of sites."""
+
+    def __init__(self, batch: Any) -> None:
+        self._batch = batch
+        self._tensors: dict[Path, Tensor | None] = {}
+        self._columns: dict[tuple[Path, int], Sequence[Tensor]] = {}
+
+    def tensor(self, path: Path) -> Tensor | None:
+        """The tensor at the end of a path; None where the batch has none there."""
+        if path not in self._tensors:
+            self._tensors[path] = _follow(path, self._batch)
+        return self._tensors[path]
+
+    def columns(self, path: Path, dimension: int) -> Sequence[Tensor]:
+        """The tensor at the end of a path, which is there, cut along a dimension."""
+        key = (path, dimension)
+        if key not in self._columns:
+            tensor = self.tensor(path)
+            assert tensor is not None
+            self._columns[key] = tensor.unbind(dimension)
+        return self._columns[key]
+
+
+def _follow(path: Path, batch: Any) -> Tensor | None:
+    found = batch
+    try:
+        for step in path:
+            found = getattr(found, step.key) if step.is_attribute else found[step.key]
+    except (AttributeError, LookupError, TypeError):
+        return None
+    return found if isinstance(found, Tensor) else None
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Site:
     """A tensor of a batch, and a part of it that every batch has."""
@@ -47,18 +86,16 @@ class Site:
     path: Path
     parts: tuple[Part, ...]
 
-    def view(self, batch: Any) -> Tensor | None:
+    def view(self, batch: OpenBatch) -> Tensor | None:
         """The ids in a batch, without a copy; None where the batch is made differently."""
-        found = batch
-        try:
-            for step in self.path:
-                found = getattr(found, step.key) if step.is_attribute else found[step.key]
-        except (AttributeError, LookupError, TypeError):
+        found = batch.tensor(self.path)
+        if found is None or found.dim() != len(self.parts):
             return None
-        if not isinstance(found, Tensor) or found.dim() != len(self.parts):
+        cut = [number for number, part in enumerate(self.parts) if part != _WHOLE]
+        if not all(self.parts[number].is_in(found.shape[number]) for number in cut):
             return None
-        if not all(part.is_in(size) for part, size in zip(self.parts, found.shape, strict=True)):
-            return None
+        if len(cut) == 1 and self.parts[cut[0]].is_single and found.shape[cut[0]] <= _MOST_COLUMNS:
+            return batch.columns(self.path, cut[0])[self.parts[cut[0]].start]
         return found[tuple(part.as_index() for part in self.parts)]
 
 
@@ -96,13 +133,12 @@ def _part_of(tensor: Tensor, ids: Tensor) -> tuple[Part, ...] | None:
     """An index for each dimension of ``tensor`` that gives ``ids``."""
     if tensor.dim() > _DIMENSIONS or not ids.numel():
         return None
-    wanted = form_of(ids)
     starts = _starts(tensor, int(ids.storage_offset()) - int(tensor.storage_offset()))
     if starts is None:
         return None
     for parts in _candidates(tensor, starts, ids.numel()):
         found = tensor[tuple(part.as_index() for part in parts)]
-        if found.numel() == ids.numel() and form_of(found) == wanted:
+        if are_same_elements(found, ids):
             return parts
     return None
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, Protocol
-from weakref import WeakMethod
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -55,6 +56,7 @@ class Table:
         self._padding_idx = padding_idx  # whose row gets no gradient
         self._held: Held | None = None
         self._graded: RowSet | None = None  # the rows of parameter.grad
+        self._reference = ref(self)
 
     @property
     def name(self) -> str:
@@ -93,15 +95,15 @@ class Table:
         return Lookup(self._leaf(), positions, None if padding_idx is None else self._position(padding_idx))
 
     def gathered(self, ids: Tensor) -> Tensor | None:
-        """The row of each id, ``[*ids.shape, width]``, where they were gathered; from the next batch on they are."""
-        held = self._require_batch()
+        """The row of each id, ``[ids, width]``, where they were gathered; from the next batch on they are."""
         self.wants_gathered = True
-        expected = next((each for each in held.expected if each.matches(ids)), None)
-        rows = None if expected is None else expected.gathered(trained=self._is_trained)
-        if expected is None or rows is None:
-            return None
-        self._mark(expected)
-        return rows.view(*ids.shape, rows.shape[1])
+        for expected in self._require_batch().expected:
+            if expected.matches(ids):
+                rows = expected.gathered(trained=self._is_trained)
+                if rows is not None:
+                    self._mark(expected)
+                return rows
+        return None
 
     def require_inside(self, ids: Tensor) -> None:
         """Refuse ids that are not rows of the table."""
@@ -167,7 +169,7 @@ class Table:
             return held.values
         if held.leaf is None:
             held.leaf = held.values.detach().requires_grad_()
-            held.leaf.register_post_accumulate_grad_hook(_handing_on(WeakMethod(self._take_from), held.rows))
+            held.leaf.register_post_accumulate_grad_hook(partial(_take_from, self.receiver(held)))
         return held.leaf
 
     # ---- gradients -------------------------------------------------------------------------------------------------
@@ -184,6 +186,13 @@ class Table:
             kept = kept & (rows.ids != self._padding_idx)
         return Gradient(rows.ids[kept], values[kept])
 
+    def receiver(self, held: Held) -> Callable[[Tensor], None]:
+        """Takes gradients of these rows, and is called when a backward pass reached them.
+
+        It does not refer to the table or what that holds: no collector finds a circle through a hook of torch's.
+        """
+        return partial(_receive, self._reference, held.rows, held.values)
+
     def receive(self, rows: RowSet, values: Tensor, gradient: Tensor) -> None:
         """A backward pass reached a set of rows."""
         shown = self.parameter.grad
@@ -193,11 +202,6 @@ class Table:
             self.parameter.grad = shown + gradient
         else:
             self._join(self._graded, shown, rows, values, gradient)
-
-    def _take_from(self, rows: RowSet, leaf: Tensor) -> None:
-        gradient, leaf.grad = leaf.grad, None
-        assert gradient is not None
-        self.receive(rows, leaf.detach(), gradient)
 
     def _show(self, rows: RowSet, values: Tensor, gradient: Tensor) -> None:
         self.parameter.grad = None
@@ -220,14 +224,15 @@ class Table:
         self._show(joined, all_values, total)
 
 
-def _handing_on(take: WeakMethod[Callable[[RowSet, Tensor], None]], rows: RowSet) -> Callable[[Tensor], None]:
-    """A hook that refers to no leaf, table or rows held: no collector finds a circle through a hook of torch's."""
+def _receive(table: ref[Table], rows: RowSet, values: Tensor, gradient: Tensor) -> None:
+    if (found := table()) is not None:
+        found.receive(rows, values, gradient)
 
-    def hand_on(leaf: Tensor) -> None:
-        if (taken := take()) is not None:
-            taken(rows, leaf)
 
-    return hand_on
+def _take_from(receive: Callable[[Tensor], None], leaf: Tensor) -> None:
+    gradient, leaf.grad = leaf.grad, None
+    assert gradient is not None
+    receive(gradient)
 
 
 def outside(table: TableSpec, row: int) -> ConfigurationError:
