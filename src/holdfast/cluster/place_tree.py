@@ -1,4 +1,4 @@
-"""A worker's place as bytes: how many steps it had pushed, and four trees, each with the tensors that it refers to.
+"""A worker's place as bytes: how many steps it had pushed, and five trees, each with the tensors that it refers to.
 
 Servers keep places without a look at them. When they save, they need the trees, in a process without torch.
 """
@@ -15,11 +15,19 @@ from holdfast.format.dtypes import itemsize
 from holdfast.format.host_values import HostTensor
 from holdfast.format.tree import decode_tree, encode_tree
 
-SECTIONS = ("reader", "drawn", "rng", "buffers")  # what a reader has drawn stands apart: it seldom changes
-_MAGIC = b"HFP2"
-_HEAD = struct.Struct("<4sQIIII")  # magic, steps, the length of each section
+_APART = ("drawn", "epoch_start")  # of a reader's state: they seldom change, and the rest does with every batch
+_SECTIONS = ("reader", *_APART, "rng", "buffers")
+_MAGIC = b"HFP3"
+_HEAD = struct.Struct("<4sQIIIII")  # magic, steps, the length of each section
 _LENGTHS = struct.Struct("<II")  # of a section's list of tensors and of its tree, both JSON; the tensors' bytes follow
 _NAME = "a worker's place"
+
+
+def sections_of(*, reader: Any, rng: Any, buffers: Any) -> dict[str, Any]:
+    """The trees that a place is stored as, in their order."""
+    apart = {name: None if reader is None else reader.get(name) for name in _APART}
+    rest = None if reader is None else {key: value for key, value in reader.items() if key not in _APART}
+    return {"reader": rest, **apart, "rng": rng, "buffers": buffers}
 
 
 def join_place(steps: int, sections: Sequence[bytes]) -> bytes:
@@ -35,11 +43,8 @@ def join_section(listed: Sequence[tuple[str, Sequence[int]]], skeleton: bytes, t
 
 def host_place(steps: int, *, reader: Any, rng: Any, buffers: Mapping[str, HostTensor]) -> bytes:
     """A place of what a checkpoint holds of a rank, in a process without torch."""
-    drawn = None
-    if reader is not None and "drawn" in reader:
-        reader, drawn = {key: value for key, value in reader.items() if key != "drawn"}, reader["drawn"]
-    values = zip(SECTIONS, (reader, drawn, rng, dict(buffers)), strict=True)
-    return join_place(steps, [_host_section(name, value) for name, value in values])
+    sections = sections_of(reader=reader, rng=rng, buffers=dict(buffers))
+    return join_place(steps, [_host_section(name, value) for name, value in sections.items()])
 
 
 def _host_section(name: str, value: Any) -> bytes:
@@ -59,11 +64,12 @@ def place_tree(place: bytes | None) -> dict[str, Any]:
             raise ValueError(f"it begins with {magic!r} and has {len(place)} bytes")
         found: dict[str, Any] = {"steps": steps}
         at = _HEAD.size
-        for name, length in zip(SECTIONS, lengths, strict=True):
+        for name, length in zip(_SECTIONS, lengths, strict=True):
             found[name] = _section_tree(memoryview(place)[at : at + length])
             at += length
-        if (drawn := found.pop("drawn")) is not None:
-            found["reader"]["drawn"] = drawn
+        apart = {name: value for name in _APART if (value := found.pop(name)) is not None}
+        if found["reader"] is not None:
+            found["reader"] |= apart
         return found
     except (ValueError, KeyError, TypeError, struct.error) as error:
         raise DamagedData(_NAME, f"cannot be read: {error!r}") from error

@@ -173,10 +173,10 @@ def test_a_place_is_laid_out_as_its_page_says() -> None:
     worker = worker_of()
     run(worker, until=2)
     data = worker.exchange.place
-    assert data is not None and data[:4] == b"HFP2" and int.from_bytes(data[4:12], "little") == 2
-    lengths = [int.from_bytes(data[at : at + 4], "little") for at in (12, 16, 20, 24)]
-    assert len(data) == 28 + sum(lengths)
-    at = 28
+    assert data is not None and data[:4] == b"HFP3" and int.from_bytes(data[4:12], "little") == 2
+    lengths = [int.from_bytes(data[at : at + 4], "little") for at in (12, 16, 20, 24, 28)]
+    assert len(data) == 32 + sum(lengths)
+    at = 32
     for length in lengths:
         listed, skeleton = (int.from_bytes(data[at + each : at + each + 4], "little") for each in (0, 4))
         tensors = json.loads(data[at + 8 : at + 8 + listed])

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from holdfast.checkpoint.training.batches import Reader
 from holdfast.checkpoint.training.rng import restore_rng
 from holdfast.cluster.placement import Placement
+from holdfast.cluster.train.buffers import Buffers
 from holdfast.cluster.train.build import BuiltModel, move
 from holdfast.cluster.train.dense import DenseVector
 from holdfast.cluster.train.devices import HostCopies, to_host
@@ -67,6 +68,7 @@ class TrainingLoop:
         self._device = move(built, device)
         self._built = built
         self._exchange = exchange
+        self._buffers = Buffers(built.module)
         self._dense = DenseVector(built.dense, self._device)
         self._fetcher = Fetcher(built.tables, placement, exchange, self._device)
         self._forecast = Forecast(built.tables)
@@ -218,9 +220,7 @@ class TrainingLoop:
     def _restore(self, place: Place) -> None:
         if place.rng is not None:
             restore_rng(place.rng)
-        buffers = dict(self.model.named_buffers())
-        for name, values in place.buffers.items():
-            buffers[name].copy_(values)
+        self._buffers.restore(place.buffers)
 
     def _prefetcher_of(self, batches: Iterator[Any], ids: IdsFunction | None, *, dense: bool) -> Prefetcher:
         return Prefetcher(
@@ -339,5 +339,4 @@ class TrainingLoop:
             each.grad = None
 
     def _place_now(self) -> Place:
-        buffers = {name: each.detach() for name, each in self.model.named_buffers()}
-        return place_of(self._reading, steps=self._steps, buffers=buffers)
+        return place_of(self._reading, steps=self._steps, buffers=self._buffers.now())

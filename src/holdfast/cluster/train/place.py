@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from holdfast.cluster.place_tree import SECTIONS, join_place, join_section, place_tree
+from holdfast.cluster.place_tree import join_place, join_section, place_tree, sections_of
 from holdfast.errors import DamagedData
 from holdfast.format.dtypes import code_of
 from holdfast.format.host_values import HostTensor
 from holdfast.format.tree import encode_tree
+
+
+_CAPTURED = {"drawn", "epoch_start", "rng"}  # sections
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +34,7 @@ class Place:
 
     def sections(self) -> dict[str, Any]:
         """The trees that it is stored as."""
-        reader, drawn = self.reader, None
-        if reader is not None and "drawn" in reader:
-            reader, drawn = {key: value for key, value in reader.items() if key != "drawn"}, reader["drawn"]
-        return dict(zip(SECTIONS, (reader, drawn, self.rng, self.buffers), strict=True))
+        return sections_of(reader=self.reader, rng=self.rng, buffers=self.buffers)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Place:
@@ -49,6 +49,7 @@ class PlaceEncoder:
     """Encodes the places of one worker, step after step: what did not change is not encoded again.
 
     Random generators of the host seldom move in a training, and to encode them takes longer than to compare them.
+    What was captured of them is never changed, so it is not copied either, and need not even be compared.
     """
 
     def __init__(self) -> None:
@@ -63,7 +64,7 @@ class PlaceEncoder:
         known = self._sections.get(name)
         if known is None or not _same(value, self._values[name]):
             known = self._sections[name] = _section(name, value)
-            self._values[name] = _kept(value)
+            self._values[name] = value if name in _CAPTURED else _kept(value)
         return known
 
 
@@ -75,6 +76,8 @@ def _section(name: str, value: Any) -> bytes:
 
 
 def _same(value: Any, known: Any) -> bool:
+    if value is known:
+        return True
     if isinstance(value, torch.Tensor):
         fits = isinstance(known, torch.Tensor) and value.dtype == known.dtype and value.device == known.device
         return fits and torch.equal(value, known)
@@ -99,7 +102,7 @@ def _kept(value: Any) -> Any:
         return {key: _kept(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [_kept(each) for each in value] if isinstance(value, list) else tuple(map(_kept, value))
-    return value
+    return set(value) if isinstance(value, set) else value
 
 
 def _in_torch(tree: Any) -> Any:
