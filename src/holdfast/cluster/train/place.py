@@ -15,7 +15,6 @@ from holdfast.format.dtypes import code_of
 from holdfast.format.host_values import HostTensor
 from holdfast.format.tree import encode_tree
 
-
 _CAPTURED = {"drawn", "epoch_start", "rng"}  # sections
 
 
