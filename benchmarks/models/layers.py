@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from itertools import pairwise
 from typing import cast
 
@@ -62,9 +63,15 @@ class FieldVectors(nn.Module):
 
 def pairwise_dots(vectors: Tensor) -> Tensor:
     """The dot product of every two fields' vectors: ``[samples, fields·(fields−1)/2]``."""
-    fields = vectors.shape[1]
-    first, second = torch.tril_indices(fields, fields, offset=-1, device=vectors.device)
-    return torch.bmm(vectors, vectors.transpose(1, 2))[:, first, second]
+    products = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)
+    return products.index_select(1, _below_diagonal(vectors.shape[1], vectors.device))
+
+
+@cache
+def _below_diagonal(fields: int, device: torch.device) -> Tensor:
+    """Of a square matrix, row after row."""
+    below: Tensor = torch.tril_indices(fields, fields, offset=-1, device=device)
+    return below[0] * fields + below[1]
 
 
 def mlp(widths: Sequence[int]) -> nn.Sequential:
