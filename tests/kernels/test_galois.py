@@ -73,7 +73,7 @@ def test_messages_give_records_that_are_read_only_and_unaligned() -> None:
 def test_what_cannot_be_added_is_refused_and_changes_nothing() -> None:
     target, records = np.zeros((3, 5), np.uint32), words(4, 2, 5)
     for outside in (-1, 3):
-        with pytest.raises(ConfigurationError, match=f"row {outside} is outside an array of 3 rows of parity"):
+        with pytest.raises(ConfigurationError, match=f"row {outside} is outside parities of 3 rows"):
             galois.add(target, np.array([0, outside]), records)
     with pytest.raises(ConfigurationError, match=r"2 records must be uint32 of shape \(2, 5\)"):
         galois.add(target, np.array([0, 1]), records[:, :4])

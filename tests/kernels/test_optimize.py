@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from holdfast.errors import ConfigurationError
 from holdfast.kernels import optimize
 from holdfast.kernels.optimize import cpu, reference
+from holdfast.kernels.records import RowRecords
 from holdfast.types import SlotSpec, UpdateMethod, UpdateRule
 from tests.kernels.optimize_cases import (
     OPTIMIZERS,
@@ -111,6 +112,38 @@ def test_threads_change_nothing(rule: UpdateRule) -> None:
     for threads, copy in zip((1, 2, 5), found, strict=True):
         copy.apply(ids, gradients, lr=0.1, threads=threads)
     assert found[0].bytes() == found[1].bytes() == found[2].bytes() != shard.bytes()
+
+
+@pytest.mark.parametrize("kernels", [reference, cpu])
+@settings(deadline=None)
+@given(rule=any_rule, case=cases(), reverse=st.booleans())
+def test_an_update_tells_old_xor_new_of_every_row_that_it_changed(
+    kernels: object, rule: UpdateRule, case: Case, reverse: bool
+) -> None:
+    shard, gradients = trained_shard(rule, case.rows, case.dim, case.seed), case.gradients()
+    wanted, order = shard.copy(), (lambda rows: np.arange(len(rows))[::-1]) if reverse else None
+    wanted.apply(case.ids, gradients, 0.1)
+    before = RowRecords(rule, shard.weights, shard.slots).read(np.arange(case.rows))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(optimize, "_kernels", lambda: kernels)
+        changes = optimize.RowUpdater(rule, shard.weights, shard.slots).change(case.ids, gradients, lr=0.1, order=order)
+    after = RowRecords(rule, shard.weights, shard.slots).read(np.arange(case.rows))
+    assert shard.bytes() == wanted.bytes()
+    assert changes.rows.tolist() == sorted(set(case.ids.tolist()), reverse=reverse)
+    np.testing.assert_array_equal(changes.records, (before ^ after)[changes.rows])
+
+
+@every_rule
+def test_threads_tell_the_same_changes(rule: UpdateRule) -> None:
+    shard = trained_shard(rule, 9_000, 9, seed=3)
+    ids, gradients = np.random.default_rng(3).integers(0, 9_000, 9_000), gradients_of(9_000, 9, seed=3)
+    found = []
+    for threads in (1, 3):
+        copy = shard.copy()
+        updater = optimize.RowUpdater(rule, copy.weights, copy.slots)
+        found.append(updater.change(ids, gradients, lr=0.1, order=lambda rows: np.argsort(rows % 7), threads=threads))
+    assert found[0].records.tobytes() == found[1].records.tobytes()
+    assert found[0].rows.tobytes() == found[1].rows.tobytes()
 
 
 @every_rule

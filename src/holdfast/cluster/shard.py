@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from holdfast.cluster.placement import DensePiece, Group, Keys, Placement
 from holdfast.cluster.plan import ModelPlan
 from holdfast.kernels import optimize, start
+from holdfast.kernels.records import RowRecords, Words
 from holdfast.policy.optimizer import Optimizer
 from holdfast.types import UpdateRule
 
@@ -32,6 +33,7 @@ class GroupShard:
         self.weights = np.empty((group.size(server), group.width), np.float32)
         self.slots = optimize.new_slots(rule, len(self.weights), group.width)
         self._update = optimize.RowUpdater(rule, self.weights, self.slots)
+        self._records = RowRecords(rule, self.weights, self.slots)
 
     def start(self, plan: ModelPlan, *, threads: int = 1) -> None:
         """Write the beginning of every row and its slots."""
@@ -51,6 +53,25 @@ class GroupShard:
     def apply(self, rows: Keys, gradients: Floats, *, lr: float, threads: int = 1) -> None:
         """One update of the rows that have a gradient."""
         self._update(rows, gradients, lr=lr, threads=threads)
+
+    def change(
+        self, rows: Keys, gradients: Floats, *, lr: float, order: Callable[[Keys], Keys] | None = None
+    ) -> optimize.Changes:
+        """The same, and what it changed, in the order wanted of the rows that change: see ``RowUpdater.change``."""
+        return self._update.change(rows, gradients, lr=lr, order=order)
+
+    @property
+    def record_words(self) -> int:
+        """How many words the record of a row has: weights and slots."""
+        return self._records.words
+
+    def records(self, rows: Keys) -> Words:
+        """Copies of whole records, ``[rows, words]``."""
+        return self._records.read(rows)
+
+    def put_records(self, rows: Keys, records: Words) -> None:
+        """Take whole records, one for each row."""
+        self._records.write(rows, records)
 
 
 class DenseShard:

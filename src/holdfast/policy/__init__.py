@@ -4,6 +4,7 @@ from holdfast.policy.base import Policy, registered
 from holdfast.policy.grid import DeadShare, Grid, Pairs, Rule, default_strategy
 from holdfast.policy.optimizer import SGD, Adagrad, Adam, Optimizer, RowwiseAdagrad
 from holdfast.policy.overlap import Overlap
+from holdfast.policy.parity import Parity
 from holdfast.policy.partial import PLS, Partial
 from holdfast.policy.precision import Auto, Bits, Exact, PaperTable, PerTable, Precision
 from holdfast.policy.priority import MFU, SCAR, SSU, Priority, largest
@@ -55,6 +56,7 @@ __all__ = [
     "Overlap",
     "Pairs",
     "PaperTable",
+    "Parity",
     "Partial",
     "PerTable",
     "Policy",

@@ -7,14 +7,13 @@ the same record again takes it out. Numba and NumPy give the same bytes. No torc
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernels.galois.reference import GENERATOR, POLYNOMIAL, Ids, Words, double, multiply
-from holdfast.kernels.plain import plain
+from holdfast.kernels.plain import plain, rows_inside
 
 __all__ = ["GENERATOR", "POLYNOMIAL", "Ids", "Words", "add", "double", "encode", "multiply", "warm_up"]
 
@@ -37,7 +36,7 @@ def add(target: Words, rows: Ids | None, records: Words, coefficient: int = 1) -
     if records.dtype != np.uint32 or records.shape != (count, target.shape[1]):
         found = f"{records.dtype} of shape {records.shape}"
         raise ConfigurationError(f"{count} records must be uint32 of shape {(count, target.shape[1])}, got {found}")
-    known = None if rows is None else _inside(rows, len(target))
+    known = None if rows is None else rows_inside(rows, len(target), "parities")
     _kernels().add(target, known, plain(records), coefficient)
 
 
@@ -61,14 +60,6 @@ def encode(members: Words, parities: Words) -> None:
 def warm_up() -> None:
     """Compile or load now what sums need, so that no message waits for it."""
     _kernels()
-
-
-def _inside(rows: NDArray[Any], size: int) -> Ids:
-    known = plain(rows.astype(np.int64, copy=False))
-    if len(known) and not (known.min() >= 0 and known.max() < size):
-        outside = known[(known < 0) | (known >= size)][0]
-        raise ConfigurationError(f"row {outside} is outside an array of {size} rows of parity")
-    return known
 
 
 def _require_target(target: Words) -> None:

@@ -8,7 +8,7 @@ So the number of threads changes nothing, and Numba and NumPy give the same byte
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, cached_property
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
@@ -16,18 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.errors import ConfigurationError
-from holdfast.kernels.optimize.reference import ASCENDING, Floats, Groups, Ids, Numbers, Slots
+from holdfast.kernels.optimize.reference import ASCENDING, Floats, Groups, Ids, Numbers, Slots, Words
 from holdfast.kernels.parts import in_parts
 from holdfast.kernels.plain import plain
 from holdfast.types import UpdateMethod, UpdateRule
 
-__all__ = ["RowUpdater", "Sums", "apply", "new_slots", "sum_duplicates", "warm_up"]
+__all__ = ["Changes", "RowUpdater", "Sums", "apply", "new_slots", "sum_duplicates", "warm_up"]
 
 Integers: TypeAlias = NDArray[np.integer[Any]]
 
 _PART = 2048  # rows that a thread takes at a time, at least: a tenth of a millisecond
 _NO_IDS = np.empty(0, np.int64)
 _NO_SLOT = np.empty((0, 0), np.float32)
+_NO_RECORDS = np.empty((0, 0), np.uint32)
 
 _SINGLE_SLOTS = {  # what a method keeps of a row: whether each of its slots is a single number
     UpdateMethod.SGD: (),
@@ -45,6 +46,13 @@ class Sums(NamedTuple):
 
     ids: Ids
     gradients: Floats
+
+
+class Changes(NamedTuple):
+    """Rows that an update changed, each once, and of each record old XOR new."""
+
+    rows: Ids
+    records: Words
 
 
 def sum_duplicates(ids: Integers, gradients: Floats) -> Sums:
@@ -102,6 +110,7 @@ class RowUpdater:
         self._rule = rule
         self._weights = weights
         self._slots = _in_order(rule, slots, weights.shape[0], weights.shape[1])
+        self._words = weights.shape[1] + sum(slot.shape[1] for slot in self._slots)
 
     def __call__(self, ids: Integers | None, gradients: Floats, *, lr: float, threads: int = 1) -> None:
         """Update the rows that have a gradient. An id outside the shard changes nothing and raises ConfigurationError.
@@ -117,11 +126,44 @@ class RowUpdater:
             groups = _each_alone(self._every_row)
         else:
             groups, gradients = self._grouped(ids, gradients)
+        self._update(groups, gradients, lr, threads, _NO_IDS, _NO_RECORDS)
+
+    def change(
+        self,
+        ids: Integers,
+        gradients: Floats,
+        *,
+        lr: float,
+        order: Callable[[Ids], Ids] | None = None,
+        threads: int = 1,
+    ) -> Changes:
+        """The same update, and what it changed: old XOR new of each row's record.
+
+        Args:
+            ids: Rows, in any order, repeated or not.
+            gradients: ``[ids, dim]``: one for each id.
+            lr: The learning rate of this push.
+            order: Of the rows that change, each once and ascending: the order in which changes are wanted. It gives
+                positions. Changes are written there at once: for a message to each of several receivers, say.
+            threads: How many share the work.
+        """
+        groups, gradients = self._grouped(ids, gradients)
+        places, rows = np.arange(len(groups.rows)), groups.rows
+        if order is not None:
+            wanted = order(rows)
+            places[wanted], rows = np.arange(len(rows)), rows[wanted]
+        records = np.empty((len(rows), self._words), np.uint32)
+        self._update(groups, gradients, lr, threads, places, records)
+        return Changes(rows=rows, records=records)
+
+    def _update(
+        self, groups: Groups, gradients: Floats, lr: float, threads: int, places: Ids, differences: Words
+    ) -> None:
         rule, weights, slots, update = self._rule, self._weights, self._slots, _kernels().update
         numbers = Numbers(lr=lr, momentum=rule.momentum, beta1=rule.beta1, beta2=rule.beta2, eps=rule.eps)
         in_parts(
             len(groups.rows),
-            lambda part: update(rule.method, numbers, groups, part, gradients, weights, slots),
+            lambda part: update(rule.method, numbers, groups, part, gradients, weights, slots, places, differences),
             threads=threads,
             part_rows=_PART,
         )
@@ -195,7 +237,7 @@ class _Kernels(Protocol):
     def sum_groups(self, groups: Groups, gradients: Floats, /) -> Floats: ...
     def update(
         self, method: UpdateMethod, numbers: Numbers, groups: Groups, part: slice,
-        gradients: Floats, weights: Floats, slots: Slots, /,
+        gradients: Floats, weights: Floats, slots: Slots, places: Ids, differences: Words, /,
     ) -> None: ...  # fmt: skip
 
 

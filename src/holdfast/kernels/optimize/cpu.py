@@ -13,8 +13,19 @@ from numba.core import types  # type: ignore[import-untyped, unused-ignore]
 from numpy.typing import NDArray
 
 from holdfast.kernels.compiled import compiled
+from holdfast.kernels.memory import LINE_BYTES, prefetch_line
 from holdfast.kernels.optimize.grouping import find_outside, group
-from holdfast.kernels.optimize.reference import LANES, LAST_STEP, NOT_A_NUMBER, Floats, Groups, Ids, Numbers, Slots
+from holdfast.kernels.optimize.reference import (
+    LANES,
+    LAST_STEP,
+    NOT_A_NUMBER,
+    Floats,
+    Groups,
+    Ids,
+    Numbers,
+    Slots,
+    Words,
+)
 from holdfast.types import UpdateMethod
 
 __all__ = ["find_outside", "group", "sum_groups", "update"]
@@ -25,13 +36,14 @@ _METHODS = {method: number for number, method in enumerate(UpdateMethod)}
 _SGD, _MOMENTUM, _NESTEROV, _ADAGRAD, _ROWWISE_ADAGRAD, _SPARSE_ADAM = range(6)  # and after them Adam
 _LR, _MOMENTUM_SHARE, _BETA1, _BETA2, _EPS = range(5)  # of Numbers
 _BLOCK = 256  # rows whose gradients are gone through before the rows are: they stay in the cache
+_AHEAD = 8  # rows between a row's prefetch and the copy of its record
 _ZERO, _ONE = np.float32(0), np.float32(1)
 
 _INT, _FLOAT, _DOUBLE = types.int64, types.float32, types.float64
 _IDS = types.Array(types.int64, 1, "C", readonly=True)  # or writable
 _GRADIENTS = types.Array(types.float32, 2, "C", readonly=True)  # or writable
 _SHARD, _NUMBERS = types.Array(types.float32, 2, "C"), types.Array(types.float64, 1, "C")
-_VECTOR = types.Array(types.float32, 1, "C")
+_VECTOR, _WORDS = types.Array(types.float32, 1, "C"), types.Array(types.uint32, 2, "C")
 _ROWS = (_IDS, _INT, _INT, _GRADIENTS, _INT, _NUMBERS, _SHARD)  # rows, begin, end, g, shift, numbers, w
 
 
@@ -199,21 +211,60 @@ def _sum(starts: Ids, order: Ids, begin: int, end: int, gradients: Floats, sums:
                 sums[at, i] += gradients[position, i]
 
 
-@compiled([types.void(_INT, _NUMBERS, _IDS, _IDS, _IDS, _INT, _INT, _GRADIENTS, _SHARD, _SHARD, _SHARD, _SHARD)])
+@compiled([types.void(_WORDS, types.uint64, _IDS, _INT, _INT, _IDS, _WORDS, types.boolean)])
+def _note_column(
+    column: Words, first: np.uint64, rows: Ids, begin: int, end: int, places: Ids, differences: Words, is_old: bool
+) -> None:
+    address, width = column.ctypes.data, column.shape[1] * 4
+    for number in range(begin, end):
+        row, place = max(rows[number], 0), max(places[number], 0)
+        if is_old:
+            ahead = address + rows[min(number + _AHEAD, end - 1)] * width
+            for offset in range(0, width, LINE_BYTES):
+                prefetch_line(ahead + offset)
+            for i in range(column.shape[1]):
+                differences[place, first + np.uint64(i)] = column[row, i]
+        else:
+            for i in range(column.shape[1]):
+                differences[place, first + np.uint64(i)] ^= column[row, i]
+
+
+@compiled([types.void(_IDS, _INT, _INT, _SHARD, _SHARD, _SHARD, _SHARD, _IDS, _WORDS, types.boolean)])
+def _note(
+    rows: Ids, begin: int, end: int, w: Floats, first: Floats, second: Floats, third: Floats,
+    places: Ids, differences: Words, is_old: bool,
+) -> None:  # fmt: skip
+    """Copy records as they are before an update, and add to them what they are after it: old XOR new."""
+    at = np.uint64(0)
+    for column in (w, first, second, third):
+        if column.shape[1]:
+            _note_column(column.view(np.uint32), at, rows, begin, end, places, differences, is_old)
+            at += np.uint64(column.shape[1])
+
+
+@compiled([
+    types.void(
+        _INT, _NUMBERS, _IDS, _IDS, _IDS, _INT, _INT, _GRADIENTS, _SHARD, _SHARD, _SHARD, _SHARD, _IDS, _WORDS
+    )
+])  # fmt: skip
 def _update(
     method: int, numbers: Doubles, rows: Ids, starts: Ids, order: Ids, begin: int, end: int,
-    gradients: Floats, w: Floats, first: Floats, second: Floats, third: Floats,
+    gradients: Floats, w: Floats, first: Floats, second: Floats, third: Floats, places: Ids, differences: Words,
 ) -> None:  # fmt: skip
-    grouped, size = starts.shape[0] > 0, min(_BLOCK, end - begin)
+    grouped, wanted, size = starts.shape[0] > 0, places.shape[0] > 0, min(_BLOCK, end - begin)
     sums = np.empty((size if grouped else 0, w.shape[1]), np.float32)
     sizes, lanes = np.empty(size, np.float32), np.empty(LANES, np.float32)
     for block in range(begin, end, _BLOCK):
         stop = min(block + _BLOCK, end)
+        if wanted:
+            _note(rows, block, stop, w, first, second, third, places, differences, True)
         if grouped:
             _sum(starts, order, block, stop, gradients, sums)
             _update_rows(method, rows, block, stop, sums, block, numbers, w, first, second, third, sizes, lanes)
         else:
             _update_rows(method, rows, block, stop, gradients, 0, numbers, w, first, second, third, sizes, lanes)
+        if wanted:
+            _note(rows, block, stop, w, first, second, third, places, differences, False)
 
 
 def sum_groups(groups: Groups, gradients: Floats) -> Floats:
@@ -232,6 +283,9 @@ def update(
     gradients: Floats,
     weights: Floats,
     slots: Slots,
+    places: Ids,
+    differences: Words,
 ) -> None:
-    """Apply the groups ``part`` to their rows."""
-    _update(_METHODS[method], np.array(numbers), *groups, part.start, part.stop, gradients, weights, *slots)
+    """Apply the groups ``part`` to their rows. With places: each row's difference goes to its place."""
+    settings = _METHODS[method], np.array(numbers)
+    _update(*settings, *groups, part.start, part.stop, gradients, weights, *slots, places, differences)

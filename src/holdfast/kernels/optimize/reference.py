@@ -16,6 +16,7 @@ from holdfast.types import UpdateMethod
 
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float32]
+Words = NDArray[np.uint32]
 
 LANES = 16  # partial sums of a row's squares: value ``i`` goes to sum ``i % LANES``
 NOT_A_NUMBER = np.float32(np.nan)
@@ -89,14 +90,25 @@ def update(
     gradients: Floats,
     weights: Floats,
     slots: Slots,
+    places: Ids,
+    differences: Words,
 ) -> None:
-    """Apply the groups ``part`` to their rows."""
+    """Apply the groups ``part`` to their rows. With places: each row's difference goes to its place."""
+    rows = groups.rows[part]
+    before = _records(rows, weights, slots) if places.size else None
     with np.errstate(all="ignore"):
-        g, rows = _gradients(groups, part, gradients), groups.rows[part]
+        g = _gradients(groups, part, gradients)
         state = [slot[rows] for slot in slots if slot.shape[1]]
         weights[rows] = _one_nan(_FORMULAS[method](g, weights[rows], state, numbers))
         for slot, values in zip(slots, state, strict=False):
             slot[rows] = _one_nan(values)
+    if before is not None:
+        differences[places[part]] = before ^ _records(rows, weights, slots)
+
+
+def _records(rows: Ids, weights: Floats, slots: Slots) -> Words:
+    columns = [column[rows] for column in (weights, *slots) if column.shape[1]]
+    return np.concatenate(columns, axis=1).view(np.uint32)
 
 
 def _gradients(groups: Groups, part: slice, gradients: Floats) -> Floats:

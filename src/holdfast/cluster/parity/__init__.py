@@ -1,0 +1,1 @@
+"""Parity on servers: where it is, what it takes, and the arrays that hold it. What happens when is in ``core``."""

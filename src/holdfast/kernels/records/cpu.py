@@ -1,0 +1,60 @@
+"""Row records in Numba: without the GIL. Importing this module compiles it."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba.core import types  # type: ignore[import-untyped, unused-ignore]
+
+from holdfast.kernels.compiled import compiled
+from holdfast.kernels.memory import LINE_BYTES, prefetch_line
+from holdfast.kernels.records.reference import Columns, Ids, Words
+
+_AHEAD = 8  # rows between a row's prefetch and its copy
+
+_INT = types.int64
+_IDS = types.Array(types.int64, 1, "C", readonly=True)  # or writable
+_COLUMN, _RECORDS = types.Array(types.uint32, 2, "C"), types.Array(types.uint32, 2, "C", readonly=True)
+
+
+@compiled([types.void(_INT, _INT, _IDS, _INT)])
+def _fetch_ahead(address: int, width: int, rows: Ids, number: int) -> None:
+    """Ask for a row that is used soon."""
+    ahead = address + rows[min(number + _AHEAD, rows.shape[0] - 1)] * width
+    for offset in range(0, width, LINE_BYTES):
+        prefetch_line(ahead + offset)
+
+
+@compiled([types.void(_COLUMN, _IDS, types.uint64, _COLUMN)])
+def _gather(column: Words, rows: Ids, at: np.uint64, records: Words) -> None:
+    for number in range(rows.shape[0]):
+        _fetch_ahead(column.ctypes.data, column.shape[1] * 4, rows, number)
+        row = max(rows[number], 0)  # here and below: no index counts from the end
+        for i in range(column.shape[1]):
+            records[number, at + np.uint64(i)] = column[row, i]
+
+
+@compiled([types.void(_COLUMN, _IDS, types.uint64, _RECORDS)])
+def _put(column: Words, rows: Ids, at: np.uint64, records: Words) -> None:
+    for number in range(rows.shape[0]):
+        _fetch_ahead(column.ctypes.data, column.shape[1] * 4, rows, number)
+        row = max(rows[number], 0)
+        for i in range(column.shape[1]):
+            column[row, i] = records[number, at + np.uint64(i)]
+
+
+def gather(columns: Columns, rows: Ids, records: Words) -> None:
+    """Copy the rows' columns, one after another, into records."""
+    at = 0
+    for column in columns:
+        if column.shape[1]:
+            _gather(column, rows, np.uint64(at), records)
+        at += column.shape[1]
+
+
+def put(columns: Columns, rows: Ids, records: Words) -> None:
+    """Copy records into the rows' columns. Of a row that stands there twice, the last record stays."""
+    at = 0
+    for column in columns:
+        if column.shape[1]:
+            _put(column, rows, np.uint64(at), records)
+        at += column.shape[1]

@@ -1,0 +1,68 @@
+"""Row records: every bit of a row leaves its shard and comes back, by NumPy and Numba alike."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.errors import ConfigurationError
+from holdfast.kernels import records
+from holdfast.kernels.records import RowRecords, cpu, reference, words_of
+from holdfast.types import UpdateRule
+from tests.kernels.optimize_cases import RULES, Case, Shard, cases, trained_shard
+
+any_rule = st.sampled_from(list(RULES.values()))
+
+
+def of(shard: Shard) -> RowRecords:
+    return RowRecords(shard.rule, shard.weights, shard.slots)
+
+
+@pytest.mark.parametrize("kernels", [reference, cpu])
+@settings(deadline=None)
+@given(rule=any_rule, case=cases())
+def test_a_record_is_the_weights_and_then_the_slots_of_the_rule(kernels: object, rule: UpdateRule, case: Case) -> None:
+    shard = trained_shard(rule, case.rows, case.dim, case.seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(records, "_kernels", lambda: kernels)
+        found = of(shard).read(case.ids)
+    assert found.shape == (len(case.ids), words_of(rule, case.dim))
+    for row, record in zip(case.ids.tolist(), found, strict=True):
+        parts = [shard.weights[row], *(shard.slots[slot.name][row] for slot in rule.slots)]
+        assert record.tobytes() == b"".join(np.asarray(part, "<f4").tobytes() for part in parts)
+
+
+@pytest.mark.parametrize("kernels", [reference, cpu])
+@settings(deadline=None)
+@given(rule=any_rule, case=cases())
+def test_records_come_back_bit_for_bit_whatever_they_hold(kernels: object, rule: UpdateRule, case: Case) -> None:
+    """Signalling NaNs and negative zeros included: words are copied, not numbers."""
+    shard, draw = trained_shard(rule, case.rows, case.dim, case.seed), np.random.default_rng(case.seed)
+    rows = np.unique(case.ids)
+    wanted = draw.integers(0, 2**32, (len(rows), words_of(rule, case.dim)), dtype=np.uint32)
+    before = of(shard).read(np.arange(case.rows))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(records, "_kernels", lambda: kernels)
+        of(shard).write(rows, wanted)
+    before[rows] = wanted
+    np.testing.assert_array_equal(of(shard).read(np.arange(case.rows)), before)
+
+
+def test_no_rows_of_an_empty_shard_are_no_records() -> None:
+    for rule in RULES.values():
+        found = of(trained_shard(rule, 0, 4, seed=1)).read(np.empty(0, np.int64))
+        assert found.shape == (0, words_of(rule, 4))
+
+
+def test_rows_outside_and_records_of_another_size_are_refused() -> None:
+    shard = trained_shard(RULES["adagrad", False], 5, 4, seed=1)
+    with pytest.raises(ConfigurationError, match="row 5 is outside a shard of 5 rows"):
+        of(shard).read(np.array([0, 5]))
+    with pytest.raises(ConfigurationError, match="row -1 is outside a shard"):
+        of(shard).write(np.array([-1]), np.zeros((1, 8), np.uint32))
+    with pytest.raises(ConfigurationError, match="records of 1 rows must be uint32 of 8 words"):
+        of(shard).write(np.array([1]), np.zeros((1, 7), np.uint32))
+    with pytest.raises(ConfigurationError, match="columns of records must be C-contiguous float32"):
+        RowRecords(shard.rule, shard.weights.astype(np.float64), shard.slots)  # type: ignore[arg-type]
