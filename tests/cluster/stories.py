@@ -10,6 +10,8 @@ from holdfast.cluster.happenings import (
     LostSamples,
     Paused,
     Replaced,
+    Resized,
+    ResizeFailed,
     SaveFailed,
     Started,
     WentBack,
@@ -41,6 +43,8 @@ def story(term: int = 1) -> JobRecord:
             SaveFailed(save=2, problem="no space left", at_s=at_s + 13),
             Died(member=HEIR, how="was not heard from for too long", at_s=at_s + 14),
             WentBack(checkpoint="s000000000100-t00001-00000005", lost_steps=80, at_s=at_s + 14),
+            Resized(workers=2, before=1, at_s=at_s + 16, took_s=1.5),
+            ResizeFailed(workers=3, problem="no space left", at_s=at_s + 17),
             Ended(problem="", at_s=at_s + 20),
         ),
         speeds=tuple(

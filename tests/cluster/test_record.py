@@ -64,7 +64,7 @@ def test_jobs_are_put_together_from_their_pages_and_damaged_ones_are_left_out(
     store.put("jobs/notes.txt", b"mine")
     with caplog.at_level(logging.WARNING, "holdfast"):
         jobs = read_jobs(store)
-    assert jobs == (replace(whole, speeds=whole.speeds[:12]), story(12))
+    assert jobs == (replace(whole, speeds=whole.speeds[:16]), story(12))
     assert [record.message for record in caplog.records if "jobs/00012-000002" in record.message]
 
 

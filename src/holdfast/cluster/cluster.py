@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing, nullcontext
 from types import TracebackType
@@ -15,32 +14,23 @@ from torch import nn
 from holdfast.checkpoint.shards.run import ShardedRun
 from holdfast.checkpoint.trainer.policies import as_policies, require
 from holdfast.checkpoint.trainer.settings import Settings
-from holdfast.cluster.controller.accounts import Accounts
-from holdfast.cluster.controller.audience import Audience, log
-from holdfast.cluster.controller.crew import Crew
-from holdfast.cluster.controller.live_view import LiveView
-from holdfast.cluster.controller.loop import Controller
-from holdfast.cluster.controller.losses import Losses
-from holdfast.cluster.controller.recorder import Recorder
+from holdfast.cluster.controller.parts import ControllerParts
 from holdfast.cluster.controller.resume import Beginning, find_beginning
-from holdfast.cluster.controller.save_desk import SaveDesk
 from holdfast.cluster.controller.signals import StopSignals
-from holdfast.cluster.controller.timetable import Timetable
-from holdfast.cluster.core.controller import ControllerCore, Recovery
-from holdfast.cluster.core.members import CONTROLLER, View
+from holdfast.cluster.controller.worker_count import WorkerCount
+from holdfast.cluster.core.members import CONTROLLER
 from holdfast.cluster.happenings import Event
 from holdfast.cluster.job import Contacts, Job, Pacing, Saving
 from holdfast.cluster.launch.base import Launcher, Launching
 from holdfast.cluster.launch.functions import import_name, require_not_loading
 from holdfast.cluster.launch.local import LocalProcesses
-from holdfast.cluster.record import JobRecord
 from holdfast.cluster.train.build import BuiltModel, build
 from holdfast.cluster.train.finite import OnNan
 from holdfast.cluster.train.settings import LoopSettings
 from holdfast.cluster.wire.beats import Beats
 from holdfast.cluster.wire.endpoint import Endpoint
 from holdfast.cluster.wire.keys import Credentials
-from holdfast.errors import ConfigurationError, JobFailed, Terminated
+from holdfast.errors import ConfigurationError, JobFailed, RunError, Terminated
 from holdfast.policy import (
     EverySteps,
     Exact,
@@ -56,7 +46,6 @@ from holdfast.policy import (
 from holdfast.policy.arguments import require_count, require_duration
 from holdfast.policy.optimizer import Optimizer
 from holdfast.policy.tables import Tables
-from holdfast.runtime import SYSTEM
 from holdfast.storage import Store
 
 
@@ -72,7 +61,7 @@ class Cluster:
         model: Builds the model, in every worker: a function at the top level of a module or script.
         train: What every worker does; takes a ``Worker``. A function at the top level of a module or script.
         servers: How many processes hold tables.
-        workers: How many processes compute gradients.
+        workers: How many processes compute gradients, until ``resize``.
         optimizer: Of tables: ``SGD``, ``Adagrad``, ``RowwiseAdagrad`` or ``Adam``.
         dense_optimizer: Of everything else. None: the same.
         tables: Which tables live on servers, and how their rows begin.
@@ -148,7 +137,7 @@ class Cluster:
         self._pacing = Pacing(
             synchronous=synchronous,
             ahead=0 if synchronous else ahead,
-            report_steps=self._report_steps(workers=1 if synchronous else workers),
+            save_steps=self._save_steps(),
             pulls=ahead + 2,
             pushes=4,
             beat_s=silence_s / 10,
@@ -160,6 +149,7 @@ class Cluster:
         self._on_event = on_event
         self._view = view
         self._settings = settings
+        self._count: WorkerCount | None = None  # of the job that runs, or ran last
 
     def __enter__(self) -> Self:
         return self
@@ -193,14 +183,33 @@ class Cluster:
         if problem:
             raise JobFailed(problem)
 
-    def _report_steps(self, *, workers: int) -> int | None:
-        """Of each worker, so that a save by steps is not late; None where time alone decides."""
+    def resize(self, *, workers: int) -> None:
+        """Change the number of workers while ``run`` is under way: from another thread, or from ``on_event``.
+
+        Returns at once. A save is taken first; behind it ``train`` begins anew in every worker, with another
+        ``worker.count``, and nothing is lost. A ``Resized`` event says that all are at work, ``ResizeFailed`` that the
+        save failed and all is as before. With the number that there is already, nothing happens.
+
+        Args:
+            workers: How many processes shall compute gradients.
+
+        Raises:
+            ConfigurationError: That is no number of workers.
+            RunError: No job is running, or another change is under way.
+        """
+        require_count(self, "workers", workers)
+        if self._count is None:
+            raise RunError("no job is running; pass workers=... to Cluster, or wait for its Started event")
+        self._count.ask(workers)
+
+    def _save_steps(self) -> int | None:
+        """Between two saves; None where time alone decides."""
         policies = [self._policies.save]
         if self._policies.priority is not None:
             policies.append(self._policies.save.scaled(self._policies.priority.r))
         start = SaveContext(step=0, now_s=0.0, last_save_step=0, last_save_s=0.0)
         steps = [each.steps_until_due(start) for each in policies]
-        return min((max(1, each // workers) for each in steps if each is not None), default=None)
+        return min((each for each in steps if each is not None), default=None)
 
     def _listen(self, stack: ExitStack, launcher: Launcher) -> Contacts:
         credentials = Credentials.make()
@@ -218,7 +227,6 @@ class Cluster:
             plan=built.plan,
             dense=built.dense_values(),
             servers=self._servers,
-            workers=self._workers,
             optimizer=self._optimizer,
             dense_optimizer=self._dense_optimizer,
             tables=self._tables,
@@ -237,35 +245,24 @@ class Cluster:
         )
 
     def _train_to_end(self, job: Job, beginning: Beginning, launcher: Launcher, store: Store) -> str:
-        is_partial = self._policies.partial is not None
-        core = ControllerCore(
-            View.first(servers=self._servers, workers=self._workers),
-            progress=beginning.progress,
-            synchronous=self._pacing.synchronous,
-            recovery=Recovery.PARTIAL if is_partial else Recovery.FULL,
+        parts = ControllerParts(
+            job,
+            beginning,
+            workers=self._workers,
+            policies=self._policies,
+            store=store,
+            on_event=self._on_event,
+            view=self._view,
         )
-        accounts = self._accounts(beginning)
-        view = self._make_view(accounts)
-        recorder = self._recorder(beginning, accounts, store)
-        audience = Audience(self._on_event, [recorder.tell, log if view is None else view.tell])
-        controller = Controller(
-            core,
-            self._endpoint,
-            self._beats,
-            Crew(launcher, job.pack, spares=self._spares),
-            launcher,
-            accounts,
-            self._desk(core, accounts, beginning, audience),
-            baseline_first=is_partial and not beginning.checkpoint,
-            tell=audience.tell,
-        )
-        with StopSignals(controller.stop) as signals, view or nullcontext(), closing(recorder):
+        controller = parts.controller(self._endpoint, self._beats, launcher, spares=self._spares)
+        self._count = parts.count
+        with StopSignals(controller.stop) as signals, parts.view or nullcontext(), closing(parts.recorder):
 
             def turn() -> None:
                 signals.drain()
-                recorder.turn()
-                if view is not None:
-                    view.turn()
+                parts.recorder.turn()
+                if parts.view is not None:
+                    parts.view.turn()
 
             problem = controller.run((signals.fd,), turn)
         if not problem and signals.caught is signal.SIGINT:
@@ -273,37 +270,3 @@ class Cluster:
         if not problem and signals.caught is signal.SIGTERM:
             raise Terminated
         return problem
-
-    def _desk(self, core: ControllerCore, accounts: Accounts, beginning: Beginning, audience: Audience) -> SaveDesk:
-        save, priority = self._policies.save, self._policies.priority
-        return SaveDesk(
-            core,
-            self._endpoint,
-            accounts,
-            saves=Timetable(save, beginning.step, SYSTEM),
-            between=Timetable(save.scaled(priority.r) if priority is not None else None, beginning.step, SYSTEM),
-            beginning=beginning.checkpoint,
-            synchronous=self._pacing.synchronous,
-            overlap=self._policies.overlap,
-            tell=audience.tell,
-            runtime=SYSTEM,
-        )
-
-    def _accounts(self, beginning: Beginning) -> Accounts:
-        partial = self._policies.partial
-        budget = partial.budget if partial is not None else None
-        losses = Losses(budget, servers=self._servers, stored=beginning.pls)
-        return Accounts(losses, synchronous=self._pacing.synchronous, runtime=SYSTEM)
-
-    def _recorder(self, beginning: Beginning, accounts: Accounts, store: Store) -> Recorder:
-        job = JobRecord(
-            term=beginning.term,
-            servers=self._servers,
-            workers=self._workers,
-            synchronous=self._pacing.synchronous,
-        )
-        return Recorder(store, job, accounts)
-
-    def _make_view(self, accounts: Accounts) -> LiveView | None:
-        is_shown = sys.stderr.isatty() if self._view is None else self._view
-        return LiveView(accounts, servers=self._servers, workers=self._workers) if is_shown else None

@@ -45,6 +45,25 @@ class WentBack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Resized:
+    """Everyone is at work behind a checkpoint, with another number of workers."""
+
+    workers: int
+    before: int  # how many there were
+    at_s: float
+    took_s: float  # since it was asked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResizeFailed:
+    """The number of workers stays as it is: the save that comes first failed."""
+
+    workers: int  # that were asked for
+    problem: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Paused:
     """A save was copied; workers waited from the request until they could go on."""
 
@@ -91,4 +110,7 @@ class Ended:
     at_s: float
 
 
-Event: TypeAlias = Started | Died | Replaced | WentBack | Paused | Committed | SaveFailed | LostSamples | Ended
+Event: TypeAlias = (
+    Started | Died | Replaced | WentBack | LostSamples
+    | Resized | ResizeFailed | Paused | Committed | SaveFailed | Ended
+)  # fmt: skip

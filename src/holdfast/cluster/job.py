@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -94,13 +94,19 @@ class Pacing:
 
     synchronous: bool
     ahead: int  # batches whose rows are pulled before they are needed
-    report_steps: int | None  # after so many steps workers say how far they are, because a save may be due
+    save_steps: int | None  # between two saves, of all workers; None: time alone decides
     pulls: int  # of a worker that a server may have to answer
     pushes: int  # of a worker that a server may have to apply
     beat_s: float
     silence_s: float  # after which a process is taken for dead
     on_bad_ids: Literal["raise", "skip"]
     on_nan: Literal["raise", "skip", "push"]
+
+    def report_steps(self, workers: int) -> int | None:
+        """After so many steps each worker says how far it is, so that a save by steps is not late."""
+        if self.save_steps is None or self.synchronous:
+            return self.save_steps
+        return max(1, self.save_steps // workers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +118,6 @@ class Job:
     plan: ModelPlan
     dense: Floats  # the dense vector, as the model begins
     servers: int
-    workers: int
     optimizer: Optimizer
     dense_optimizer: Optimizer
     tables: Tables
@@ -124,7 +129,7 @@ class Job:
         """For the process that is to be this member."""
         body = {
             "member": [member.role.value, member.index, member.incarnation],
-            **{name: getattr(self, name) for name in ("model", "train", "servers", "workers")},
+            **{name: getattr(self, name) for name in ("model", "train", "servers")},
             **{name: getattr(self, name).to_dict() for name in ("optimizer", "dense_optimizer", "tables")},
             "plan": self.plan.to_json(),
             "saving": self.saving.to_json(),
@@ -146,7 +151,6 @@ class Job:
             plan=ModelPlan.from_json(body["plan"]),
             dense=np.frombuffer(payload, np.float32, offset=end),
             servers=body["servers"],
-            workers=body["workers"],
             optimizer=Optimizer.from_dict(body["optimizer"]),
             dense_optimizer=Optimizer.from_dict(body["dense_optimizer"]),
             tables=Tables.from_dict(body["tables"]),
@@ -155,10 +159,6 @@ class Job:
             contacts=Contacts.from_json(body["contacts"]),
         )
         return job, Member(Role(role), index, incarnation)
-
-    def with_workers(self, workers: int) -> Job:
-        """The same job for another number of workers."""
-        return replace(self, workers=workers)
 
 
 def _address_to_json(address: Address) -> list[Any]:

@@ -54,7 +54,7 @@ class JobRecord:
     Args:
         term: Of the run, while this job owned it.
         servers: How many held tables.
-        workers: How many computed gradients.
+        workers: How many computed gradients, at the end of what is told.
         synchronous: Whether they took each step together.
         events: What happened, oldest first (``holdfast.cluster.happenings``).
         speeds: Oldest first.

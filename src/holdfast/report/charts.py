@@ -22,12 +22,19 @@ _CAUSES = {
     "parity": "var(--c5)",
     "idle": "var(--idle)",
 }
-_MARKS = {"checkpoint": "var(--c1)", "death": "var(--c4)", "whole again": "var(--c3)", "went back": "var(--c2)"}
+_MARKS = {
+    "checkpoint": "var(--c1)",
+    "death": "var(--c4)",
+    "whole again": "var(--c3)",
+    "went back": "var(--c2)",
+    "resized": "var(--c5)",
+}
 _SHAPES = {
     "checkpoint": "diamond",
     "death": "triangle-down",
     "whole again": "triangle-up",
     "went back": "triangle-left",
+    "resized": "square",
 }
 _INK = "var(--c1)"
 _LIMIT = "var(--c4)"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from holdfast.cluster.deaths import Death, deaths_of
-from holdfast.cluster.happenings import Committed, Died, Event, Replaced, WentBack
+from holdfast.cluster.happenings import Committed, Died, Event, Replaced, Resized, WentBack
 from holdfast.cluster.record import JobRecord, Speed
 from holdfast.figures import NOTHING, number
 from holdfast.report import charts
@@ -16,7 +16,13 @@ from holdfast.report.words import count, duration, how_many, in_units, plain_uni
 
 _COLUMNS = ("when", "who", "how", "steps lost", "until whole", "by", "PLS since the start")
 _DRAWN = 4  # jobs, the newest
-_MARKS = {Died: "death", Replaced: "whole again", WentBack: "went back", Committed: "checkpoint"}
+_MARKS = {
+    Died: "death",
+    Replaced: "whole again",
+    WentBack: "went back",
+    Resized: "resized",
+    Committed: "checkpoint",
+}
 
 
 def jobs_section(jobs: Sequence[JobRecord]) -> Section | None:
@@ -88,5 +94,14 @@ def _label(speed: Speed) -> str:
 def _marks(events: Sequence[Event]) -> Iterator[dict[str, Any]]:
     for event in events:
         if (what := _MARKS.get(type(event))) is not None:
-            who = f", {event.member}" if isinstance(event, Died | Replaced) else ""
-            yield {"at_ms": 1000 * event.at_s, "what": what, "label": f"{when(event.at_s)}: {what}{who}"}
+            label = f"{when(event.at_s)}: {what}{_more(event)}"
+            yield {"at_ms": 1000 * event.at_s, "what": what, "label": label}
+
+
+def _more(event: Event) -> str:
+    match event:
+        case Died(member=member) | Replaced(member=member):
+            return f", {member}"
+        case Resized(workers=workers, before=before):
+            return f" from {how_many(before, 'worker')} to {workers}"
+    return ""

@@ -22,6 +22,8 @@ from holdfast.cluster.happenings import (
     LostSamples,
     Paused,
     Replaced,
+    Resized,
+    ResizeFailed,
     SaveFailed,
     Started,
     WentBack,
@@ -98,6 +100,19 @@ def test_a_death_is_seen_until_somebody_else_is_at_work() -> None:
     assert "being replaced" not in shown
     assert "server 1 (2) is at work (a spare), 0.4 s after the death" in shown
     assert "its rows lost 31 steps; PLS 0.0125" in shown
+
+
+def test_who_joins_is_shown_and_who_leaves_is_not() -> None:
+    stage = Stage(workers=1)
+    assert "worker 1" not in stage.shown()
+    stage.view.tell(Resized(workers=3, before=1, at_s=101.0, took_s=2.0))
+    shown = stage.shown()
+    assert "worker 2" in shown and "the number of workers is 3 instead of 1, after 2.0 s" in shown
+    stage.view.tell(Resized(workers=2, before=3, at_s=102.0, took_s=2.0))
+    stage.view.tell(ResizeFailed(workers=4, problem="no space left", at_s=103.0))
+    shown = stage.shown()
+    assert "worker 1" in shown and "worker 2" not in shown
+    assert "the number of workers does not become 4: no space left" in shown
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 200])

@@ -52,6 +52,20 @@ def test_the_length_of_a_training_is_known_once_every_worker_has_told() -> None:
     assert (standing.expected_samples, standing.samples_per_step, standing.most_behind) == (4000, 20, 2)
 
 
+def test_steps_of_workers_that_left_still_count_and_nothing_else_of_them_does() -> None:
+    standing = Standing({0: 5, 2: 40})  # as the run knows them: the third left before
+    assert standing.step(synchronous=False) == 45
+    said = {"samples_per_step": 10, "expected_samples": 1000}
+    standing.hear(WORKERS[0], report(steps=6, behind=1, loss=0.5, **said), 0.0)
+    standing.hear(WORKERS[1], report(steps=3, behind=9, loss=9.0, **said), 0.0)
+    assert standing.step(synchronous=False) == 49
+    standing.resized(1)
+    standing.hear(WORKERS[1], report(steps=1, behind=9, loss=9.0, **said), 1.0)  # late
+    assert (standing.step(synchronous=False), standing.step(synchronous=True)) == (49, 40)
+    assert (standing.most_behind, standing.mean_loss) == (1, 0.5)
+    assert standing.expected_samples == 1000 + 3 * 10
+
+
 def counted(scores: list[float], labels: list[float]) -> bytes:
     metrics = Metrics()
     metrics.add(torch.tensor(scores), torch.tensor(labels))

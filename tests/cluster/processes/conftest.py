@@ -21,14 +21,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def start_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., RunningJob]]:
-    """Starts a job on the run in ``tmp_path / "run"``: of local processes, unless ``kind`` says otherwise."""
+    """Starts a job on a run in ``tmp_path``: of local processes, unless ``kind`` says otherwise."""
     folder = tmp_path / "gate"
     for name, value in Gate.environment(folder).items():
         monkeypatch.setenv(name, value)
     jobs: list[RunningJob] = []
 
-    def start(kind: type[RunningJob] = RunningJob, **options: Any) -> RunningJob:
-        jobs.append(kind(tmp_path / "run", folder, **options))
+    def start(run: str = "run", kind: type[RunningJob] = RunningJob, **options: Any) -> RunningJob:
+        jobs.append(kind(tmp_path / run, folder, **options))
         return jobs[-1]
 
     yield start

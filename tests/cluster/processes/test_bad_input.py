@@ -90,7 +90,7 @@ def test_a_job_without_large_tables_goes_on_as_one_with_other_workers_and_refuse
 
     job = start_job(servers=1, workers=2)  # and with tables on servers
     job.finish(8)
-    assert "saved by 1 workers, and goes on with 2" in caplog.text
+    assert "has had 1 workers, and goes on with 2" in caplog.text
     assert hf.open_run(job.url).checkpoints()[-1].step == 16
 
     job = start_job(servers=1, model=bad_programs.build_tiny)

@@ -21,10 +21,13 @@ class Accounts:
         losses: What partial recoveries cost.
         synchronous: How the job trains.
         runtime: Clock.
+        steps: That workers had taken when the job began, by place.
     """
 
-    def __init__(self, losses: Losses, *, synchronous: bool, runtime: Runtime) -> None:
-        self.standing = Standing()
+    def __init__(
+        self, losses: Losses, *, synchronous: bool, runtime: Runtime, steps: Mapping[int, int] | None = None
+    ) -> None:
+        self.standing = Standing(steps)
         self.measured = Measured()
         self._losses = losses
         self._synchronous = synchronous

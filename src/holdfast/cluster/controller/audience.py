@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from holdfast.cluster.controller.words import describe
-from holdfast.cluster.happenings import Died, Event, SaveFailed
+from holdfast.cluster.happenings import Died, Event, ResizeFailed, SaveFailed
 
 logger = logging.getLogger("holdfast")
 
@@ -50,5 +50,5 @@ class Audience:
 
 def log(event: Event) -> None:
     """Where nothing is shown, events are logged."""
-    level = logging.WARNING if isinstance(event, Died | SaveFailed) else logging.INFO
+    level = logging.WARNING if isinstance(event, Died | SaveFailed | ResizeFailed) else logging.INFO
     logger.log(level, "%s", describe(event))

@@ -15,7 +15,7 @@ from rich.text import Text
 from holdfast.cluster.controller.accounts import Accounts
 from holdfast.cluster.controller.words import describe
 from holdfast.cluster.core.members import Member, Role
-from holdfast.cluster.happenings import Committed, Died, Event, Replaced, Started
+from holdfast.cluster.happenings import Committed, Died, Event, Replaced, Resized, Started
 from holdfast.figures import NOTHING, number
 from holdfast.printable import printable
 from holdfast.runtime import SYSTEM, Runtime
@@ -47,8 +47,8 @@ class LiveView:
         runtime: Runtime = SYSTEM,
     ) -> None:
         self._accounts = accounts
-        self._places = [(Role.SERVER, index) for index in range(servers)]
-        self._places += [(Role.WORKER, index) for index in range(workers)]
+        self._servers = servers
+        self._places = self._places_of(workers)
         self._runtime = runtime
         self._console = console or Console(stderr=True)
         self._events: deque[tuple[float, str]] = deque(maxlen=_EVENTS)
@@ -81,6 +81,8 @@ class LiveView:
                 self._down.add(_place(member))
             case Replaced(member=member):
                 self._down.discard(_place(member))
+            case Resized(workers=workers):
+                self._places = self._places_of(workers)
             case Committed():
                 self._committed, self._committed_s = event, self._runtime.monotonic_s()
 
@@ -133,6 +135,10 @@ class LiveView:
         return f"step {self._committed.step}, {now_s - self._committed_s:.0f} s ago"
 
     # ---- processes -------------------------------------------------------------------------------------------------
+
+    def _places_of(self, workers: int) -> list[tuple[Role, int]]:
+        servers = [(Role.SERVER, index) for index in range(self._servers)]
+        return servers + [(Role.WORKER, index) for index in range(workers)]
 
     def _members(self) -> RenderableType:
         table = Table(box=None, padding=(0, 2), header_style="dim")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from holdfast.cluster.controller.accounts import Accounts
 from holdfast.cluster.controller.crew import FIRST_SPARE, Crew
 from holdfast.cluster.controller.save_desk import SaveDesk
+from holdfast.cluster.controller.worker_count import WorkerCount
 from holdfast.cluster.core import outputs as out
 from holdfast.cluster.core.controller import ControllerCore
 from holdfast.cluster.core.members import CONTROLLER, Member, Role
@@ -34,6 +35,7 @@ class Controller:
         launcher: Tells of deaths.
         accounts: Of how it goes.
         desk: Its saves.
+        count: How many workers it has.
         baseline_first: Save before the first step: what priority saves build on.
         tell: Hears what happens.
         runtime: Clock.
@@ -48,6 +50,7 @@ class Controller:
         launcher: Launcher,
         accounts: Accounts,
         desk: SaveDesk,
+        count: WorkerCount,
         *,
         baseline_first: bool,
         tell: Callable[[Event], object],
@@ -60,6 +63,7 @@ class Controller:
         self._launcher = launcher
         self._accounts = accounts
         self._desk = desk
+        self._count = count
         self._baseline_first = baseline_first
         self._tell = tell
         self._runtime = runtime
@@ -94,6 +98,8 @@ class Controller:
             self._die(member, "was not heard from for too long")
         if self._wants_stop:
             self._carry_out(self._core.stop())
+        if (workers := self._count.take()) is not None:
+            self._carry_out(self._core.resize(workers))
         self._carry_out(self._desk.begin_if_due())
         self._notice_wholeness()
         self._tell_losses()
@@ -114,7 +120,9 @@ class Controller:
             self._start_spares()
             return
         outputs = self._core.died(member)
-        if outputs:
+        if not outputs:  # one that has left, or was replaced: nobody waits for its end
+            self._crew.fence(member)
+        else:
             self._tell(Died(member=member, how=how, at_s=self._runtime.wall_s()))
         self._carry_out(outputs)
         if outputs and (member.role, member.index) == (Role.SERVER, 0):
@@ -162,6 +170,7 @@ class Controller:
         if self._died_s:
             self._start_spares()  # not before: a process that starts would compete with the one that loads
         self._died_s.clear()
+        self._count.settled()
         if not self._is_started:
             self._is_started = True
             self._tell(Started(at_s=self._runtime.wall_s(), took_s=now_s - self._began_s))
@@ -199,6 +208,8 @@ class Controller:
                     self._send(to, message)
                 case out.Replace(member):
                     self._replace(member)
+                case out.Join(member):
+                    self._start(member)
                 case out.Fence(member):
                     self._beats.forget(member)
                     self._crew.fence(member)
@@ -213,6 +224,12 @@ class Controller:
                     self._desk.priority_saved(output)
                 case out.WentBack(checkpoint):
                     self._desk.went_back(checkpoint)
+                case out.Resized(checkpoint, workers):
+                    self._desk.begin_anew(checkpoint)
+                    self._accounts.standing.resized(workers)
+                    self._count.changed(workers)
+                case out.ResizeFailed(workers, problem):
+                    self._count.failed(workers, problem)
                 case out.Loss(server, _, pushes):
                     self._accounts.lost(server, pushes)
                 case out.Ended():
@@ -231,6 +248,7 @@ class Controller:
     def _wait_for_the_end(self, on_turn: Callable[[], None]) -> None:
         """Whoever introduces itself late is told to end as well."""
         assert self._ended is not None
+        self._count.close()
         self._tell_losses(at_once=True)
         self._tell(Ended(problem=self._ended.problem, at_s=self._runtime.wall_s()))
         for spare in self._spares:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import replace
 from queue import SimpleQueue
 
 from holdfast.cluster.controller.accounts import Accounts
-from holdfast.cluster.happenings import Event
+from holdfast.cluster.happenings import Event, Resized
 from holdfast.cluster.record import PREFIX, JobRecord, Speed, page_name, term_of_page
 from holdfast.errors import HoldfastError
 from holdfast.runtime import SYSTEM, Runtime
@@ -50,6 +51,8 @@ class Recorder:
     def tell(self, event: Event) -> None:
         """Something happened."""
         self._events.append(event)
+        if isinstance(event, Resized):
+            self._job = replace(self._job, workers=event.workers)
 
     def turn(self) -> None:
         """Measure, and write a page, if it is time to."""
@@ -86,15 +89,7 @@ class Recorder:
 
     def _turn_page(self) -> None:
         if self._events or self._speeds:
-            page = JobRecord(
-                term=self._job.term,
-                servers=self._job.servers,
-                workers=self._job.workers,
-                synchronous=self._job.synchronous,
-                events=tuple(self._events),
-                speeds=tuple(self._speeds),
-            )
-            self._pages.put(page)
+            self._pages.put(replace(self._job, events=tuple(self._events), speeds=tuple(self._speeds)))
             self._events, self._speeds = [], []
 
 

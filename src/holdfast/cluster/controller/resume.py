@@ -50,8 +50,9 @@ def find_beginning(run: ShardedRun, plan: ModelPlan, *, workers: int) -> Beginni
         progress = saved_progress(loaded.state, plan, step=info.step)
         if progress and len(progress) != workers:
             logger.warning(
-                "the run was saved by %d workers, and goes on with %d: each goes on at its own place in the data. What "
-                "workers that are gone had not read yet stays unread, and new ones begin at the start of their part",
+                "the run has had %d workers, and goes on with %d: each goes on at its own place in the data. What "
+                "workers that are gone had not read yet stays unread until one has their place again, and new ones "
+                "begin at the start of their part",
                 len(progress),
                 workers,
             )

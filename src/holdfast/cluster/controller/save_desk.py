@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from holdfast.checkpoint.trainer.position import Pause as Rest
 from holdfast.cluster.controller.accounts import Accounts
+from holdfast.cluster.controller.resume import Beginning
 from holdfast.cluster.controller.timetable import Timetable
 from holdfast.cluster.core.controller import ControllerCore
 from holdfast.cluster.core.members import Member, Role
@@ -32,7 +33,7 @@ class SaveDesk:
         accounts: Of how the training goes.
         saves: When to save.
         between: When to save the rows that come first.
-        beginning: The checkpoint that the job begins with; empty for the very beginning.
+        beginning: Where the job begins.
         synchronous: How the job trains.
         overlap: Whether a save may begin while the last one is being written.
         tell: Hears what happens.
@@ -47,7 +48,7 @@ class SaveDesk:
         *,
         saves: Timetable,
         between: Timetable,
-        beginning: str,
+        beginning: Beginning,
         synchronous: bool,
         overlap: Overlap,
         tell: Callable[[Event], object],
@@ -58,13 +59,13 @@ class SaveDesk:
         self._accounts = accounts
         self._saves = saves
         self._between = between
-        self._names = {0: beginning}  # of checkpoints, by save
+        self._names = {0: beginning.checkpoint}  # of checkpoints, by save
         self._synchronous = synchronous
         self._overlap = overlap
         self._tell = tell
         self._runtime = runtime
         self._requested_s: dict[int, float] = {}  # by save
-        self._steps: dict[int, int] = {}  # by save
+        self._steps = {0: beginning.step}  # by save
         self._copied: set[int] = set()  # saves that are being written
         self._intent = b""  # of the priority save that begins
         self._rest = Rest()  # after a save that failed: workers waited for it
@@ -168,10 +169,14 @@ class SaveDesk:
 
     def went_back(self, checkpoint: int) -> None:
         """Everyone goes back: what is being written belongs to steps that will be taken again."""
-        self._copied.clear()
-        self._has_failed = False
-        before, step = self._accounts.step, self._steps.get(checkpoint, 0)
-        self._accounts.went_back(checkpoint)
-        self._saves.took(step)
+        before, step = self._accounts.step, self._steps[checkpoint]
+        self.begin_anew(checkpoint)
         at_s = self._runtime.wall_s()
         self._tell(WentBack(checkpoint=self._names[checkpoint], lost_steps=max(0, before - step), at_s=at_s))
+
+    def begin_anew(self, checkpoint: int) -> None:
+        """Everyone begins anew at this checkpoint."""
+        self._copied.clear()
+        self._has_failed = False
+        self._accounts.went_back(checkpoint)
+        self._saves.took(self._steps[checkpoint])

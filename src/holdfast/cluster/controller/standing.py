@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,10 +42,17 @@ class _Count:
 
 
 class Standing:
-    """The last report of every place; a replacement's takes the place of its predecessor's."""
+    """The last report of every place; a replacement's takes the place of its predecessor's.
 
-    def __init__(self) -> None:
-        self.workers: dict[int, dict[str, Any]] = {}
+    Args:
+        steps: That workers had taken when the job began, by place: of those as well who have left.
+    """
+
+    def __init__(self, steps: Mapping[int, int] | None = None) -> None:
+        self.workers: dict[int, dict[str, Any]] = {}  # of those who are there
+        self._steps = dict(steps or {})
+        self._left: dict[int, float] = {}  # samples that workers had taken when they left
+        self._count: int | None = None  # of workers; None: as many as report
         self._samples: dict[int, _Count] = {}
         self._rows: dict[int, _Count] = {}
 
@@ -55,8 +62,9 @@ class Standing:
         if sender.role is Role.SERVER:
             moved = float(found.get("pulled_rows", 0)) + float(found.get("pushed_rows", 0))
             self._rows.setdefault(sender.index, _Count()).hear(sender.incarnation, moved, at_s)
-        else:
+        elif self._count is None or sender.index < self._count:
             self.workers[sender.index] = found
+            self._steps[sender.index] = int(found.get("steps", 0))
             samples = float(found.get("samples", 0))
             self._samples.setdefault(sender.index, _Count()).hear(sender.incarnation, samples, at_s)
 
@@ -66,9 +74,17 @@ class Standing:
         if count is not None and count.life == member.incarnation:
             count.seen.clear()
 
+    def resized(self, workers: int) -> None:
+        """So many are there from now on. What others say late is not heard."""
+        self._count = workers
+        self._left = {index: samples for index, samples in self._left.items() if index >= workers}
+        for index in [each for each in self.workers if each >= workers]:
+            report = self.workers.pop(index)
+            self._left[index] = (report.get("samples_per_step") or 0.0) * self._steps[index]
+
     def step(self, *, synchronous: bool) -> int:
         """Optimizer steps that workers have pushed: each of them one, or all of them together one."""
-        steps = [int(each.get("steps", 0)) for each in self.workers.values()]
+        steps = self._steps.values()
         return max(steps, default=0) if synchronous else sum(steps)
 
     @property
@@ -113,7 +129,7 @@ class Standing:
     def expected_samples(self) -> float | None:
         """Of the whole training; None before all workers have told, or where one does not know."""
         told = self._told("expected_samples")
-        return sum(told) if told and len(told) == len(self.workers) else None
+        return sum(told) + sum(self._left.values()) if told and len(told) == len(self.workers) else None
 
     @property
     def most_behind(self) -> int | None:

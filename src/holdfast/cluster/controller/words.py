@@ -10,6 +10,8 @@ from holdfast.cluster.happenings import (
     LostSamples,
     Paused,
     Replaced,
+    Resized,
+    ResizeFailed,
     SaveFailed,
     Started,
     WentBack,
@@ -28,6 +30,10 @@ def describe(event: Event) -> str:
             return f"{member} is at work{' (a spare)' if by_spare else ''}, {took_s:.1f} s after the death"
         case WentBack(checkpoint=checkpoint, lost_steps=lost_steps):
             return f"everyone goes back to {checkpoint or 'the beginning'}: {lost_steps} steps are taken again"
+        case Resized(workers=workers, before=before, took_s=took_s):
+            return f"the number of workers is {workers} instead of {before}, after {took_s:.1f} s"
+        case ResizeFailed(workers=workers, problem=problem):
+            return f"the number of workers does not become {workers}: {_last_line(problem)}"
         case Paused(step=step, pause_s=pause_s):
             return f"saved at step {step}: workers waited {pause_s:.2f} s"
         case Committed(checkpoint=checkpoint):

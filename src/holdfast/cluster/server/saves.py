@@ -105,6 +105,10 @@ class SavedRows:
         self._abandon()
         self._go_on(None, replaces=replaces)
 
+    def stay(self) -> None:
+        """The rows are those of the last checkpoint already: what came between would only be in the way."""
+        self.call_off_priority()
+
     def _load(self, checkpoint: str | None) -> Loaded:
         if checkpoint is not None:
             return self._run.load(self._shards, checkpoint)

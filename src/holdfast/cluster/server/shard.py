@@ -27,6 +27,10 @@ class Saves(Protocol):
         """The rows are as they begin."""
         ...
 
+    def stay(self) -> None:
+        """The rows are those of the last checkpoint already, in a new life of the server."""
+        ...
+
     def mark(self, group: int, rows: Numbers) -> None:
         """These rows of a group's array have changed."""
         ...
@@ -67,11 +71,19 @@ class LiveShard:
         self._first_dense = dense
         self.names: dict[int, str] = {}  # by save: what it is called in the run; "" for what the job began with
         self.replaces = False  # another process was this server before
+        self._copied: int | None = None  # the save that holds these very rows
         self.pulled_rows = 0
         self.pushed_rows = 0
 
     def load(self, checkpoint: int | None) -> Mapping[int, Progress]:
-        """Take the rows of a checkpoint, or of the newest save of each; as they begin where nothing was saved."""
+        """Take the rows of a checkpoint, or of the newest save of each; as they begin where nothing was saved.
+
+        Where everyone begins anew right behind a checkpoint, its rows are here, and none is read.
+        """
+        if checkpoint is not None and checkpoint == self._copied:
+            self._saves.stay()
+            return {}
+        self._copied = None
         name = None if checkpoint is None else self.names[checkpoint]
         if name == "":
             self._rows.start(self._first_dense)
@@ -85,6 +97,7 @@ class LiveShard:
 
     def take_dense(self, dense: Arrays) -> None:
         """Take a worker's copy of the dense part; its slots stay as they were loaded."""
+        self._copied = None
         self._rows.dense.values[:] = dense[0]
 
     def read(self, rows: Arrays) -> Arrays:
@@ -97,6 +110,7 @@ class LiveShard:
 
     def apply(self, step: int, gradients: Mapping[int, Arrays]) -> None:
         """One optimizer step on the mean of these pushes, taken in the order of workers."""
+        self._copied = None
         groups = self._rows.groups
         push = mean(in_order_of_workers(gradients, len(groups)), len(groups))
         for number, (rows, values) in enumerate(zip(push.rows, push.values, strict=True)):
@@ -113,7 +127,9 @@ class LiveShard:
 
     def copy(self, save: int, progress: Mapping[int, Progress], intent: bytes) -> Copied:
         """Take a snapshot of what changed, and keep with it how far each worker came."""
-        return self._saves.copy(save, progress, intent)
+        copied = self._saves.copy(save, progress, intent)
+        self._copied = None if copied.problem else save
+        return copied
 
     def copy_priority(self, save: int, progress: Mapping[int, Progress]) -> Copied:
         """Copy the rows that a failure would set back furthest, and keep with them what they hold."""

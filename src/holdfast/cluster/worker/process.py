@@ -73,8 +73,9 @@ class _Life:
                 index=self._core.member.index,
                 count=self._core.workers,
                 place=place,
+                steps=self._core.progress.pushed,
                 needs_length=self._needs_length,
-                report_steps=self._job.pacing.report_steps,
+                report_steps=self._job.pacing.report_steps(self._core.workers),
             )
             gc.freeze()  # modules and their parameters stay: a collection in every few steps need not visit them
             train(self._worker)

@@ -35,6 +35,7 @@ class Worker(TrainingLoop):
         index: Which worker this is, from 0.
         count: How many there are.
         place: Where in the data to start, as an earlier worker's last push had it. None: at the beginning.
+        steps: That were taken before: in synchronous training by the others, where this one joins them.
         needs_length: Whether the job must know how many samples there will be.
         report_steps: After so many steps it says how far it is, whatever the time.
     """
@@ -49,6 +50,7 @@ class Worker(TrainingLoop):
         index: int,
         count: int,
         place: bytes | None,
+        steps: int = 0,
         needs_length: bool = False,
         report_steps: int | None = None,
     ) -> None:
@@ -58,6 +60,7 @@ class Worker(TrainingLoop):
         self._needs_length = needs_length
         self._report_steps = report_steps
         self._samples = self._batches = 0
+        self._steps = max(self._steps, steps)
         self._first_step = self.steps
         self._expected_batches: int | None = None
         self._told_s = 0.0
