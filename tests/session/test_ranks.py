@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -102,8 +103,13 @@ def test_each_rank_writes_its_rows_and_one_commit_holds_both(job: Job, url: str)
         ]
 
 
-@pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
+@pytest.mark.parametrize(
+    ("strategy", "sparse"),
+    [
+        pytest.param(strategy, sparse, marks=() if number % 3 == 0 else pytest.mark.slow)
+        for number, (strategy, sparse) in enumerate(product(STRATEGIES, [True, False]))
+    ],
+)
 def test_a_resumed_job_goes_on_as_if_nothing_had_happened(job: Job, url: str, strategy: Any, sparse: bool) -> None:
     states: States = {}
     for steps in (7, 4, 9):
@@ -428,7 +434,7 @@ def test_a_rank_killed_with_its_agent_commits_nothing_and_the_job_continues_wher
     assert_exact(url, states | again)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_rank_killed_after_its_snapshot_still_gets_its_checkpoint(jobs: Jobs, url: str, rank: int) -> None:
     job = jobs.get()
     job.call("open", url=url)

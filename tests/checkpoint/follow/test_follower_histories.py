@@ -89,7 +89,7 @@ def weights(state: State) -> State:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(history=HISTORIES, retention=st.sampled_from(RETENTIONS))
 def test_followers_hold_the_newest_checkpoint_after_any_history(
     strategy: Strategy, history: list[tuple[Any, ...]], retention: hf.Retention
