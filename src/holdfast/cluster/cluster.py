@@ -187,8 +187,9 @@ class Cluster:
         """Change the number of workers while ``run`` is under way: from another thread, or from ``on_event``.
 
         Returns at once. A save is taken first; behind it ``train`` begins anew in every worker, with another
-        ``worker.count``, and nothing is lost. A ``Resized`` event says that all are at work, ``ResizeFailed`` that the
-        save failed and all is as before. With the number that there is already, nothing happens.
+        ``worker.count``, and nothing is lost. A ``Resized`` event says that all are at work; ``ResizeFailed``, that
+        the save failed, or that there is no room, and all is as before. With the number that there is already, nothing
+        happens.
 
         Args:
             workers: How many processes shall compute gradients.

@@ -56,7 +56,7 @@ class Resized:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResizeFailed:
-    """The number of workers stays as it is: the save that comes first failed."""
+    """The number of workers stays as it is: the save that comes first failed, or there is no room for more."""
 
     workers: int  # that were asked for
     problem: str

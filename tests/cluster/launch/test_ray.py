@@ -97,6 +97,10 @@ class TestRay(LauncherSuite):
         assert [each.tenant.incarnation for each in told if isinstance(each.tenant, Member)] == [1, 2]
         launcher.close()
 
+    def test_it_is_known_whether_there_is_room_for_more(self, launcher: Launcher) -> None:
+        assert launcher.lacks(Role.WORKER, 1) == ""
+        assert "too little CPU" in launcher.lacks(Role.WORKER, 1000)
+
     def test_a_job_for_which_there_is_no_room_is_refused(self) -> None:
         needs = {"server": {"num_cpus": 1}, "worker": {"num_cpus": 2, "resources": {"tpu": 1}}}
         with pytest.raises(RunError, match=r"no room.*SPREAD of 3 CPU, 1 tpu, in a cluster of 16 CPU.*`placement`"):

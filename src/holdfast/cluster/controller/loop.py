@@ -99,7 +99,7 @@ class Controller:
         if self._wants_stop:
             self._carry_out(self._core.stop())
         if (workers := self._count.take()) is not None:
-            self._carry_out(self._core.resize(workers))
+            self._resize(workers)
         self._carry_out(self._desk.begin_if_due())
         self._notice_wholeness()
         self._tell_losses()
@@ -147,6 +147,13 @@ class Controller:
         self._beats.watch(member, grace_s=_START_GRACE_S)
         self._beats.forget(spare)
         self._endpoint.send(spare, GoBack(member))
+
+    def _resize(self, workers: int) -> None:
+        lacking = self._launcher.lacks(Role.WORKER, workers - len(self._core.view.workers))
+        if lacking:
+            self._count.failed(workers, lacking)
+        else:
+            self._carry_out(self._core.resize(workers))
 
     def _welcome(self, member: Member) -> None:
         """A process introduced itself: tell it of the others, and the others of it."""

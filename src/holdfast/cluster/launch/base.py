@@ -80,6 +80,10 @@ class Launcher(Protocol):
         """
         ...
 
+    def lacks(self, role: Role, count: int) -> str:
+        """What is missing for so many more processes of a role, as far as is known now; empty: nothing."""
+        ...
+
     def adopt(self, spare: Spare, member: Member) -> None:
         """From now on the process of this spare is known as a member. One that died is told of as the spare."""
         ...

@@ -81,6 +81,9 @@ class LocalLauncher:
         self._tenants[process.pidfd] = tenant
         self._epoll.register(process.pidfd, select.EPOLLIN)
 
+    def lacks(self, role: Role, count: int) -> str:
+        return ""
+
     def adopt(self, spare: Spare, member: Member) -> None:
         process = self._processes.pop(spare, None)
         if process is not None:

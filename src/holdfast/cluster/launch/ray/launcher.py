@@ -68,6 +68,9 @@ class RayLauncher:
             raise RunError(f"Ray could not start {tenant}: {error}; see `resources` and `runtime_env`") from error
         self._handles[tenant] = handle
 
+    def lacks(self, role: Role, count: int) -> str:
+        return self._places.lacks(role, count)
+
     def adopt(self, spare: Spare, member: Member) -> None:
         handle = self._handles.pop(spare, None)
         if handle is not None:

@@ -68,6 +68,15 @@ class Places:
             self._free.remove(place)
         return place
 
+    def lacks(self, role: Role, count: int) -> str:
+        """What Ray has too little of for so many more processes; empty: nothing."""
+        more = count - sum(each.role is role for each in self._free)
+        if more <= 0:
+            return ""
+        asked, there = bundle(self._needs[role]), self._ray.available_resources()
+        short = sorted(name for name, amount in asked.items() if more * amount > there.get(name, 0))
+        return f"Ray has too little {', '.join(short)} for {more} more: add machines, or ask for less" if short else ""
+
     def give_back(self, place: Place | None) -> None:
         """Whoever ran there is dead."""
         if place is not None:
