@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.checkpoint.shards import Loaded, LoadedState
+from holdfast.checkpoint.shards import Loaded, LoadedState, torch_optimizer
 from holdfast.checkpoint.shards import Shard as TableShard
+from holdfast.checkpoint.shards.torch_state import STEP
 from holdfast.cluster.core.progress import BEGINNING, Progress
 from holdfast.cluster.payload import Arrays, Floats
 from holdfast.cluster.place_tree import host_place, place_tree
@@ -23,12 +24,10 @@ from holdfast.cluster.shard import DenseShard, Shard, start_slots
 from holdfast.errors import ModelMismatch
 from holdfast.format.host_values import arrays_in
 from holdfast.format.state import RankState
-from holdfast.policy.optimizer import SGD, Adagrad, Adam, Optimizer
+from holdfast.policy.optimizer import Optimizer
 from holdfast.types import UpdateRule
 
 CLUSTER = "holdfast.cluster"  # among the extras
-_STEP = "step"
-_COUNTING = ("Adagrad", "Adam", "SparseAdam")  # optimizers of torch that count a parameter's steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +78,13 @@ def training_tree(
     small = {f"{each.table}.weight": (each.rows, each.width) for each in plan.dense if each.table is not None}
     workers = {worker: (each.pushed, each.place) for worker, each in progress.items()}
     buffers = place_tree(progress[0].place).get("buffers", {}) if 0 in progress else {}
-    steps = max((each.pushed for each in progress.values()), default=0)
+    step = max((each.pushed for each in progress.values()), default=0)
     return {
         "model": {**{name: dense.values[name] for name in shapes}, **arrays_in(buffers)},
         "modules": {},
         "optimizers": [
-            _optimizer_tree(optimizer, optimizer.rule(), tables, {}, steps=steps),
-            _optimizer_tree(dense_optimizer, dense_optimizer.rule(dense=True), small, state, steps=steps, dense=True),
+            torch_optimizer(optimizer, step=step, tables=tables),
+            torch_optimizer(dense_optimizer, step=step, tables=small, slots=state, dense=True),
         ],
         "extra": {CLUSTER: {"workers": workers, "row_steps": _row_steps(dense, shapes)}},
     }
@@ -134,7 +133,7 @@ def load_dense(shard: DenseShard, training: Mapping[str, Any]) -> None:
         shard.values[part.at : part.at + part.rows * part.width] = _as_rows(model[part.name], part)[rows].reshape(-1)
         found = dict(next((state[part.name] for state in states if state.get(part.name)), {}))
         if part.name in row_steps:
-            found[_STEP] = row_steps[part.name]
+            found[STEP] = row_steps[part.name]
         start_slots(shard.rule, shard.slots[part.name], shard.slots[part.name].keys() - found.keys())
         for slot, values in shard.slots[part.name].items():
             if slot in found:
@@ -147,13 +146,13 @@ def load_missing(rows: Shard, shards: Iterable[TableShard], loaded: Loaded) -> N
     small = {each.table for each in rows.placement.plan.dense}
     counts: dict[str, Any] = {}
     for optimizer in loaded.state.training["optimizers"]:
-        counts |= {name: each[_STEP] for name, each in optimizer["state"].items() if _STEP in each}
+        counts |= {name: each[STEP] for name, each in optimizer["state"].items() if STEP in each}
     for shard in shards:
         missing = loaded.missing.get(shard.table, ())
         rule = rows.dense.rule if shard.table in small else rows.rule
         start_slots(rule, shard.columns, missing)
-        if _STEP in missing and f"{shard.table}.weight" in counts:
-            shard.columns[_STEP][...] = arrays_in({_STEP: counts[f"{shard.table}.weight"]})[_STEP]
+        if STEP in missing and f"{shard.table}.weight" in counts:
+            shard.columns[STEP][...] = arrays_in({STEP: counts[f"{shard.table}.weight"]})[STEP]
 
 
 def _fill_slot(values: Floats, stored: Any, part: DensePart, rows: slice) -> None:
@@ -177,7 +176,7 @@ def _torch_slots(slots: Mapping[str, Floats], shape: tuple[int, ...]) -> dict[st
     """Slots as torch keeps them: in the parameter's shape, the count of steps once; numbers of rows as they are."""
     return {
         name: np.array(values.max(initial=0.0), np.float32)
-        if name == _STEP
+        if name == STEP
         else values.reshape(shape if values.ndim > 1 else -1)
         for name, values in slots.items()
     }
@@ -185,45 +184,8 @@ def _torch_slots(slots: Mapping[str, Floats], shape: tuple[int, ...]) -> dict[st
 
 def _row_steps(dense: DensePieces, names: Iterable[str]) -> dict[str, Floats]:
     """The counts of parameters whose rows differ, because a server that died had some of them."""
-    found = {name: dense.slots[name][_STEP] for name in names if _STEP in dense.slots[name]}
+    found = {name: dense.slots[name][STEP] for name in names if STEP in dense.slots[name]}
     return {name: counts for name, counts in found.items() if np.unique(counts).size > 1}
-
-
-def _optimizer_tree(
-    optimizer: Optimizer,
-    rule: UpdateRule,
-    tables: Mapping[str, tuple[int, int]],
-    state: Mapping[str, Any],
-    *,
-    steps: int,
-    dense: bool = False,
-) -> dict[str, Any]:
-    """As the torch optimizer of the same kind is stored. What torch counts per parameter is counted per row here."""
-    kind, options = _torch_form(optimizer, dense=dense)
-    slots = sorted(slot.name for slot in rule.slots)
-    count = {_STEP: steps if kind == "SparseAdam" else np.array(steps, np.float32)} if kind in _COUNTING else {}
-    found = {**{name: count for name in tables}, **{name: {**count, **each} for name, each in state.items()}}
-    return {
-        "kind": kind,
-        "groups": [{"parameters": list(found), "options": options}],
-        "state": found,
-        "tables": {name: {"shape": list(shape), "slots": slots} for name, shape in tables.items()},
-        "shared": {},
-        "inner": {},
-        "own": None,
-    }
-
-
-def _torch_form(optimizer: Optimizer, *, dense: bool) -> tuple[str, dict[str, Any]]:
-    """The name of torch's class, and the options that both have."""
-    match optimizer:
-        case SGD(lr, momentum=momentum, nesterov=nesterov):
-            return "SGD", {"lr": lr, "momentum": momentum, "nesterov": nesterov}
-        case Adagrad(lr, eps=eps):
-            return "Adagrad", {"lr": lr, "eps": eps}
-        case Adam(lr, betas=betas, eps=eps):
-            return "Adam" if dense else "SparseAdam", {"lr": lr, "betas": betas, "eps": eps}
-    return type(optimizer).__name__, {"lr": optimizer.lr}
 
 
 def step_of(progress: Mapping[int, Progress], *, synchronous: bool) -> int:

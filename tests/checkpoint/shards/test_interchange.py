@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import holdfast as hf
-from holdfast.checkpoint.shards import SavePolicies, Shard, ShardedRun, ShardWriter, dense_optimizer, table_optimizer
+from holdfast.checkpoint.shards import SavePolicies, Shard, ShardedRun, ShardWriter, torch_optimizer
 from holdfast.format.host_values import HostTensor, arrays_in
 from holdfast.format.state import RankState
 from holdfast.format.tree import decode_tree, encode_tree
@@ -94,8 +94,8 @@ def test_what_a_checkpointer_wrote_is_loaded_into_shards_and_resumed_from_them(k
 
     dense = {name: slots_of(optimizers, p) for name, p in model.top.named_parameters(prefix="top")}
     training["optimizers"] = [
-        table_optimizer(DECLARED[kind], [shards[0]], step=4),
-        dense_optimizer(DECLARED[kind], dense, step=4),
+        torch_optimizer(DECLARED[kind], step=4, tables={"emb.weight": shards[0].spec.shape}),
+        torch_optimizer(DECLARED[kind], step=4, slots=dense, dense=True),
     ]
     training["model"] = {name: values + 1 for name, values in training["model"].items()}
     writers = [

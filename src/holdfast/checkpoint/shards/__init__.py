@@ -23,7 +23,8 @@ for event in writer.poll(): ...                         # SnapshotTaken, SaveCom
 writer.close()
 
 training = {"model": {"mlp.0.weight": array, ...}, "modules": {}, "extra": {},
-            "optimizers": [table_optimizer(Adagrad(lr=0.1), shards, step), dense_optimizer(Adam(lr=1e-3), slots, step)]}
+            "optimizers": [torch_optimizer(Adagrad(lr=0.1), step=step, tables={"emb.0.weight": (4_000_000, 64), ...}),
+                           torch_optimizer(Adam(lr=1e-3), step=step, slots={"mlp.0.weight": {...}, ...}, dense=True)]}
 
 loaded = run.load_newest(shards)                        # a process that takes a dead one's place
 writer.start(term, loaded, replaces=True)
@@ -34,7 +35,7 @@ from holdfast.checkpoint.shards.loaded import Loaded, LoadedState
 from holdfast.checkpoint.shards.parts import SavePolicies
 from holdfast.checkpoint.shards.run import ShardedRun
 from holdfast.checkpoint.shards.shard import Shard
-from holdfast.checkpoint.shards.torch_state import dense_optimizer, table_optimizer
+from holdfast.checkpoint.shards.torch_state import torch_optimizer
 from holdfast.checkpoint.shards.warm import warm_up
 from holdfast.checkpoint.shards.writer import ShardWriter
 
@@ -45,7 +46,6 @@ __all__ = [
     "Shard",
     "ShardWriter",
     "ShardedRun",
-    "dense_optimizer",
-    "table_optimizer",
+    "torch_optimizer",
     "warm_up",
 ]

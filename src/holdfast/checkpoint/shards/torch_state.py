@@ -7,64 +7,60 @@ keep for each row travels with their rows; here is the rest.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.checkpoint.shards.shard import Shard
-from holdfast.checkpoint.training.slot_names import weight_name
-from holdfast.format.host_values import HostTensor
 from holdfast.policy import SGD, Adagrad, Adam, Optimizer
 
-
-def table_optimizer(optimizer: Optimizer, shards: Sequence[Shard], step: int) -> dict[str, Any]:
-    """The optimizer of tables; ``step`` is that of the training."""
-    kind = "SparseAdam" if isinstance(optimizer, Adam) else type(optimizer).__name__
-    counted: dict[str, Any] = {"SparseAdam": {"step": step}, "Adagrad": {"step": _number(step)}}
-    tables = {
-        weight_name(shard.table): {
-            "shape": list(shard.spec.shape),
-            "slots": [column.name for column in shard.spec.slots],
-        }
-        for shard in shards
-    }
-    return _tree(kind, optimizer, {name: counted.get(kind, {}) for name in tables}, tables)
+STEP: Final = "step"
+"""What torch calls the count of a parameter's steps; servers have one for each row."""
+_COUNTING = ("Adagrad", "Adam", "SparseAdam")  # optimizers of torch that count them
 
 
-def dense_optimizer(optimizer: Optimizer, slots: Mapping[str, Mapping[str, NDArray[Any]]], step: int) -> dict[str, Any]:
-    """The optimizer of dense parameters; ``slots`` are those of each, in its shape, by its name."""
-    kind = type(optimizer).__name__
-    counted = {"step": _number(step)} if isinstance(optimizer, Adam | Adagrad) else {}
-    state = {
-        name: {**counted, **{slot: HostTensor(np.asarray(values)) for slot, values in own.items() if slot != "step"}}
-        for name, own in slots.items()
-    }
-    return _tree(kind, optimizer, state, {})
+def torch_optimizer(
+    optimizer: Optimizer,
+    *,
+    step: int,
+    tables: Mapping[str, Sequence[int]] | None = None,
+    slots: Mapping[str, Mapping[str, NDArray[Any]]] | None = None,
+    dense: bool = False,
+) -> dict[str, Any]:
+    """As the torch optimizer of the same kind is stored; arrays become tensors when they are written.
 
-
-def _tree(kind: str, optimizer: Optimizer, state: Mapping[str, Any], tables: Mapping[str, Any]) -> dict[str, Any]:
+    Args:
+        optimizer: Of servers.
+        step: Of the training.
+        tables: The shapes of tables, by the names of their weights.
+        slots: Those of all other parameters, by parameter and slot. A count of steps among them is that parameter's.
+        dense: Whether it is the optimizer of dense parameters; small tables may be among them.
+    """
+    kind, options = _in_torch(optimizer, dense=dense)
+    names = sorted(slot.name for slot in optimizer.rule(dense=dense).slots)
+    count: dict[str, Any] = {}
+    if kind in _COUNTING:
+        count = {STEP: step if kind == "SparseAdam" else np.array(step, np.float32)}
+    others = {name: {**count, **own} for name, own in (slots or {}).items()}
+    state = {**dict.fromkeys(tables or {}, count), **others}
     return {
         "kind": kind,
-        "groups": [{"parameters": list(state), "options": _options(optimizer)}],
-        "state": dict(state),
-        "tables": dict(tables),
+        "groups": [{"parameters": list(state), "options": options}],
+        "state": state,
+        "tables": {name: {"shape": list(shape), "slots": names} for name, shape in (tables or {}).items()},
         "shared": {},
         "inner": {},
         "own": None,
     }
 
 
-def _options(optimizer: Optimizer) -> dict[str, Any]:
+def _in_torch(optimizer: Optimizer, *, dense: bool) -> tuple[str, dict[str, Any]]:
+    """The name of torch's class, and the options that both have."""
     match optimizer:
-        case SGD():
-            return {"lr": optimizer.lr, "momentum": optimizer.momentum, "nesterov": optimizer.nesterov}
-        case Adam():
-            return {"lr": optimizer.lr, "betas": optimizer.betas, "eps": optimizer.eps}
-        case Adagrad():
-            return {"lr": optimizer.lr, "eps": optimizer.eps}
-    return {"lr": optimizer.lr}
-
-
-def _number(step: int) -> HostTensor:
-    return HostTensor(np.array(step, dtype=np.float32))
+        case SGD(lr, momentum=momentum, nesterov=nesterov):
+            return "SGD", {"lr": lr, "momentum": momentum, "nesterov": nesterov}
+        case Adagrad(lr, eps=eps):
+            return "Adagrad", {"lr": lr, "eps": eps}
+        case Adam(lr, betas=betas, eps=eps):
+            return "Adam" if dense else "SparseAdam", {"lr": lr, "betas": betas, "eps": eps}
+    return type(optimizer).__name__, {"lr": optimizer.lr}
