@@ -11,10 +11,14 @@ PYTEST_ARGS ?=
 WORKERS ?= 2 # pytest processes
 BENCH ?=
 
-.PHONY: help setup test test-slow explore lint format demo bench docs
+TORCHREC_VENV := .venv-torchrec
+TORCHREC_BIN := $(TORCHREC_VENV)/bin
+TORCHREC_STAMP := $(TORCHREC_VENV)/.holdfast-installed
+
+.PHONY: help setup test test-slow test-torchrec explore lint format demo bench docs
 
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 setup: $(STAMP) ## create .venv and install everything the lock names
 
@@ -37,6 +41,18 @@ test: lint ## lint, type-check, check the import layers, run the fast tests
 
 test-slow: setup ## run the slow tests: power cuts, real servers, kills
 	$(BIN)/pytest -m slow $(PYTEST_ARGS)
+
+# TorchRec needs an older torchmetrics and must not see the dependencies it asks for: it has an environment of its own.
+$(TORCHREC_STAMP): requirements-torchrec.lock pyproject.toml
+	@test -x $(TORCHREC_BIN)/pip || { echo "Creating $(TORCHREC_VENV) ..."; $(PYTHON) -m venv $(TORCHREC_VENV); }
+	@echo "Installing TorchRec into $(TORCHREC_VENV) (1.3 GB) ..."
+	@$(TORCHREC_BIN)/python -m pip install --disable-pip-version-check -q --progress-bar off --no-deps \
+		-r requirements-torchrec.lock
+	@$(TORCHREC_BIN)/python -m pip install --disable-pip-version-check -q --no-deps --no-build-isolation -e .
+	@touch $@
+
+test-torchrec: $(TORCHREC_STAMP) ## run the tests with TorchRec, on 1, 2 and 4 processes
+	$(TORCHREC_BIN)/pytest -m "not slow" tests/integrations/torchrec $(PYTEST_ARGS)
 
 explore: setup ## run the fast tests with property-based examples that no run had before
 	$(BIN)/pytest -m "not slow" -n $(WORKERS) --dist loadfile --hypothesis-profile explore $(PYTEST_ARGS)

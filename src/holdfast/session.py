@@ -10,12 +10,13 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
 from holdfast.checkpoint.ranks.process_group import find_agreement
 from holdfast.checkpoint.read.crew import Progress
+from holdfast.checkpoint.restore.division import as_slots
 from holdfast.checkpoint.restore.partial import Recovered, Servers
 from holdfast.checkpoint.trainer.arguments import (
     Declared,
@@ -36,6 +37,7 @@ from holdfast.checkpoint.training.epoch import Epoch
 from holdfast.errors import ConfigurationError, RunError
 from holdfast.events import Happening, Recovery, SaveCommitted, SaveGivenUp, SnapshotTaken
 from holdfast.hooks import EventQueue, Hooks
+from holdfast.integrations.torchrec import find_divided
 from holdfast.policy import EverySteps, Exact, KeepLast, Overlap, Precision, Retention, SavePolicy, Strategy
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store
@@ -126,6 +128,7 @@ class Checkpointer:
         budget = policies.partial.budget if policies.partial is not None else None
         self._metering = PlsAccount(budget, loader, agreement.world) if budget is not None else None
         metered = self._metering.state if self._metering is not None else None
+        divided = find_divided(training.models, agreement)
         place = RunLocation(url=url, options=options)
         hooks = Hooks(on_save=on_save, on_commit=on_commit, on_failure=on_failure, on_recover=on_recover)
         self._events = EventQueue(hooks)
@@ -135,6 +138,7 @@ class Checkpointer:
             policies,
             settings,
             agreement,
+            divided=divided,
             metered=metered,
             tell=self._events.tell,
             runtime=self._runtime,
@@ -173,6 +177,7 @@ class Checkpointer:
         *,
         reader: bool = True,
         strict: bool = True,
+        slots: Literal["exact", "mean"] = "exact",
         progress: Progress | None = None,
     ) -> int:
         """Continue from a checkpoint, or start fresh on an empty run. Call it only once, before the first step.
@@ -184,6 +189,9 @@ class Checkpointer:
             step: The step to go back to; later checkpoints become an abandoned timeline. None: the newest good one.
             reader: False leaves the loader's position and the random state as they are, for training on other data.
             strict: False restores the tables and parameters that match by name and shape and warns about the rest.
+            slots: What to do where a plan of TorchRec splits columns differently than before, and the optimizer keeps
+                one sum per row and column shard. ``"exact"`` refuses; ``"mean"`` takes the mean of the shards' sums,
+                which is not what training without a change would have had.
             progress: Called periodically with the bytes read since the last call.
 
         Returns:
@@ -194,7 +202,7 @@ class Checkpointer:
         resumption, since_s = self._parts.resumption, self._outcomes.now_s
         with self._events:
             term = resumption.take_over(step, patience_s=self._takeover_s)
-            restored = resumption.restore(step, strict=strict, progress=progress)
+            restored = resumption.restore(step, strict=strict, slots=as_slots(slots), progress=progress)
             if restored is None:
                 if step is not None:
                     raise RunError(f"{self._store.url} holds no checkpoint to resume from")

@@ -27,18 +27,49 @@ class ColumnSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Strip:
+    """Some of the values of every row of a table, stored as a table of its own: what column-wise sharding leaves.
+
+    Args:
+        table: The name of the whole table.
+        first: The first of the values.
+        width: How many values a row of the whole table has.
+    """
+
+    table: str
+    first: int
+    width: int
+
+    def name(self, values: int) -> str:
+        """What a strip of so many values is called."""
+        return f"{self.table}[{self.first}:{self.first + values}]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableSpec:
     """A table's stored shape.
 
     Args:
-        name: Its name in the model, or the one passed with ``tables=``.
+        name: Its name in the model, or the one passed with ``tables=``; of a strip, that with the range of its values.
         rows: The number of rows.
         columns: Every column of its row records, the weight first.
+        strip: Which values of a wider table's rows these are. None: it is a whole table.
     """
 
     name: str
     rows: int
     columns: tuple[ColumnSpec, ...]
+    strip: Strip | None = None
+
+    @property
+    def table(self) -> str:
+        """The name of the whole table."""
+        return self.name if self.strip is None else self.strip.table
+
+    @property
+    def first_value(self) -> int:
+        """Where in the whole table's rows its values begin."""
+        return 0 if self.strip is None else self.strip.first
 
     @property
     def weight(self) -> ColumnSpec:

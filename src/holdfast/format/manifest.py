@@ -16,7 +16,7 @@ from holdfast.format.dtypes import itemsize
 from holdfast.format.layout import IDS
 from holdfast.format.manifest_check import check_manifest
 from holdfast.format.state_pieces import Piece
-from holdfast.types import ColumnSpec, TableSpec
+from holdfast.types import ColumnSpec, Strip, TableSpec
 
 KIND, VERSION = "manifest", 1
 _WEIGHT = "weight"  # the first column of every table
@@ -182,7 +182,10 @@ class Manifest:
 def table_spec_to_json(spec: TableSpec) -> dict[str, Any]:
     """A table's shape as JSON."""
     columns = [[column.name, column.dtype, list(column.row_shape)] for column in spec.columns]
-    return {"name": spec.name, "rows": spec.rows, "columns": columns}
+    body: dict[str, Any] = {"name": spec.name, "rows": spec.rows, "columns": columns}
+    if spec.strip is not None:
+        body["strip"] = [spec.strip.table, spec.strip.first, spec.strip.width]
+    return body
 
 
 def table_spec_from_json(body: dict[str, Any]) -> TableSpec:
@@ -193,11 +196,26 @@ def table_spec_from_json(body: dict[str, Any]) -> TableSpec:
         raise ValueError(f"columns is {names}: none may be called {IDS!r} or end with '.escapes'")
     if names[:1] != (_WEIGHT,) or list(names[1:]) != sorted(names[1:]):
         raise ValueError(f"columns is {names}: the weight comes first, then the slots in the order of their names")
+    name = fields.text(body["name"], "the name of a table")
     return TableSpec(
-        name=fields.text(body["name"], "the name of a table"),
+        name=name,
         rows=fields.integer(body["rows"], "rows"),
         columns=columns,
+        strip=_strip_from_json(body["strip"], name, columns[0]) if "strip" in body else None,
     )
+
+
+def _strip_from_json(body: Json, name: str, weight: ColumnSpec) -> Strip:
+    table, first, width = fields.items(body, "strip", 3)
+    strip = Strip(
+        table=fields.text(table, "the table of a strip"),
+        first=fields.integer(first, "the first value of a strip"),
+        width=fields.integer(width, "the values of a strip's table"),
+    )
+    values = weight.row_shape[0] if len(weight.row_shape) == 1 else 0
+    if not 0 < values < strip.width or strip.first + values > strip.width or name != strip.name(values):
+        raise ValueError(f"strip is {body}: this is not what a strip called {name!r} would say")
+    return strip
 
 
 def _column_from_json(body: Json) -> ColumnSpec:

@@ -32,7 +32,7 @@ def require_same_rows(tables: Sequence[Table], agreement: Agreement, chosen: Cal
     if agreement.world == 1:
         return
     rows = agreement.broadcast(chosen() if agreement.rank == 0 else None)
-    compared = [table for table in tables if not _is_rewritten_by_lookups(table)]
+    compared = [table for table in tables if table.extent is None and not _is_rewritten_by_lookups(table)]
     samples = {table.name: _sample(table, rows.get(table.name)) for table in compared}
     digests = agreement.gather([_digest(sample) for sample in samples.values()])
     suspects = [name for number, name in enumerate(samples) if len({each[number] for each in digests}) > 1]

@@ -7,26 +7,30 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from holdfast.checkpoint.commit.chain import Head
 from holdfast.checkpoint.read.crew import Progress
 from holdfast.checkpoint.read.fetcher import Fetcher, Manifests, lineage
 from holdfast.checkpoint.read.outlines import plan_checkpoint
-from holdfast.checkpoint.read.table_plan import TablePlan
+from holdfast.checkpoint.read.strips import WholeTable, join_strips
 from holdfast.checkpoint.restore.columns import Ids
+from holdfast.checkpoint.restore.division import Slots, by_whole_name, held_columns, place_rows, split_problem
+from holdfast.checkpoint.restore.rows import write_rows
 from holdfast.checkpoint.restore.saved_state import read_saved, shared_state
 from holdfast.checkpoint.restore.table_match import require_same_tables, shape_problem
-from holdfast.checkpoint.restore.tensors import Targets, restore_rows
+from holdfast.checkpoint.restore.tensors import Targets
 from holdfast.checkpoint.track.tracker import Tracker
 from holdfast.checkpoint.training.state import RestoreReport, TrainingState
 from holdfast.checkpoint.training.tables import Table
+from holdfast.errors import ModelMismatch
 from holdfast.format.catalog import Entry
 from holdfast.format.document import parse
 from holdfast.format.state import JobState, RankState, SharedState
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store
-from holdfast.types import CheckpointInfo, TableSpec
+from holdfast.types import CheckpointInfo
 
 logger = logging.getLogger("holdfast")
 
@@ -54,39 +58,70 @@ class ModelRestorer:
         runtime: Runtime = SYSTEM,
     ) -> None:
         self._fetcher = Fetcher(store, runtime=runtime)
-        self._tables = {table.name: table for table in tables}
+        self._tables = by_whole_name({table.name: table for table in tables})
         self._state = state
         self._tracker = tracker
         self._marking = threading.Lock()
+        self._exact: set[str] = set()  # stored tables that are held here as they are stored
 
     def restore(
-        self, head: Head, entry: Entry, *, rank: int = 0, strict: bool = True, progress: Progress | None = None
+        self,
+        head: Head,
+        entry: Entry,
+        *,
+        rank: int = 0,
+        strict: bool = True,
+        slots: Slots = Slots.EXACT,
+        progress: Progress | None = None,
     ) -> Restored:
         """Restore one checkpoint. Raises DamagedData if any byte of it is off."""
         chain = lineage(head, entry.info.id)
         name = entry.part_list.name  # below which something is malformed, where planning trips over it
-        plans = parse(name, lambda: plan_checkpoint(self._fetcher, head, entry.info.id))
+        stored = parse(name, lambda: join_strips(plan_checkpoint(self._fetcher, head, entry.info.id)))
         shared, own = parse(name, lambda: self._states(self._fetcher.parts(entry), rank))
         if strict:
-            specs = {name: plan.spec for name, plan in plans.items()}
+            specs = {name: whole.spec for name, whole in stored.items()}
             require_same_tables(specs, self._live(), otherwise="restore what matches")
-        self._tell(self._state.restore(shared.training, strict=strict), plans)
-        targets = [(plan, self._targets(plan)) for name, plan in plans.items() if name in self._fitting(plans)]
+        self._require_slots(stored, slots)
+        self._tell(self._state.restore(shared.training, strict=strict), stored)
+        placed = [
+            place_rows(stored[name], table, self._targets(stored[name], table))
+            for name in self._fitting(stored)
+            for table in self._tables[name]
+        ]
         if self._tracker is not None:
             self._tracker.forget_all()
-        restore_rows(self._fetcher, targets, seen=self._seen, progress=progress)
+        self._exact = {each.exact.name for each in placed if each.exact is not None}
+        wanted = [rows for each in placed for rows in each.wanted]
+        write_rows(self._fetcher, wanted, seen=self._seen, progress=progress)
+        for mean in (mean for each in placed for mean in each.means):
+            mean.write()
         for refused in self._state.finish(strict=strict):
             logger.warning("not restored: %s", refused)
         if self._tracker is not None:
-            self._tracker.restored(_wholly_restored(targets))
+            # The checkpoint's columns differ from those of all other tables: no delta of these may depend on it.
+            self._tracker.restored([each.exact for each in placed if each.exact is not None])
         return Restored(info=entry.info, baseline=chain[0].info, rank=own, job=shared.job)
 
-    def _tell(self, report: RestoreReport, plans: Mapping[str, TablePlan]) -> None:
+    def _require_slots(self, stored: Mapping[str, WholeTable], slots: Slots) -> None:
+        """Refuse, before anything is written, slots that can only be restored inexactly, or say that they are."""
+        for name in self._fitting(stored):
+            for problem in {split_problem(stored[name], table) for table in self._tables[name] if self._keeps(table)}:
+                if problem is not None and slots is Slots.EXACT:
+                    raise ModelMismatch(problem)
+                if problem is not None:
+                    logger.warning("table %s: slots are restored inexactly, as the mean of column shards'", name)
+
+    def _keeps(self, table: Table) -> bool:
+        """Whether it has an optimizer that keeps slots."""
+        return table.optimizer is not None or bool(table.slots())
+
+    def _tell(self, report: RestoreReport, stored: Mapping[str, WholeTable]) -> None:
         """Log what a non-strict restore skipped."""
-        fitting, known = self._fitting(plans), {*plans, *report.became_tables}
+        fitting, known = self._fitting(stored), {*stored, *report.became_tables}
         lacking = [*report.missing, *(name for name in self._tables if name not in known)]
-        unknown = [*report.unexpected, *(name for name in plans if name not in self._tables)]
-        differing = [f"{name} (shape differs)" for name in plans if name in self._tables and name not in fitting]
+        unknown = [*report.unexpected, *(name for name in stored if name not in self._tables)]
+        differing = [f"{name} (shape differs)" for name in stored if name in self._tables and name not in fitting]
         left = {
             "not restored, missing from the checkpoint": lacking,
             "not restored, missing from the model": unknown,
@@ -103,26 +138,24 @@ class ModelRestorer:
         return shared_state(saved[0], parts[0]), own
 
     def _live(self) -> dict[str, Tensor]:
-        return {name: table.parameter for name, table in self._tables.items()}
+        """Of each table a tensor with its shape and type; of a divided one, which is nowhere, without memory."""
+        return {name: _as_whole(tables[0]) for name, tables in self._tables.items()}
 
-    def _fitting(self, plans: Mapping[str, TablePlan]) -> set[str]:
+    def _fitting(self, stored: Mapping[str, WholeTable]) -> list[str]:
         live = self._live()
-        return {name for name, plan in plans.items() if name in live and not shape_problem(plan.spec, live[name])}
+        return [name for name, whole in stored.items() if name in live and not shape_problem(whole.spec, live[name])]
 
-    def _targets(self, plan: TablePlan) -> Targets:
-        table = self._tables[plan.spec.name]
-        slots = self._state.ensure_slots(table, plan.spec.slots)
-        return {plan.spec.weight.name: table.parameter.data, **slots}
+    def _targets(self, whole: WholeTable, table: Table) -> Targets:
+        slots = self._state.ensure_slots(table, held_columns(whole, table))
+        return {whole.spec.weight.name: table.parameter.data, **slots}
 
     def _seen(self, name: str, ids: Ids | None) -> None:
-        if self._tracker is not None:
+        if self._tracker is not None and name in self._exact:
             with self._marking:
                 self._tracker.rebuild(name, ids)
 
 
-def _wholly_restored(targets: Sequence[tuple[TablePlan, Targets]]) -> list[TableSpec]:
-    """The tables whose stored columns were all written into the live ones.
-
-    The checkpoint's columns differ from those of all other tables, so no delta of these may depend on it.
-    """
-    return [plan.spec for plan, written in targets if all(column.name in written for column in plan.spec.columns)]
+def _as_whole(table: Table) -> Tensor:
+    if table.extent is None:
+        return table.parameter
+    return torch.empty(table.whole_shape, dtype=table.parameter.dtype, device="meta")

@@ -1,4 +1,7 @@
-"""Restores rows into live tensors of whole tables: converts type and device where they differ."""
+"""Restores rows into live tensors: of whole tables, or of ranges of their rows and values.
+
+Converts type and device where they differ.
+"""
 
 from __future__ import annotations
 
@@ -44,14 +47,29 @@ def _writers(plan: TablePlan, targets: Targets) -> dict[str, ColumnWriter]:
 
 
 class ColumnWriter:
-    """Writes rows into a table's column, by range or by id."""
+    """Writes rows into a column of a table, or of its rows from ``first`` on, by range or by id.
 
-    def __init__(self, target: Tensor, dtype: str, row_shape: tuple[int, ...]) -> None:
+    With ``values`` the target holds only these of a stored row's values.
+    """
+
+    def __init__(
+        self,
+        target: Tensor,
+        dtype: str,
+        row_shape: tuple[int, ...],
+        *,
+        first: int = 0,
+        values: slice | None = None,
+        is_part: bool = False,
+    ) -> None:
         self._target = target
         self._dtype = dtype
         self._row_shape = row_shape
-        self._as_stored = target.dtype == torch_dtype(dtype)
-        self._scatter = _scatter_into(target) if self._as_stored else None
+        self._first = first
+        self._values = values
+        self._is_part = is_part  # rows may come that the target has no place for
+        self._as_stored = target.dtype == torch_dtype(dtype) and values is None
+        self._scatter = _scatter_into(target, first) if self._as_stored else None
 
     @property
     def scatter(self) -> RowScatter | None:
@@ -60,14 +78,21 @@ class ColumnWriter:
 
     def write(self, data: memoryview, rows: int, first: int, ids: Ids | None, chosen: NDArray[np.bool_] | None) -> None:
         """Rows ``first ..`` or rows ``ids``, of these the chosen ones."""
+        if ids is not None and self._is_part:
+            inside = self._inside(ids)
+            chosen = inside if chosen is None else chosen & inside
         if ids is not None and self._scatter is not None and len(data):
             self._scatter(data, ids, chosen)
             return
         tensor = as_tensor(data, self._dtype, (rows, *self._row_shape))
+        if self._values is not None:
+            tensor = tensor[:, self._values]
         if ids is None:
-            self._target[first : first + rows].copy_(tensor)
+            low, high = max(first, self._first), min(first + rows, self._first + len(self._target))
+            if low < high:
+                self._target[low - self._first : high - self._first].copy_(tensor[low - first : high - first])
             return
-        where = torch.from_numpy(ids)
+        where = torch.from_numpy(ids) - self._first
         if chosen is not None:
             mask = torch.from_numpy(chosen)
             tensor, where = tensor[mask], where[mask]
@@ -78,16 +103,23 @@ class ColumnWriter:
         """What it holds now of these rows."""
         if not self._as_stored:
             return None
-        found = self._target.index_select(0, torch.from_numpy(ids).to(self._target.device)).cpu()
+        places = ids - self._first
+        if self._is_part:
+            places = np.where(self._inside(ids), places, 0)
+        found = self._target.index_select(0, torch.from_numpy(places).to(self._target.device)).cpu()
         found = found.reshape(len(ids), -1)
         return found.view(torch.int16).numpy().view(np.uint16) if found.dtype == torch.bfloat16 else found.numpy()
 
+    def _inside(self, ids: Ids) -> NDArray[np.bool_]:
+        found: NDArray[np.bool_] = (ids >= self._first) & (ids < self._first + len(self._target))
+        return found
 
-def _scatter_into(target: Tensor) -> RowScatter | None:
+
+def _scatter_into(target: Tensor, first: int) -> RowScatter | None:
     if not target.is_cpu or not target.is_contiguous() or not target.numel():
         return None
     rows = len(target)
-    return RowScatter.at(target.data_ptr(), rows, target.nbytes // rows, lambda: _words_of(target))
+    return RowScatter.at(target.data_ptr(), rows, target.nbytes // rows, lambda: _words_of(target), first)
 
 
 def _words_of(target: Tensor) -> Words:

@@ -88,7 +88,7 @@ class WriterParts:
             strategy=self.policies.strategy,
             precision=self.policies.precision,
             overlap=self.policies.overlap,
-            tables=self._tables,
+            tables={table: table for table in self._tables},
             world=self._parts,
             runtime=self._runtime,
         )

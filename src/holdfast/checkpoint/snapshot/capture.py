@@ -19,7 +19,7 @@ from holdfast.checkpoint.track.chooser import RowChooser
 from holdfast.checkpoint.track.tracker import Tracker
 from holdfast.checkpoint.training.forms import form_of
 from holdfast.checkpoint.training.state import TrainingState
-from holdfast.checkpoint.training.tables import Table, row_range
+from holdfast.checkpoint.training.tables import Table
 from holdfast.checkpoint.wire.messages import TableSlice
 from holdfast.errors import SaveFailed
 from holdfast.format.catalog import Intent
@@ -79,7 +79,8 @@ class Capture:
         require_same_rows(self._tables, agreement, self._some_changed if changed else dict)
 
     def _some_changed(self) -> dict[str, list[int]]:
-        touched = {table: self._tracker.touched(table, Since.LAST) for table in self._tables}
+        replicated = (table for table in self._tables if table.extent is None)
+        touched = {table: self._tracker.touched(table, Since.LAST) for table in replicated}
         return {
             table.name: rows.ids(0, table.rows)[:ROWS].tolist()
             for table, rows in touched.items()
@@ -107,7 +108,7 @@ class Capture:
         return _captured(taken, rows_tree(step))
 
     def _changed_rows(self, table: Table, stored: Stored) -> ChangedRows:
-        start, stop = row_range(table.rows, self._rank, self._world)
+        start, stop = table.share(self._rank, self._world)
         return TableCodecs.of(table.spec(), stored).changed(
             rows=stop - start,
             since_last=self._tracker.touched(table, Since.LAST).count(start, stop),
@@ -117,11 +118,11 @@ class Capture:
     def _table(self, index: int, table: Table, intent: Intent) -> tuple[TableCopy, TableSlice]:
         touched = self._tracker.touched(table, Since.BASELINE if intent.kind is Kind.DIFFERENTIAL else Since.LAST)
         whole = intent.kind is Kind.FULL or touched.whole
-        ids = None if whole else touched.ids(*row_range(table.rows, self._rank, self._world))
+        ids = None if whole else touched.ids(*table.share(self._rank, self._world))
         return self._copy(index, table, ids, intent.precision(table.name))
 
     def _copy(self, index: int, table: Table, ids: Tensor | None, stored: Stored) -> tuple[TableCopy, TableSlice]:
-        start, stop = row_range(table.rows, self._rank, self._world)
+        start, stop = (table.origin + row for row in table.share(self._rank, self._world))
         spec, slots = table.spec(), table.slots()
         codecs = TableCodecs.of(spec, stored)
         copy = TableCopy(
@@ -131,6 +132,7 @@ class Capture:
             start=start,
             stop=stop,
             ids=ids,
+            origin=table.origin,
             codecs=codecs.known_here(whole=ids is None),
         )
         return copy, codecs.slice(start, stop, whole=ids is None)

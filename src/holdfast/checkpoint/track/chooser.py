@@ -8,7 +8,7 @@ from torch import Tensor
 
 from holdfast.checkpoint.track.selectors import Selector, selector
 from holdfast.checkpoint.track.tracker import Tracker
-from holdfast.checkpoint.training.tables import Table, row_range
+from holdfast.checkpoint.training.tables import Table
 from holdfast.checkpoint.wire.state_digests import PieceDigest
 from holdfast.policy.priority import Priority, largest
 from holdfast.types import Kind, TableSpec
@@ -48,7 +48,7 @@ class RowChooser:
         self._selectors = {}
         for name in sorted(largest(sizes)):
             table = self._tables[name]
-            start, stop = row_range(table.rows, self._rank, self._world)
+            start, stop = table.share(self._rank, self._world)
             self._selectors[name] = each = selector(self._policy, table, start, stop)
             self._tracker.observe(name, each.see if each.sees_gradients else None)
         self._columns, self._pending = {}, {}

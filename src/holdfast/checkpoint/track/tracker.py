@@ -27,6 +27,7 @@ from holdfast.checkpoint.track.notices import Notices
 from holdfast.checkpoint.track.optimizer_hooks import Steps
 from holdfast.checkpoint.track.row_sets import Touched
 from holdfast.checkpoint.track.table_watch import TableWatch
+from holdfast.checkpoint.training.divided import Divided, SeeRows
 from holdfast.checkpoint.training.tables import Table
 from holdfast.checkpoint.wire.state_digests import PieceDigest
 from holdfast.errors import ConfigurationError
@@ -52,10 +53,12 @@ class Tracker:
         row_local: Sequence[Optimizer] = (),
         names: Mapping[int, str] | None = None,
         check: Callable[[Optimizer], None] | None = None,
+        divided: Divided | None = None,
     ) -> None:
         """``row_local`` are optimizers declared so, ``names`` those of parameters, by their identities.
 
-        ``check`` is called once with every optimizer that has made its state, and may refuse it.
+        ``check`` is called once with every optimizer that has made its state, and may refuse it. ``divided`` tells of
+        rows that are changed without one.
         """
         self._watches = {table.name: TableWatch(table) for table in tables}
         self._notices = Notices()
@@ -75,6 +78,8 @@ class Tracker:
         self._handles = self._steps.install()
         for watch in self._watches.values():
             self._handles += watch_lookups(watch)
+        if divided is not None:
+            self._handles += divided.watch(_weak(self._see_rows))
         self._dropped = weakref.finalize(self, _stale.extend, self._handles)
 
     @property
@@ -143,11 +148,11 @@ class Tracker:
 
     def mark(self, name: str, ids: Tensor | Sequence[int] | None) -> None:
         """Rows (None: all) that were changed in a way that torch does not count, such as through ``.data``."""
-        watch = self._watch(name)
-        if ids is None:
-            watch.marks.live.add_all()
-        else:
-            watch.marks.live.add(_checked(ids, watch.table))
+        for watch in self._watches_of(name):
+            if ids is None:
+                watch.marks.live.add_all()
+            else:
+                watch.marks.live.add(watch.table.local_ids(_checked(ids, watch.table)))
 
     def mark_all(self) -> None:
         """Every row of every table."""
@@ -174,7 +179,7 @@ class Tracker:
         if ids is None:
             watch.marks.base.add_all()
         else:
-            watch.marks.base.add(_checked(ids, watch.table))
+            watch.marks.base.add(watch.table.local_ids(_checked(ids, watch.table)))
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
@@ -192,12 +197,37 @@ class Tracker:
         if self._dropped.detach() is not None:
             _remove(self._handles)
 
+    def _see_rows(self, name: str, ids: Tensor) -> None:
+        """Something else than an optimizer is about to change these rows of a table's tensors."""
+        watch = self._watches[name]
+        watch.marks.live.add(ids)
+        if watch.observer is not None:
+            watch.observer(torch.sparse_coo_tensor(ids[None], ids.new_empty(len(ids)), (watch.table.rows,)))
+
     def _watch(self, name: str) -> TableWatch:
-        watch = self._watches.get(name)
-        if watch is None:
-            near = ", ".join(get_close_matches(name, self._watches) or list(self._watches)[:5])
-            raise ConfigurationError(f"unknown table {name!r}; did you mean one of: {near}?")
+        (watch,) = self._watches_of(name)
         return watch
+
+    def _watches_of(self, name: str) -> list[TableWatch]:
+        """That of a table or a strip, or those of all strips of a table that this rank holds."""
+        if (watch := self._watches.get(name)) is not None:
+            return [watch]
+        known = {each.table.whole_name: each for each in self._watches.values()}
+        if name not in known:
+            near = ", ".join(get_close_matches(name, known) or list(known)[:5])
+            raise ConfigurationError(f"unknown table {name!r}; did you mean one of: {near}?")
+        return [each for each in self._watches.values() if each.table.whole_name == name]
+
+
+def _weak(see: SeeRows) -> SeeRows:
+    """The method as a hook that does not keep its object alive."""
+    reference = weakref.WeakMethod(see)
+
+    def seen(name: str, ids: Tensor) -> None:
+        if (alive := reference()) is not None:
+            alive(name, ids)
+
+    return seen
 
 
 def _look_at(check: Callable[[Optimizer], None] | None, attributes: PlainAttributes, optimizer: Optimizer) -> None:
@@ -212,9 +242,10 @@ def _checked(ids: Tensor | NDArray[np.int64] | Sequence[int], table: Table) -> T
     if rows.numel() and (rows.is_floating_point() or rows.is_complex() or rows.dtype is torch.bool):
         raise ConfigurationError(f"rows of table {table.name!r} must be integers, not {rows.dtype}")
     rows = rows.to(torch.int64)
-    if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < table.rows:
+    of_table = table.whole_shape[0]
+    if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < of_table:
         raise ConfigurationError(
-            f"table {table.name!r} has rows 0 to {table.rows - 1}; a row outside this range was passed"
+            f"table {table.whole_name!r} has rows 0 to {of_table - 1}; a row outside this range was passed"
         )
     return rows
 

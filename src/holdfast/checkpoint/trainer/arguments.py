@@ -67,12 +67,12 @@ def as_metric(name: str, value: object) -> Any:
 
 
 def require_same_tables(tables: Sequence[Table], agreement: Agreement) -> None:
-    """All ranks must hold the same tables: each saves its share of the rows of every one."""
-    ours = [[table.name, table.rows, list(table.row_shape), str(table.parameter.dtype)] for table in tables]
+    """All ranks must know the same tables: each saves its share of the rows of every one."""
+    ours = [[table.name, *table.whole_shape, list(table.row_shape), str(table.parameter.dtype)] for table in tables]
     theirs = agreement.broadcast(ours)
     if agreement.any(ours != theirs):
         differing = next((a for a, b in zip(ours, theirs, strict=False) if a != b), "their number")
         raise ConfigurationError(
-            f"the ranks hold different tables (on rank {agreement.rank}: {differing}): every rank must hold all of "
-            "them, as under DDP. Sharded tables are not supported in this release"
+            f"the ranks hold different tables (on rank {agreement.rank}: {differing}): every rank must have all of "
+            "them, with the same shapes and types, as under DDP or in one plan of TorchRec"
         )

@@ -36,6 +36,7 @@ from holdfast.checkpoint.trainer.settings import Settings
 from holdfast.checkpoint.trainer.sigterm import TerminationFlag
 from holdfast.checkpoint.trainer.supervisor import Agents
 from holdfast.checkpoint.training.batches import Reader
+from holdfast.checkpoint.training.divided import Divided
 from holdfast.checkpoint.training.expected_size import full_snapshot_bytes, widest_row_bytes
 from holdfast.checkpoint.training.state import TrainingState
 from holdfast.checkpoint.training.supported import require_whole
@@ -84,6 +85,7 @@ class Assembly:
         settings: Settings,
         agreement: Agreement,
         *,
+        divided: Divided,
         metered: Metered | None,
         tell: Tell,
         runtime: Runtime,
@@ -99,12 +101,12 @@ class Assembly:
         self._opened = place.open(settings.retry_s)
         self._store = patient_store(self._opened, retry_s=settings.retry_s, grace_s=settings.grace_s, runtime=runtime)
         self._chain = Chain(self._store, writer=f"rank {agreement.rank} of pid {os.getpid()}", runtime=runtime)
-        require_whole(training.models, training.optimizers)
-        self._tables = find_tables(training.models, training.optimizers, training.tables)
+        require_whole(training.models, training.optimizers, divided)
+        self._tables = find_tables(training.models, training.optimizers, training.tables, divided.tables)
         require_memory_of_their_own(self._tables, training.models)
         require_same_tables(self._tables, agreement)
-        require_known_tables(policies.precision, [table.name for table in self._tables])
-        self._state = TrainingState(training.models, training.optimizers, training.extra, self._tables)
+        require_known_tables(policies.precision, [table.whole_name for table in self._tables])
+        self._state = TrainingState(training.models, training.optimizers, training.extra, self._tables, divided)
         self._reader = Reader(training.loader) if training.loader is not None else None
         self._chain.head(skip_damaged=True)  # a run that cannot be read is refused before training begins
         self._tracker = Tracker(
@@ -113,6 +115,7 @@ class Assembly:
             row_local=training.row_local,
             names=self._state.parameter_names(),
             check=self._state.check_optimizer,
+            divided=divided,
         )
         self._chooser = self._choose_rows()
         self._buffer = self._reserve()
@@ -188,7 +191,7 @@ class Assembly:
             strategy=self._policies.strategy,
             precision=self._policies.precision,
             overlap=self._policies.overlap,
-            tables=[table.name for table in self._tables],
+            tables={table.name: table.whole_name for table in self._tables},
             world=world,
             runtime=self._runtime,
         )

@@ -14,6 +14,7 @@ from holdfast.checkpoint.commit.takeover import await_writers, claim
 from holdfast.checkpoint.ranks.agreement import Agreement
 from holdfast.checkpoint.read.crew import Progress
 from holdfast.checkpoint.read.fetcher import find_checkpoint
+from holdfast.checkpoint.restore.division import Slots
 from holdfast.checkpoint.restore.model import ModelRestorer, Restored
 from holdfast.checkpoint.track.tracker import Tracker
 from holdfast.checkpoint.trainer.newest import protected, restore_newest
@@ -103,7 +104,9 @@ class Resumption:
         head = self._chain.head(skip_damaged=True)
         return head.entries[-1].info.step if head is not None and head.entries else None
 
-    def restore(self, step: int | None, *, strict: bool, progress: Progress | None) -> Restored | None:
+    def restore(
+        self, step: int | None, *, strict: bool, slots: Slots = Slots.EXACT, progress: Progress | None
+    ) -> Restored | None:
         """Read the newest good checkpoint, or that of ``step``, into everything; None where there is none."""
         head = self._chain.head(skip_damaged=True)
         if self._agreement.any(head is None or bool(head.damaged)):  # which the ranks must see alike
@@ -119,7 +122,9 @@ class Resumption:
                 head,
                 step,
                 self._agreement,
-                lambda head, entry: restorer.restore(head, entry, rank=rank, strict=strict, progress=progress),
+                lambda head, entry: restorer.restore(
+                    head, entry, rank=rank, strict=strict, slots=slots, progress=progress
+                ),
             )
 
     def restore_reader(self, rank: RankState) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,14 +38,14 @@ class SavePlanner:
         strategy: Strategy,
         precision: Precision,
         overlap: Overlap,
-        tables: Sequence[str],
+        tables: Mapping[str, str],
         world: int,
         runtime: Runtime = SYSTEM,
     ) -> None:
         self._strategy = strategy
         self._precision = precision
         self._overlap = overlap
-        self._tables = tables
+        self._tables = tables  # the names of whole tables, by those that tables are stored under
         self._world = world
         self._runtime = runtime
 
@@ -72,7 +72,7 @@ class SavePlanner:
 
     def stored(self, position: Position) -> dict[str, Stored]:
         """How a checkpoint from here stores the tables that it does not store exactly."""
-        decided = {name: self._precision.decide(name, position.restores) for name in self._tables}
+        decided = {name: self._precision.decide(whole, position.restores) for name, whole in self._tables.items()}
         return {name: stored for name, stored in decided.items() if stored != EXACTLY}
 
     @property

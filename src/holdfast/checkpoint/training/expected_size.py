@@ -12,7 +12,8 @@ _SLOTS_TO_COME = 2  # what optimizers of the Adam family add at their first step
 
 def full_snapshot_bytes(tables: Sequence[Table], dense_bytes: int, world: int) -> int:
     """Bytes of a rank's share of all tables, and of everything else."""
-    rows = sum(_expected_row_bytes(table) * table.rows for table in tables) // world
+    shares = ((table, *table.share(0, world)) for table in tables)
+    rows = sum(_expected_row_bytes(table) * (stop - start) for table, start, stop in shares)
     return rows + dense_bytes * (1 + _SLOTS_TO_COME)
 
 

@@ -114,7 +114,8 @@ class NamedOptimizer:
         table = stored["tables"].get(name)
         if table is None:
             return True
-        return id(parameter) in self.tables and table["shape"] == list(parameter.shape)
+        live = self.tables.get(id(parameter))
+        return live is not None and table["shape"] == list(live.whole_shape)
 
     def restore_options(self, number: int, options: Mapping[str, Any]) -> None:
         """Give a group the options that were stored for it."""
@@ -202,7 +203,8 @@ class NamedOptimizer:
         return {key: _without_sparse(value) for key, value in state.items() if not self._is_slot(parameter, value)}
 
     def _capture_table(self, parameter: nn.Parameter) -> dict[str, Any]:
-        return {"shape": list(parameter.shape), "slots": sorted(self.tables[id(parameter)].slots())}
+        table = self.tables[id(parameter)]
+        return {"shape": list(table.whole_shape), "slots": sorted(table.slots())}
 
     def _is_slot(self, parameter: nn.Parameter, value: object) -> bool:
         table = self.tables.get(id(parameter))

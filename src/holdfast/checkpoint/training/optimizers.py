@@ -76,6 +76,13 @@ class Optimizers:
             found.append(f"optimizer {index} ({saved['kind']}) is only in the checkpoint")
         return found
 
+    def homeless(self, stored: StoredOptimizers) -> list[str]:
+        """Parameters, wherever they are held, without stored state of their kind of optimizer; and the reverse."""
+        if not self._optimizers:
+            return []
+        matches = [self._match(index, stored, frozenset()) for index in range(len(self._optimizers))]
+        return list(self._fresh(stored, matches))
+
     def restore(self, stored: StoredOptimizers, *, skip: Set[str]) -> RestoredOptimizers:
         """Continue from ``stored`` as far as it fits; parameters in ``skip`` keep their state."""
         matches = [self._match(index, stored, skip) for index in range(len(self._optimizers))]
@@ -103,6 +110,12 @@ class Optimizers:
     def _left(self, stored: StoredOptimizers, matches: Sequence[_Match]) -> Iterator[str]:
         if not (stored and self._optimizers):  # weights alone were stored or are wanted, and that was said
             return
+        yield from self._fresh(stored, matches)
+        for match in matches:
+            yield from match.left
+
+    def _fresh(self, stored: StoredOptimizers, matches: Sequence[_Match]) -> Iterator[str]:
+        """Parameters without stored state, and stored state without a parameter."""
         kinds = {name: saved["kind"] for saved in stored for group in saved["groups"] for name in group["parameters"]}
         reasons: dict[str, list[str]] = {}
         for match in matches:
@@ -113,8 +126,6 @@ class Optimizers:
             reasons["no longer in any optimizer"] = gone
         for reason, names in reasons.items():
             yield f"optimizer state of {list_names(names)} ({reason})"
-        for match in matches:
-            yield from match.left
 
 
 class _Match:

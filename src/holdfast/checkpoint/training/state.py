@@ -12,13 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from holdfast.checkpoint.training.forms import has_form
+from holdfast.checkpoint.training.divided import Divided, Undivided
 from holdfast.checkpoint.training.optimizer_state import NamedOptimizer
 from holdfast.checkpoint.training.optimizers import Optimizers, OwnState, list_names
-from holdfast.checkpoint.training.slot_names import slot_key
 from holdfast.checkpoint.training.tables import Table, join_names, stable_buffers, stable_modules, stable_parameters
 from holdfast.errors import ConfigurationError, ModelMismatch
-from holdfast.format.dtypes import torch_dtype
 from holdfast.format.state import is_weights_only
 from holdfast.format.tree import encode_tree
 from holdfast.types import ColumnSpec
@@ -48,13 +46,15 @@ class TrainingState:
         optimizers: Sequence[Optimizer],
         extra: Mapping[str, Any],
         tables: Sequence[Table],
+        divided: Divided | None = None,
     ) -> None:
         for name, value in extra.items():
             _require_stateful(name, value)
         self._models = dict(models)
-        self._optimizers = tuple(optimizers)
+        self._divided = divided or Undivided()
+        self._optimizers = (*optimizers, *self._divided.optimizers)
         self._extra = dict(extra)
-        self._tables = {id(table.parameter): table for table in tables}
+        self._tables = {table.identity: table for table in tables}
         self._left_alone: set[int] = set()  # tables whose optimizer state did not fit
         self._unfinished: tuple[OwnState, ...] = ()
 
@@ -78,6 +78,7 @@ class TrainingState:
 
     def capture(self) -> dict[str, Any]:
         """A tree of live tensors: the caller copies them before training continues."""
+        self._divided.read_options()
         return {
             "model": self._dense(),
             "modules": {name: module.get_extra_state() for name, module in self._with_extra_state().items()},
@@ -97,6 +98,7 @@ class TrainingState:
             self._require_same(tree, report)
         self._restore_model(tree)
         left = self._restore_optimizers(tree)
+        self._divided.write_options()
         refused = self._restore_extra(tree["extra"])
         if strict and refused:
             raise ModelMismatch("; ".join(refused))
@@ -118,20 +120,7 @@ class TrainingState:
 
         Empty for a table that no optimizer holds, or whose optimizer ``restore`` had to leave as it was.
         """
-        if table.optimizer is None or id(table.parameter) in self._left_alone:
-            return {}
-        state = table.optimizer.state[table.parameter]
-        wanted = {column.name: column for column in columns}
-        for name in table.slots().keys() - wanted.keys():  # going back to before the first step
-            del state[slot_key(name)]
-        for name, column in wanted.items():
-            key, shape, dtype = slot_key(name), (table.rows, *column.row_shape), torch_dtype(column.dtype)
-            live = state.get(key)
-            if not has_form(live, shape, dtype):
-                state[key] = torch.zeros(shape, dtype=dtype, device=table.parameter.device)
-        if not state:
-            del table.optimizer.state[table.parameter]
-        return {name: state[slot_key(name)] for name in wanted}
+        return {} if table.identity in self._left_alone else table.ensure_slots(columns)
 
     def _say_weights_only(self, tree: Mapping[str, Any]) -> None:
         if is_weights_only(tree) and (self._optimizers or self._extra):
@@ -173,7 +162,10 @@ class TrainingState:
         return {
             name: table
             for name, table in tables.items()
-            if table is not None and name in tree["model"] and _fits(tree["model"][name], table.parameter, casts=True)
+            if table is not None
+            and table.extent is None
+            and name in tree["model"]
+            and _fits(tree["model"][name], table.parameter, casts=True)
         }
 
     def _named(self) -> Optimizers:
@@ -183,7 +175,13 @@ class TrainingState:
         return NamedOptimizer(optimizer=optimizer, names=self.parameter_names(), tables=self._tables)
 
     def _require_same(self, tree: Mapping[str, Any], report: RestoreReport) -> None:
-        problems = () if is_weights_only(tree) else self._named().problems(tree["optimizers"])
+        named, stored = self._named(), tree["optimizers"]
+        if is_weights_only(tree):
+            problems: Sequence[str] = ()
+        elif self._divided.tables:  # a plan may move a table from one optimizer to another of its kind
+            problems = named.homeless(stored)
+        else:
+            problems = named.problems(stored)
         report = replace(report, changed=(*report.changed, *problems))
         if report.missing or report.unexpected or report.changed:
             raise ModelMismatch(_describe(report))

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from torch import nn
 from torch.optim import Optimizer
 
+from holdfast.checkpoint.training.divided import Divided, Undivided
 from holdfast.checkpoint.training.tables import join_names
 from holdfast.errors import ConfigurationError
 
@@ -32,15 +33,23 @@ _TENSORS = {
 }
 
 
-def require_whole(models: Mapping[str, nn.Module], optimizers: Sequence[Optimizer]) -> None:
-    """Raise ConfigurationError if a model, or what an optimizer holds, is spread over ranks."""
-    for name, what in (*_sharded_modules(models), *_sharded_tensors(models), *_sharded_state(optimizers)):
+def require_whole(
+    models: Mapping[str, nn.Module], optimizers: Sequence[Optimizer], divided: Divided | None = None
+) -> None:
+    """Raise ConfigurationError if a model, or what an optimizer holds, is spread over ranks.
+
+    What ``divided`` knows is fine.
+    """
+    known = divided or Undivided()
+    for name, what in (*_sharded_modules(models, known), *_sharded_tensors(models), *_sharded_state(optimizers)):
         raise ConfigurationError(f"{name} is {what}: its parameters are sharded across ranks. {_REMEDY}")
 
 
-def _sharded_modules(models: Mapping[str, nn.Module]) -> Iterator[tuple[str, str]]:
+def _sharded_modules(models: Mapping[str, nn.Module], divided: Divided) -> Iterator[tuple[str, str]]:
     for key, model in models.items():
         for path, module in model.named_modules():
+            if divided.knows(module):
+                continue
             for kind in type(module).__mro__:
                 library = next((each for prefix, each in _MODULES.items() if kind.__module__.startswith(prefix)), None)
                 if library is not None:

@@ -12,11 +12,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
+from holdfast.checkpoint.training.extent import Extent
+from holdfast.checkpoint.training.forms import has_form
 from holdfast.checkpoint.training.slot_names import WEIGHT as WEIGHT
-from holdfast.checkpoint.training.slot_names import named_slots
+from holdfast.checkpoint.training.slot_names import named_slots, slot_key
 from holdfast.checkpoint.training.slot_names import weight_name as weight_name
 from holdfast.errors import ConfigurationError, UnsupportedState
-from holdfast.format.dtypes import code_of
+from holdfast.format.dtypes import code_of, torch_dtype
 from holdfast.types import ColumnSpec, TableSpec
 
 Embedding = nn.Embedding | nn.EmbeddingBag
@@ -24,17 +26,50 @@ Embedding = nn.Embedding | nn.EmbeddingBag
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Table:
-    """A parameter of embedding rows, the modules that look rows up in it, and the optimizer that moves them."""
+    """A parameter of embedding rows, the modules that look rows up in it, and the optimizer that moves them.
 
-    name: str
+    Of a divided table it is what this rank holds: ``extent`` says of which rows and values.
+    """
+
+    name: str  # that of a strip, where the rank holds some values of each row
     parameter: nn.Parameter
     optimizer: Optimizer | None = None
     modules: tuple[Embedding, ...] = ()  # all those whose ``weight`` it is
+    extent: Extent | None = None  # None: every rank holds all of it
+    stands_for: nn.Parameter | None = None  # the model's parameter, where that is another tensor
 
     @property
     def rows(self) -> int:
-        """How many rows it has."""
+        """How many rows are held here: all, unless it is divided."""
         return self.parameter.shape[0]
+
+    @property
+    def whole_name(self) -> str:
+        """The name of the whole table."""
+        return self.name if self.extent is None else self.extent.table
+
+    @property
+    def whole_shape(self) -> tuple[int, ...]:
+        """The shape of the whole table's weights."""
+        return tuple(self.parameter.shape) if self.extent is None else (self.extent.rows, self.extent.width)
+
+    @property
+    def identity(self) -> int:
+        """That of the parameter by which the model and its optimizers know it."""
+        return id(self.parameter if self.stands_for is None else self.stands_for)
+
+    @property
+    def origin(self) -> int:
+        """The table's row that its tensors begin with."""
+        return 0 if self.extent is None else self.extent.first
+
+    def share(self, rank: int, world: int) -> tuple[int, int]:
+        """The range of its tensors' rows that this rank saves: all it holds, or a part of what everybody holds."""
+        return row_range(self.rows, rank, world) if self.extent is None else (0, self.rows)
+
+    def local_ids(self, ids: Tensor) -> Tensor:
+        """Rows of the table, as far as they are held here, by their numbers in the tensors."""
+        return ids if self.extent is None else self.extent.inside(ids, self.rows)
 
     @property
     def row_shape(self) -> tuple[int, ...]:
@@ -67,7 +102,25 @@ class Table:
         """Every column of its row records, the weight first."""
         tensors = {WEIGHT: self.parameter, **self.slots()}
         columns = tuple(self._column(name, tensor) for name, tensor in tensors.items())
-        return TableSpec(name=self.name, rows=self.rows, columns=columns)
+        strip = None if self.extent is None else self.extent.strip(self.parameter.shape[1])
+        return TableSpec(name=self.name, rows=self.whole_shape[0], columns=columns, strip=strip)
+
+    def ensure_slots(self, columns: Sequence[ColumnSpec]) -> dict[str, Tensor]:
+        """The live slots to write rows into, exactly ``columns``: created, replaced, removed as needed."""
+        if self.optimizer is None:
+            return {}
+        state = self.optimizer.state[self.parameter]
+        wanted = {column.name: column for column in columns}
+        for name in self.slots().keys() - wanted.keys():  # going back to before the first step
+            del state[slot_key(name)]
+        for name, column in wanted.items():
+            key, shape, dtype = slot_key(name), (self.rows, *column.row_shape), torch_dtype(column.dtype)
+            live = state.get(key)
+            if not has_form(live, shape, dtype):
+                state[key] = torch.zeros(shape, dtype=dtype, device=self.parameter.device)
+        if not state:
+            del self.optimizer.state[self.parameter]
+        return {name: state[slot_key(name)] for name in wanted}
 
     def _column(self, name: str, tensor: Tensor) -> ColumnSpec:
         try:
@@ -80,8 +133,11 @@ def find_tables(
     models: Mapping[str, nn.Module],
     optimizers: Sequence[Optimizer] = (),
     extra: Mapping[str, nn.Parameter] | None = None,
+    divided: Sequence[Table] = (),
 ) -> tuple[Table, ...]:
     """Every ``nn.Embedding`` and ``nn.EmbeddingBag`` weight, once each, and the extra parameters used like one.
+
+    ``divided`` are the tables of modules that divide them over the ranks, found by whoever knows these modules.
 
     A table is called by the path of the first embedding that holds it, after its model's key and a dot where the key
     is not empty. Raises ConfigurationError for a parameter in two optimizers and for a name used twice.
@@ -93,6 +149,7 @@ def find_tables(
             continue
         table = found.setdefault(id(weight), Table(name=path, parameter=weight))
         table.modules += (module,)
+    found |= {id(table.parameter): table for table in divided}
     for name, parameter in (extra or {}).items():
         _add_extra(found, name, parameter)
     _attach(found, optimizers, models)
@@ -160,6 +217,9 @@ def _wrapped_name(module: nn.Module) -> str | None:
     compiler = sys.modules.get("torch._dynamo.eval_frame")
     if compiler is not None and isinstance(module, compiler.OptimizedModule):
         return "_orig_mod"
+    torchrec = sys.modules.get("torchrec.distributed.model_parallel")
+    if torchrec is not None and isinstance(module, torchrec.DistributedModelParallel):
+        return "_dmp_wrapped_module"
     return None
 
 

@@ -1,0 +1,1 @@
+"""Libraries that Holdfast works with, each optional and imported only where a model uses it."""

@@ -1,0 +1,25 @@
+"""Models of TorchRec: tables that ``DistributedModelParallel`` divides over the ranks.
+
+Nothing here imports TorchRec before a model of it is found: what is not imported is not in use.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+
+from torch import nn
+
+from holdfast.checkpoint.ranks.agreement import Agreement
+from holdfast.checkpoint.training.divided import Divided, Undivided
+
+
+def find_divided(models: Mapping[str, nn.Module], agreement: Agreement) -> Divided:
+    """The divided tables of these models; all ranks ask together."""
+    torchrec = sys.modules.get("torchrec.distributed.model_parallel")
+    wrapper = getattr(torchrec, "DistributedModelParallel", None)
+    if wrapper is None or not any(isinstance(each, wrapper) for model in models.values() for each in model.modules()):
+        return Undivided()
+    from holdfast.integrations.torchrec.adoption import adopt
+
+    return adopt(models, agreement)

@@ -1,0 +1,125 @@
+"""One rank of a job in a process of its own: does what it is told, and answers."""
+
+from __future__ import annotations
+
+import os
+import traceback
+import warnings
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch.optim import Optimizer
+
+import holdfast as hf
+from holdfast.storage import open_store
+from tests.integrations.torchrec.model import LR, OPTIMIZERS, Model, Plan, batch, shard
+
+Arrays = dict[str, NDArray[Any]]
+SETTINGS = hf.Settings(buffer_bytes=2**20, frame_bytes=2**16, reserve_bytes=0, ranks_s=60.0)
+
+
+class Rank:
+    """A rank, and the training that it is in."""
+
+    def __init__(self, number: int, world: int, folder: str) -> None:
+        self.number, self.world = number, world
+        dist.init_process_group(
+            "gloo", init_method=f"file://{folder}/store", rank=number, world_size=world, timeout=timedelta(seconds=60)
+        )
+        self.shadows: dict[int, Arrays] = {}
+
+    def build(self, plan: Plan, optimizer: str, seed: int = 0) -> None:
+        """A new training."""
+        torch.manual_seed(seed)
+        self.dmp = shard(Model(), plan, optimizer)
+        data_parallel = [p for n, p in self.dmp.named_parameters() if _is_dense_table(n, plan)]
+        self.optimizers: list[Optimizer] = [torch.optim.Adam(self.dmp.module.top.parameters(), lr=0.01)]
+        if data_parallel:
+            self.optimizers.append(OPTIMIZERS[optimizer][1](data_parallel, lr=LR))
+        self.shadows = {}
+
+    def guard(self, url: str, *, agent: bool = False, **options: Any) -> None:
+        """A Checkpointer over it, whose agent is a thread unless a process is asked for."""
+        options = {"save": hf.Never(), "overlap": hf.Overlap.WAIT, "settings": SETTINGS, **options}
+        where = url if agent else open_store(url)
+        self.checkpointer = hf.Checkpointer(where, model=self.dmp, optimizer=self.optimizers, **options)
+
+    def resume(self, **options: Any) -> int:
+        return self.checkpointer.resume(**options)
+
+    def train(self, steps: int, save_every: int = 0) -> int:
+        """Train, and save at some of the steps; keeps shadows of what was saved."""
+        for _ in range(steps):
+            features, target = batch(self.checkpointer.steps, self.number, self.world)
+            for optimizer in self.optimizers:
+                optimizer.zero_grad()
+            loss = (self.dmp(features) - target).square().sum()
+            loss.backward()
+            for optimizer in self.optimizers:
+                optimizer.step()
+            self.checkpointer.step()
+            if save_every and self.checkpointer.steps % save_every == 0:
+                self.shadows[self.checkpointer.steps] = self.held()
+                assert self.checkpointer.save(wait=True)
+        return self.checkpointer.steps
+
+    def shadow(self, step: int) -> Arrays:
+        return self.shadows[step]
+
+    def held(self) -> Arrays:
+        """Everything that this rank has, from TorchRec's own books: copies, by name and place."""
+        found: Arrays = {}
+        for name, value in self.dmp.state_dict().items():
+            for place, tensor in _shards(value):
+                found[f"{name}@{place}"] = tensor.detach().clone().numpy()
+        for name, state in self.dmp.fused_optimizer.state_dict()["state"].items():
+            for key, value in state.items():
+                weight = self.dmp.state_dict()[name]
+                places = [place for place, _ in _shards(weight)]
+                for place, (_, tensor) in zip(places, _shards(value), strict=True):
+                    found[f"{name}.{key.rpartition('.')[2]}@{place}"] = tensor.detach().clone().numpy()
+        for optimizer in self.optimizers[1:]:
+            names = {id(p): n for n, p in self.dmp.named_parameters()}
+            for parameter, state in optimizer.state.items():
+                if "sum" in state:
+                    found[f"{names[id(parameter)]}.momentum1@(0, 0)"] = state["sum"].clone().numpy()
+        return found
+
+    def close(self) -> None:
+        self.checkpointer.close()
+
+
+def _is_dense_table(name: str, plan: Plan) -> bool:
+    from tests.integrations.torchrec.model import BAGS, SEQUENCES
+
+    kinds = dict(zip([*BAGS, *SEQUENCES], [*plan.bags.split(), *plan.sequences.split()], strict=True))
+    table = name.split(".")[-2]
+    return kinds.get(table, "").startswith(("dp", "dense"))
+
+
+def _shards(value: Any) -> list[tuple[tuple[int, ...], torch.Tensor]]:
+    if hasattr(value, "local_shards"):
+        return [(tuple(each.metadata.shard_offsets), each.tensor) for each in value.local_shards()]
+    return [((0, 0), value)]
+
+
+def serve(number: int, world: int, folder: str, pipe: Connection) -> None:
+    """Do what comes through the pipe until it is closed."""
+    warnings.simplefilter("ignore")
+    os.environ.update(LOCAL_WORLD_SIZE=str(min(2, world)), RANK=str(number), WORLD_SIZE=str(world))
+    torch.set_num_threads(1)
+    rank = Rank(number, world, folder)
+    pipe.send(("ready", None))
+    while True:
+        try:
+            name, arguments = pipe.recv()
+        except EOFError:
+            return
+        try:
+            pipe.send(("done", getattr(rank, name)(**arguments)))
+        except Exception as error:
+            pipe.send(("failed", f"{type(error).__name__}: {error}\n{traceback.format_exc()}"))
