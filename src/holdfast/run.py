@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -35,10 +35,12 @@ from holdfast.checkpoint.inspect.verify import Problem, Verification, verify_run
 from holdfast.checkpoint.read.crew import Progress
 from holdfast.checkpoint.read.fetcher import Fetcher, find_checkpoint, leased, lineage
 from holdfast.checkpoint.read.outlines import plan_checkpoint
+from holdfast.checkpoint.read.strips import join_strips, whole_specs
 from holdfast.checkpoint.read.table_plan import RestorePlan, TablePlan
+from holdfast.checkpoint.restore.division import as_slots
 from holdfast.checkpoint.restore.model import ModelRestorer
 from holdfast.checkpoint.restore.partial import newest_entries, plan_newest
-from holdfast.checkpoint.restore.row_lookup import lookup_rows
+from holdfast.checkpoint.restore.row_lookup import lookup_table
 from holdfast.checkpoint.restore.saved_state import read_saved, shared_state
 from holdfast.checkpoint.restore.state_tensors import read_state
 from holdfast.checkpoint.trainer.arguments import Declared, as_models, as_optimizers
@@ -192,7 +194,8 @@ class Run:
         """
         with self._reading(step) as (fetcher, _, entry):
             parts = fetcher.parts(entry)
-            return list({table.spec.name: table.spec for part in parts for table in part.tables}.values())
+            stored = {table.spec.name: table.spec for part in parts for table in part.tables}
+            return list(whole_specs(stored.values()).values())
 
     def restore(
         self,
@@ -203,6 +206,7 @@ class Run:
         extra: Mapping[str, Any] | None = None,
         tables: Mapping[str, nn.Parameter] | None = None,
         strict: bool = True,
+        slots: Literal["exact", "mean"] = "exact",
         progress: Progress | None = None,
     ) -> CheckpointInfo:
         """Read a checkpoint into a model and, if passed, its optimizers; the run is not changed.
@@ -214,6 +218,8 @@ class Run:
             extra: Additional objects to restore by name, as in training.
             tables: Additional embedding tables by name, as in training.
             strict: False restores what matches by name and shape and warns about the rest.
+            slots: What to do with sums that a plan of TorchRec kept per row and column shard: ``"exact"`` refuses them
+                where the column shards differ, ``"mean"`` takes their mean.
             progress: Called periodically with the bytes read since the last call.
         """
         models, optimizers = as_models(model), as_optimizers(optimizer)
@@ -221,7 +227,7 @@ class Run:
         state = TrainingState(models, optimizers, extra or {}, found)
         with self._reading(step) as (_, head, entry):
             restorer = ModelRestorer(self._store, found, state, None, runtime=self._runtime)
-            return restorer.restore(head, entry, strict=strict, progress=progress).info
+            return restorer.restore(head, entry, strict=strict, slots=as_slots(slots), progress=progress).info
 
     def read_rows(self, table: str, ids: Tensor | Sequence[int], *, step: int | str | None = None) -> dict[str, Tensor]:
         """Single rows of a table, weight and slots, reading only the blocks that hold them.
@@ -233,10 +239,10 @@ class Run:
         """
         wanted = torch.as_tensor(ids, dtype=torch.int64).reshape(-1)
         with self._reading(step) as (fetcher, head, entry):
-            plans = self._plans(fetcher, head, entry)
-            if table not in plans:
-                raise RunError(f"checkpoint {entry.info.id} holds no table {table!r}; it holds {', '.join(plans)}")
-            return lookup_rows(fetcher, plans[table], wanted)
+            tables = join_strips(self._plans(fetcher, head, entry))
+            if table not in tables:
+                raise RunError(f"checkpoint {entry.info.id} holds no table {table!r}; it holds {', '.join(tables)}")
+            return lookup_table(fetcher, tables[table], wanted)
 
     def read_newest_rows(self, table: str, ids: Tensor | Sequence[int]) -> dict[str, Tensor]:
         """Single rows as last saved, by the newest checkpoint or a priority save after it.
@@ -250,10 +256,10 @@ class Run:
         wanted = torch.as_tensor(ids, dtype=torch.int64).reshape(-1)
         with leased(self._store, self.head, newest_entries, runtime=self._runtime) as head:
             fetcher = Fetcher(self._store, runtime=self._runtime)
-            plans = plan_newest(fetcher, head, newest_entries(head))
-            if table not in plans:
-                raise RunError(f"{self.url} holds no table {table!r}; it holds {', '.join(plans)}")
-            return lookup_rows(fetcher, plans[table], wanted)
+            tables = join_strips(plan_newest(fetcher, head, newest_entries(head)))
+            if table not in tables:
+                raise RunError(f"{self.url} holds no table {table!r}; it holds {', '.join(tables)}")
+            return lookup_table(fetcher, tables[table], wanted)
 
     def restore_plan(self, step: int | str | None = None) -> RestorePlan:
         """What restoring a checkpoint would read for the tables: from where and how much.
@@ -295,10 +301,10 @@ class Run:
             progress: Called periodically with the bytes read since the last call.
         """
         with self._reading(step) as (fetcher, head, entry):
-            plans = self._plans(fetcher, head, entry)
+            tables = join_strips(self._plans(fetcher, head, entry))
             first = fetcher.parts(entry)[0]
             dense = dense_weights(shared_state(read_saved(fetcher, first), first).training)
-            export_file(Path(path), fetcher, plans, dense, slots=slots, progress=progress)
+            export_file(Path(path), fetcher, tables, dense, slots=slots, progress=progress)
             return entry.info
 
     def diff(self, first: int | str, second: int | str) -> list[TableDifference]:
@@ -309,9 +315,9 @@ class Run:
             second: The step or id of the other.
         """
         with self._reading(first) as (fetcher, head, a), self._reading(second) as (_, _, b):
-            plans = self._plans(fetcher, head, a), self._plans(fetcher, head, b)
+            before, after = (join_strips(self._plans(fetcher, head, each)) for each in (a, b))
             with tempfile.TemporaryDirectory() as scratch:
-                return list(difference(fetcher, *plans, Path(scratch)))
+                return list(difference(fetcher, before, after, Path(scratch)))
 
     def verify(self, *, progress: Progress | None = None) -> list[Problem]:
         """Read every byte of every kept checkpoint, compare it with its checksum, and return the problems found.

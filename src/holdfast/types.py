@@ -81,6 +81,10 @@ class TableSpec:
         """That of its weights, as a tensor."""
         return (self.rows, *self.weight.row_shape)
 
+    def column(self, name: str) -> ColumnSpec:
+        """The column of that name."""
+        return next(column for column in self.columns if column.name == name)
+
     @property
     def slots(self) -> tuple[ColumnSpec, ...]:
         """The columns of the optimizer."""

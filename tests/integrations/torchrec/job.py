@@ -94,7 +94,6 @@ class Jobs:
 def joined(parts: list[Arrays]) -> Arrays:
     """Whole tables and slots, from what all ranks hold of them. A slot with one entry per row and strip keeps these."""
     found: Arrays = {}
-    widths: dict[str, int] = {}
     pieces: dict[str, dict[tuple[int, int], Any]] = {}
     for part in parts:
         for key, values in part.items():
@@ -107,9 +106,9 @@ def joined(parts: list[Arrays]) -> Arrays:
         for row, column in sorted(by_place):
             strips.setdefault(column, []).append(by_place[row, column])
         columns = {column: np.concatenate(rows) for column, rows in strips.items()}
-        if name.endswith(".weight") or all(values.ndim == 2 and values.shape[1] > 1 for values in columns.values()):
+        has_sums = name.endswith(".momentum1") and all(values.size == len(values) for values in columns.values())
+        if not has_sums:
             found[name] = np.concatenate([columns[column] for column in sorted(columns)], axis=-1)
-            widths[name] = len(columns)
         else:
             for column, values in columns.items():
                 found[f"{name}[{column}]"] = values.reshape(-1)

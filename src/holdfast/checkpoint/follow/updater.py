@@ -24,6 +24,7 @@ from holdfast.checkpoint.follow.update import Lag, Update
 from holdfast.checkpoint.read.fetcher import Fetcher, leased, lineage
 from holdfast.checkpoint.read.outlines import find_parts
 from holdfast.checkpoint.read.plan_builder import Part, plan_tables
+from holdfast.checkpoint.read.strips import join_strips, place_in
 from holdfast.checkpoint.read.table_plan import TablePlan
 from holdfast.checkpoint.restore.tensors import restore_rows
 from holdfast.errors import (
@@ -190,7 +191,12 @@ class Updater:
         history = find_parts(fetcher, head, chain, {**self._parts, entry.part_list: newest})
         self._parts = {each.part_list: parts for each, parts in zip(chain, history, strict=True)}
         plans = plan_tables(history)
-        places = self._target.fit({name: plan.spec for name, plan in plans.items()})
+        wholes = self._target.fit({name: whole.spec for name, whole in join_strips(plans).items()})
+        places = {  # of a strip: some columns of its table's weights
+            name: place_in(wholes[plan.spec.table], plan.spec)
+            for name, plan in plans.items()
+            if plan.spec.table in wholes
+        }
         kept = 0 if isinstance(base, Reload) else base
         return _Changes(
             applied=Applied(info=entry.info, lineage=tuple(each.info.id for each in chain)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from holdfast.checkpoint.read.strips import whole_specs
 from holdfast.errors import DamagedData
 from holdfast.format.catalog import Entry
 from holdfast.format.manifest import Manifest
@@ -55,8 +56,13 @@ def check_parts(entry: Entry, parts: Sequence[JoinedPart]) -> None:
     tables = [{share.spec.name for share in part.shares} for part in parts]
     if any(names != tables[0] for names in tables):
         raise DamagedData(name, "leads to parts of different tables")
-    for shares in _by_table(parts):
+    by_table = _by_table(parts)
+    for shares in by_table:
         _check_table(entry, shares)
+    try:
+        whole_specs(shares[0].spec for shares in by_table)
+    except ValueError as error:
+        raise DamagedData(name, f"leads to parts whose tables are not whole: {error}") from None
 
 
 def _by_table(parts: Sequence[JoinedPart]) -> list[list[PartShare]]:

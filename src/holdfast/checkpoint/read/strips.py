@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from holdfast.checkpoint.read.table_plan import TablePlan
-from holdfast.errors import DamagedData
 from holdfast.types import ColumnSpec, TableSpec
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -22,7 +24,7 @@ class WholeTable:
     strips: tuple[TablePlan, ...]
 
     @property
-    def single(self) -> bool:
+    def is_single(self) -> bool:
         """Whether it is stored in one piece."""
         return len(self.strips) == 1
 
@@ -30,7 +32,7 @@ class WholeTable:
     def split_slots(self) -> tuple[str, ...]:
         """Slots that have an entry of their own in each strip, where there are several."""
         first = self.strips[0].spec
-        return () if self.single else tuple(slot.name for slot in first.slots if not is_per_value(first, slot))
+        return () if self.is_single else tuple(slot.name for slot in first.slots if not is_per_value(first, slot))
 
 
 def is_per_value(spec: TableSpec, column: ColumnSpec) -> bool:
@@ -60,22 +62,31 @@ def whole_specs(stored: Iterable[TableSpec]) -> dict[str, TableSpec]:
     return {name: joined(sorted(strips, key=lambda spec: spec.first_value)) for name, strips in found.items()}
 
 
+def place_in(whole: T, spec: TableSpec) -> T:
+    """The part of a whole table's column, an array or a tensor, that a strip's values go to."""
+    if spec.strip is None:
+        return whole
+    values = values_of(spec)
+    found: T = whole[:, values.start : values.stop]  # type: ignore[index]
+    return found
+
+
 def _join(strips: list[TablePlan]) -> WholeTable:
     return WholeTable(spec=joined([plan.spec for plan in strips]), strips=tuple(strips))
 
 
 def joined(strips: list[TableSpec]) -> TableSpec:
-    """The shape of the table that these strips make up. Raises DamagedData unless they cover it."""
+    """The shape of the table that these strips, in their order, make up. Raises ValueError unless they do."""
     first = strips[0]
     if first.strip is None and len(strips) == 1:
         return first
     done = 0
     for spec in strips:
         if spec.strip is None or spec.first_value != done or not _alike(spec, first):
-            raise DamagedData(spec.name, f"is not one of the strips that together make up table {first.table}")
+            raise ValueError(f"{spec.name} does not belong with the other strips of table {first.table}")
         done += len(values_of(spec))
     if first.strip is None or done != first.strip.width:
-        raise DamagedData(strips[-1].name, f"is the last strip of table {first.table}, which has more values")
+        raise ValueError(f"the strips of table {first.table} do not cover its values")
     columns = tuple(
         replace(column, row_shape=(done,)) if is_per_value(first, column) else column for column in first.columns
     )

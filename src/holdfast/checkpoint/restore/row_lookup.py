@@ -10,6 +10,7 @@ from torch import Tensor
 
 from holdfast.checkpoint.read.chunk_reads import Read
 from holdfast.checkpoint.read.fetcher import Fetcher
+from holdfast.checkpoint.read.strips import WholeTable
 from holdfast.checkpoint.read.table_plan import TablePlan
 from holdfast.checkpoint.restore.columns import read_columns, row_ids
 from holdfast.checkpoint.restore.rows import BaselineRows
@@ -21,6 +22,17 @@ from holdfast.format.bundle import BLOCK_BYTES
 from holdfast.format.dtypes import torch_dtype
 from holdfast.format.layout import IDS, Column
 from holdfast.types import ColumnSpec
+
+
+def lookup_table(fetcher: Fetcher, whole: WholeTable, wanted: Tensor) -> dict[str, Tensor]:
+    """The same of a table in strips. A slot with one entry per row and strip has a column for each strip."""
+    found = [lookup_rows(fetcher, plan, wanted) for plan in whole.strips]
+    if whole.is_single:
+        return found[0]
+    return {
+        name: torch.cat([rows[name].reshape(len(wanted), -1) for rows in found], dim=1)
+        for name in (column.name for column in whole.spec.columns)
+    }
 
 
 def lookup_rows(fetcher: Fetcher, plan: TablePlan, wanted: Tensor) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from holdfast.checkpoint.read.crew import Progress
 from holdfast.checkpoint.read.fetcher import Fetcher, Manifests, lineage
 from holdfast.checkpoint.read.outlines import find_parts
 from holdfast.checkpoint.read.plan_builder import plan_tables
-from holdfast.checkpoint.read.table_plan import TablePlan
+from holdfast.checkpoint.read.strips import WholeTable, join_strips, place_in
 from holdfast.checkpoint.restore.arrays import ArrayColumn
 from holdfast.checkpoint.restore.rows import WantedRows, write_rows
 from holdfast.checkpoint.restore.saved_state import checked_state, read_saved, shared_state
@@ -37,7 +37,7 @@ from holdfast.types import Kind
 logger = logging.getLogger("holdfast")
 
 Ids = NDArray[np.int64]
-_Order = Callable[[Shard, TablePlan], tuple[Shard | TablePlan, Shard | TablePlan]]
+_Order = Callable[[Shard, WholeTable], tuple[Shard | WholeTable, Shard | WholeTable]]
 
 
 class ShardLoader:
@@ -73,14 +73,14 @@ class ShardLoader:
 
     def _load(self, head: Head, entry: Entry, entries: Sequence[Entry], *, state: bool) -> Loaded:
         name = entry.part_list.name  # below which something is malformed, where planning trips over it
-        plans = parse(name, lambda: plan_tables(find_parts(self._fetcher, head, entries)))
+        plans = parse(name, lambda: join_strips(plan_tables(find_parts(self._fetcher, head, entries))))
         self._require(plans)
         parts = self._fetcher.parts(entry)
         found = parse(name, lambda: self._states(parts)) if state else None
         job = self._job(parts[0]) if found is None else found[1]
         seen = _Seen(self._shards)
         write_rows(self._fetcher, self._wanted(plans), seen=seen.add, progress=self._progress)
-        specs = [plan.spec for table, plan in plans.items() if table in self._shards]
+        specs = [plan.spec for table, plan in plans.items() if table in self._shards and plan.is_single]
         return Loaded(
             info=entry.info,
             baseline=entries[0].info,
@@ -101,28 +101,35 @@ class ShardLoader:
             lambda: tuple(read_saved(self._fetcher, part, host=True).rank for part in parts),
         )
 
-    def _wanted(self, plans: Mapping[str, TablePlan]) -> list[WantedRows]:
+    def _wanted(self, plans: Mapping[str, WholeTable]) -> list[WantedRows]:
         return [
             WantedRows(
-                plan=plans[table],
+                plan=plan,
                 columns={
-                    column.name: ArrayColumn(shard.columns[column.name], shard.first)
-                    for column in plans[table].spec.columns
+                    column.name: ArrayColumn(place_in(shard.columns[column.name], plan.spec), shard.first)
+                    for column in plan.spec.columns
                     if column.name in shard.columns
                 },
                 rows=shard.range,
             )
             for table, shard in self._shards.items()
             if shard.count
+            for plan in plans[table].strips
         ]
 
-    def _require(self, plans: Mapping[str, TablePlan]) -> None:
+    def _require(self, plans: Mapping[str, WholeTable]) -> None:
         """Raise ModelMismatch unless the run has the shards' tables, in their shapes and types."""
         for table, shard in self._shards.items():
             if table not in plans:
                 known = ", ".join(plans) or "none"
                 raise ModelMismatch(f"the checkpoint does not hold table {table!r}; its tables are {known}")
             stored, columns = plans[table].spec, {column.name: column for column in shard.spec.columns}
+            if split := [name for name in plans[table].split_slots if name in columns]:
+                raise ModelMismatch(
+                    f"slot {split[0]!r} of table {table!r} was saved with one entry per row and column shard, of which "
+                    "servers, which hold whole rows, have none. Resume without column-wise sharding and slots='mean', "
+                    "save, and start from that"
+                )
             if stored.rows != shard.rows:
                 raise ModelMismatch(f"table {table!r} has {stored.rows} rows in the checkpoint, not {shard.rows}")
             for column in stored.columns:
@@ -133,7 +140,7 @@ class ShardLoader:
                         f"checkpoint and {own.dtype}{list(own.row_shape)} in the shard"
                     )
 
-    def _differing(self, plans: Mapping[str, TablePlan], ordered: _Order) -> dict[str, tuple[str, ...]]:
+    def _differing(self, plans: Mapping[str, WholeTable], ordered: _Order) -> dict[str, tuple[str, ...]]:
         """The columns, by table, that one of the two has and the other lacks."""
         found = {}
         for table, shard in self._shards.items():
@@ -166,6 +173,8 @@ class _Seen:
         self._whole: set[str] = set()
 
     def add(self, table: str, ids: Ids | None) -> None:
+        if table not in self._shards:  # a strip: no delta of the whole table can depend on it
+            return
         with self._lock:
             if ids is None:
                 self._whole.add(table)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from holdfast.checkpoint.read.crew import Progress
 from holdfast.checkpoint.read.fetcher import Fetcher
+from holdfast.checkpoint.read.strips import WholeTable, is_per_value, place_in
 from holdfast.checkpoint.read.table_plan import TablePlan
 from holdfast.checkpoint.restore.tensors import restore_rows
 from holdfast.checkpoint.training.forms import form_of
@@ -28,6 +29,7 @@ from holdfast.checkpoint.training.tables import weight_name
 from holdfast.errors import ConfigurationError
 from holdfast.format.dtypes import itemsize, torch_dtype
 from holdfast.format.layout import padded
+from holdfast.types import ColumnSpec
 
 _ROWS_AT_ONCE = 65536
 
@@ -54,7 +56,7 @@ class TableDifference:
 def export_file(
     path: Path,
     fetcher: Fetcher,
-    plans: Mapping[str, TablePlan],
+    plans: Mapping[str, WholeTable],
     dense: Mapping[str, Tensor],
     *,
     slots: bool = False,
@@ -97,7 +99,7 @@ def write_file(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def difference(
-    fetcher: Fetcher, first: Mapping[str, TablePlan], second: Mapping[str, TablePlan], scratch: Path
+    fetcher: Fetcher, first: Mapping[str, WholeTable], second: Mapping[str, WholeTable], scratch: Path
 ) -> Iterator[TableDifference]:
     """Compare two checkpoints table by table, bit for bit."""
     for name in sorted({*first, *second}):
@@ -105,7 +107,7 @@ def difference(
 
 
 def _table_difference(
-    fetcher: Fetcher, name: str, first: TablePlan | None, second: TablePlan | None, scratch: Path
+    fetcher: Fetcher, name: str, first: WholeTable | None, second: WholeTable | None, scratch: Path
 ) -> TableDifference:
     if (
         first is None
@@ -149,30 +151,42 @@ def _row_bits(rows: Tensor) -> Tensor:
 
 
 def _layout(
-    plans: Mapping[str, TablePlan], dense: Mapping[str, Tensor], slots: bool
+    plans: Mapping[str, WholeTable], dense: Mapping[str, Tensor], slots: bool
 ) -> dict[str, tuple[str, tuple[int, ...]]]:
     shapes: dict[str, tuple[str, tuple[int, ...]]] = {}
-    for name, plan in plans.items():
-        for column in plan.spec.columns if slots else plan.spec.columns[:1]:
-            shapes[_column_name(name, plan, column.name)] = (column.dtype, (plan.spec.rows, *column.row_shape))
+    for table in plans.values():
+        for plan in table.strips:
+            for column in plan.spec.columns if slots else plan.spec.columns[:1]:
+                shape = table.spec.column(column.name).row_shape
+                shapes[_column_name(table, plan, column)] = (column.dtype, (plan.spec.rows, *shape))
     return shapes | {name: form_of(tensor) for name, tensor in dense.items()}
 
 
-def _column_name(table: str, plan: TablePlan, column: str) -> str:
-    return weight_name(table) if column == plan.spec.weight.name else f"{weight_name(table)}.{column}"
+def _column_name(table: WholeTable, plan: TablePlan, column: ColumnSpec) -> str:
+    """Under which a column is exported; a slot that has an entry per row in each strip has one tensor per strip."""
+    if column.name == plan.spec.weight.name:
+        return weight_name(table.spec.name)
+    is_split = column.name in table.split_slots
+    return f"{weight_name(plan.spec.name if is_split else table.spec.name)}.{column.name}"
 
 
 def _fill(
     tensors: Mapping[str, Tensor],
     fetcher: Fetcher,
-    plans: Mapping[str, TablePlan],
+    plans: Mapping[str, WholeTable],
     dense: Mapping[str, Tensor],
     progress: Progress | None,
 ) -> None:
     targets = []
-    for name, plan in plans.items():
-        columns = {column.name: tensors.get(_column_name(name, plan, column.name)) for column in plan.spec.columns}
-        targets.append((plan, {key: tensor for key, tensor in columns.items() if tensor is not None}))
+    for table in plans.values():
+        for plan in table.strips:
+            columns = {column: tensors.get(_column_name(table, plan, column)) for column in plan.spec.columns}
+            placed = {
+                column.name: place_in(tensor, plan.spec) if is_per_value(plan.spec, column) else tensor
+                for column, tensor in columns.items()
+                if tensor is not None
+            }
+            targets.append((plan, placed))
     restore_rows(fetcher, targets, progress=progress)
     for name, tensor in dense.items():
         tensors[name].copy_(tensor)
