@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -61,8 +62,16 @@ class Code:
         """
         if len(set(present)) != self.data or len(present) != self.data:
             raise ConfigurationError(f"{self.data} units are needed to rebuild others, got {list(present)}")
-        inverse = _inverse([self._row(unit) for unit in present])
-        return [_times(self._row(unit), inverse) for unit in missing]
+        inverse = _inverse(self, tuple(present))
+        return [_times(self.row(unit), inverse) for unit in missing]
+
+    def row(self, unit: int) -> Row:
+        """A unit as a sum of members: their coefficients."""
+        if not 0 <= unit < self.units:
+            raise ConfigurationError(f"units are numbered from 0 to {self.units - 1}, got {unit}")
+        if unit < self.data:
+            return [int(member == unit) for member in range(self.data)]
+        return [self.coefficient(unit - self.data, member) for member in range(self.data)]
 
     def encode(self, members: Words) -> Words:
         """The parities of members: ``[k, rows, words]`` in, ``[r, rows, words]`` out."""
@@ -100,23 +109,17 @@ class Code:
                     galois.add(found[unit], None, units[source], coefficient)
         return found
 
-    def _row(self, unit: int) -> Row:
-        """A unit as a sum of members: their coefficients."""
-        if not 0 <= unit < self.units:
-            raise ConfigurationError(f"units are numbered from 0 to {self.units - 1}, got {unit}")
-        if unit < self.data:
-            return [int(member == unit) for member in range(self.data)]
-        return [self.coefficient(unit - self.data, member) for member in range(self.data)]
 
-
-def _inverse(matrix: Sequence[Row]) -> list[Row]:
-    """By elimination. Any k rows of a code's matrix have one."""
-    size = len(matrix)
-    rows = [[*row, *(int(column == number) for column in range(size))] for number, row in enumerate(matrix)]
+@lru_cache(maxsize=1024)  # which servers are dead decides it, for many blocks of rows
+def _inverse(code: Code, present: tuple[int, ...]) -> list[Row]:
+    """How members follow from the present units: by elimination. Any k rows of a code's matrix have an inverse."""
+    size = code.data
+    rows = [[*code.row(unit), *(int(unit == each) for each in present)] for unit in present]
     for column in range(size):
         pivot = next(number for number in range(column, size) if rows[number][column])
         rows[column], rows[pivot] = rows[pivot], rows[column]
-        rows[column] = [divide(each, rows[column][column]) for each in rows[column]]
+        if (leading := rows[column][column]) != 1:
+            rows[column] = [divide(each, leading) for each in rows[column]]
         for number in range(size):
             if number != column and rows[number][column]:
                 rows[number] = _minus(rows[number], rows[number][column], rows[column])
@@ -130,5 +133,6 @@ def _minus(row: Row, factor: int, other: Row) -> Row:
 def _times(row: Row, matrix: Sequence[Row]) -> Row:
     total = [0] * len(matrix)
     for factor, other in zip(row, matrix, strict=True):
-        total = _minus(total, factor, other)
+        if factor:
+            total = _minus(total, factor, other)
     return total

@@ -20,7 +20,7 @@ def divide(dividend: int, divisor: int) -> int:
     """The element whose product with the divisor is the dividend."""
     if divisor == 0:
         raise ZeroDivisionError("division by zero in GF(2^8)")
-    return multiply(dividend, power(-_powers().index(divisor)))
+    return multiply(dividend, power(-_exponents()[divisor]))
 
 
 @cache
@@ -29,3 +29,8 @@ def _powers() -> tuple[int, ...]:
     while len(found) < ORDER:
         found.append(double(found[-1]))
     return tuple(found)
+
+
+@cache
+def _exponents() -> dict[int, int]:
+    return {element: exponent for exponent, element in enumerate(_powers())}

@@ -74,14 +74,27 @@ class Stripes:
         """The rows of a member that parity rows protect. Those outside its server's array count as zeros."""
         return self._moved(parity_rows, self.ring.parity, self.ring.data, member)
 
+    def extent(self, position: int, member: int) -> int:
+        """How many rows a server has as the member with this number."""
+        size, blocks = self.sizes[position], -(-self.sizes[position] // self.block_rows)
+        if blocks <= member:
+            return 0
+        cycle = (blocks - 1 - member) // self.ring.data
+        return cycle * self.block_rows + min(
+            self.block_rows, size - (cycle * self.ring.data + member) * self.block_rows
+        )
+
+    def height(self, stripe: int) -> int:
+        """How many rows the longest member of a stripe has, over all cycles."""
+        return max(self.extent(at, member) for member, at in enumerate(self.ring.members(stripe)))
+
     def size(self, position: int) -> int:
         """How many parity rows a server keeps."""
-        ends = [
-            self._end(self.sizes[at], member, parity)
+        lasts = [
+            self._moved(np.array(self.height(self.ring.hosted(position, parity)) - 1), 1, self.ring.parity, parity)
             for parity in range(self.ring.parity)
-            for member, at in enumerate(self.ring.members(self.ring.hosted(position, parity)))
         ]
-        return max(ends)
+        return max(int(last) + 1 for last in lasts)
 
     def hosted_rows(self, position: int, parity: int, first: int = 0, end: int | None = None) -> Ids:
         """All rows of parities with this number in a server's array, or those of some cycles."""
@@ -96,15 +109,6 @@ class Stripes:
         blocks, offsets = np.divmod(rows.astype(np.int64, copy=False), self.block_rows)
         found: Ids = (blocks // from_blocks * to_blocks + block) * self.block_rows + offsets
         return found
-
-    def _end(self, size: int, member: int, parity: int) -> int:
-        """Behind the last parity row that protects a row which its server, of so many rows, has as this member."""
-        blocks = -(-size // self.block_rows)
-        if blocks <= member:
-            return 0
-        cycle = (blocks - 1 - member) // self.ring.data
-        rows = min(self.block_rows, size - (cycle * self.ring.data + member) * self.block_rows)
-        return (cycle * self.ring.parity + parity) * self.block_rows + rows
 
 
 def choose_block_rows(sizes: Sequence[int], parity: int) -> int:

@@ -1,0 +1,89 @@
+"""Which servers of a job protect each other, and what that takes of each: settled before training starts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from holdfast.cluster.parity.layout import RingLayout
+from holdfast.cluster.parity.mirror import dense_size
+from holdfast.cluster.placement import Placement
+from holdfast.erasure.seating import Crowd, Seating, seat
+from holdfast.errors import ConfigurationError
+from holdfast.figures import number
+from holdfast.kernels.records import words_of
+from holdfast.policy.parity import PROCESS, Parity
+from holdfast.types import UpdateRule
+
+logger = logging.getLogger("holdfast")
+
+
+def seats(parity: Parity, machines: Sequence[str]) -> Seating:
+    """Divide a job's servers into rings, machines spread over them; refuse or warn where one has too many of a ring.
+
+    Args:
+        parity: What the job asks for.
+        machines: Of each server, the machine that it runs on.
+    """
+    parity.require_servers(len(machines))
+    domains = None if parity.domain == PROCESS else machines
+    seating = seat(len(machines), data=parity.data, parity=parity.parity, domains=domains)
+    if seating.most_lost > parity.parity:
+        worst = max(seating.crowds, key=lambda crowd: len(crowd.servers))
+        message = _too_many(parity, worst, len(machines))
+        if parity.strict:
+            raise ConfigurationError(f"Parity(strict=True): {message}")
+        logger.warning("%s", message)
+    return seating
+
+
+def parity_bytes(placement: Placement, seating: Seating, rule: UpdateRule, dense_rule: UpdateRule) -> list[int]:
+    """How many bytes parities and mirrors take of each server, beside its own rows.
+
+    Args:
+        placement: Of the whole model.
+        seating: Which servers protect each other.
+        rule: Of tables.
+        dense_rule: Of dense parameters.
+    """
+    found = [0] * placement.servers
+    for ring in seating.rings:
+        layout = RingLayout(placement, ring)
+        for position, server in enumerate(ring.servers):
+            words = sum(
+                lines.stripes.size(position) * words_of(rule, group.width)
+                for lines, group in zip(layout.lines, placement.groups, strict=True)
+            )
+            mirrored = sum(dense_size(placement.dense[each], dense_rule) for each in layout.mirrored(server))
+            found[server] = 4 * (words + mirrored)
+    return found
+
+
+def require_memory(server: int, needed_bytes: int, available_bytes: int | None) -> None:
+    """Refuse to start a server whose parities do not fit its memory.
+
+    Args:
+        server: Which one.
+        needed_bytes: What its parities take.
+        available_bytes: What is left beside its rows; None where that is not known.
+    """
+    if available_bytes is not None and needed_bytes > available_bytes:
+        raise ConfigurationError(
+            f"parity takes {_gigabytes(needed_bytes)} of server {server}, where {_gigabytes(available_bytes)} of "
+            "memory are left beside its rows: start more servers, pass a larger data= to Parity, or drop it"
+        )
+
+
+def _gigabytes(size_bytes: int) -> str:
+    return f"{number(size_bytes / 1e9)} GB"
+
+
+def _too_many(parity: Parity, crowd: Crowd, servers: int) -> str:
+    rings = servers // parity.units
+    together = ", ".join(map(str, crowd.servers))
+    return (
+        f"machine {crowd.domain} runs servers {together}, which protect each other: its death may "
+        f"cost a stripe {len(crowd.servers)} units, and parity={parity.parity} makes up for {parity.parity}. Start at "
+        f"most {rings * parity.parity} of {servers} servers on one machine, or pass domain='process' if only the "
+        "deaths of processes count"
+    )

@@ -1,0 +1,218 @@
+"""One server's rows as members of stripes, and what it keeps of others': parities of rows, mirrors of dense parts.
+
+What is done when is the protocol's. Here are the arrays, as messages carry them and as the server keeps them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+
+from holdfast.cluster.parity.accumulator import Accumulator
+from holdfast.cluster.parity.layout import GROUP_SHIFT, RingLayout
+from holdfast.cluster.parity.mirror import Mirrors, dense_size, dense_words, put_dense_words
+from holdfast.cluster.parity.parity_rows import ParityRows, Share, shares
+from holdfast.cluster.parity.payload import Changed, Difference, StripeRecords, Words
+from holdfast.cluster.parity.stripe_set import StripeSet
+from holdfast.cluster.payload import Arrays, Gradients, Numbers, WantedRows
+from holdfast.cluster.shard import Shard
+from holdfast.erasure.code import Code
+from holdfast.kernels import galois
+
+_NOTHING = Changed(np.empty(0, np.int64), np.empty((0, 0), np.uint32))
+
+
+class Syndrome(Protocol):
+    """What a host found of lost rows: the sum over them of the coefficient times the record, for each stripe."""
+
+    @property
+    def stripes(self) -> Any:
+        """Which stripes."""
+        ...
+
+    @property
+    def records(self) -> Any:
+        """As ``Accumulator.syndrome`` gave them."""
+        ...
+
+
+class ShardParity:
+    """Parity on one server.
+
+    Args:
+        layout: Of its ring.
+        rows: What it keeps of the model.
+    """
+
+    def __init__(self, layout: RingLayout, rows: Shard) -> None:
+        self.layout = layout
+        self._rows = rows
+        self._position = layout.ring.position(rows.server)
+        self._code = Code(data=layout.ring.data, parity=layout.ring.parity)
+        self.parities = ParityRows(layout, rows.server, rows.rule)
+        self.mirrors = Mirrors(layout, rows.server, rows.dense.rule)
+
+    # ---- rows ------------------------------------------------------------------------------------------------------
+
+    def pulled(self, wanted: Arrays) -> StripeSet:
+        """The stripes that a pull reads."""
+        pull = WantedRows.from_arrays(wanted, len(self._rows.groups))
+        return self._stripes(pull.rows, dense=pull.dense)
+
+    def touched(self, gradients: Arrays) -> StripeSet:
+        """The stripes that a push changes."""
+        push = Gradients.from_arrays(gradients, len(self._rows.groups))
+        return self._stripes(push.rows, dense=len(push.dense) > 0)
+
+    def update(self, push: Gradients, without: StripeSet) -> dict[int, Arrays]:
+        """Apply a push, except to these stripes. By host: the difference that its parities need."""
+        groups, parity = len(self._rows.groups), self.layout.ring.parity
+        mirrors = self._change_dense(push, without)
+        found = {host: [[_NOTHING] * parity for _ in range(groups)] for host in mirrors}
+        for group in range(groups):
+            for host, number, changed in self._change(group, push, without):
+                mine = found.setdefault(host, [[_NOTHING] * parity for _ in range(groups)])
+                mine[group][number] = changed
+        return {
+            host: Difference(
+                changed=changed, dense=push.dense if host in mirrors else push.dense[:0], lr_dense=push.lr_dense
+            ).to_arrays()
+            for host, changed in found.items()
+        }
+
+    def give(self, stripes: StripeSet) -> Arrays:
+        """Records of the rows of this server."""
+        found = [
+            shard.records(lines.data_rows(self._position, self.layout.of_group(stripes, group).numbers()))
+            for group, (shard, lines) in enumerate(zip(self._rows.groups, self.layout.lines, strict=True))
+        ]
+        is_dense = self._rows.server in self.layout.dense_of(stripes)
+        dense = dense_words(self._rows.dense) if is_dense else np.empty(0, np.uint32)
+        return StripeRecords(groups=found, dense=dense).to_arrays()
+
+    def solve(self, stripes: StripeSet, syndromes: Mapping[int, Syndrome], lost: tuple[int, ...]) -> None:
+        """Take rows from the syndromes of as many hosts as rows are lost in each stripe, which may be of more stripes.
+
+        Whose rows are lost is in ``lost``, this server among them.
+        """
+        given = {host: _Given(self.layout, each) for host, each in syndromes.items()}
+        for share in shares(self.layout, stripes):
+            rows = self.layout.lines[share.group].data_rows(self._position, share.numbers)
+            self._rows.groups[share.group].put_records(rows, self._solved(share, given, lost))
+        if self._rows.server in self.layout.dense_of(stripes):
+            put_dense_words(self._rows.dense, next(self._given_dense(given)))
+
+    # ---- parities and mirrors --------------------------------------------------------------------------------------
+
+    def clear(self, stripes: StripeSet) -> None:
+        """Parities as they are of rows that are all 0. A mirror is as it is until it is told what it mirrors."""
+        self.parities.clear(stripes)
+
+    def add(self, member: int, stripes: StripeSet, records: Arrays) -> None:
+        """Add a server's records to parities that lack them."""
+        given = StripeRecords.from_arrays(records, groups=len(self._rows.groups))
+        self.parities.add(member, stripes, given.groups)
+        if member in self.layout.dense_of(stripes):
+            self.mirrors.take(member, given.dense)
+
+    def absorb(self, member: int, difference: Arrays, without: StripeSet) -> None:
+        """Take a server's difference into the parities, except those of these stripes."""
+        ring, groups = self.layout.ring, len(self._rows.groups)
+        given = Difference.from_arrays(difference, groups=groups, parity=ring.parity)
+        for group, changes in enumerate(given.changed):
+            for parity, changed in enumerate(changes):
+                self.parities.take(member, group, parity, self._except(group, changed, without))
+        if len(given.dense) and member not in self.layout.dense_of(without):
+            self.mirrors.apply(member, given.dense, lr=given.lr_dense)
+
+    def accumulator(self, stripes: StripeSet) -> Accumulator:
+        """For decoding rows of these stripes."""
+        return Accumulator(self.parities, self.mirrors, stripes)
+
+    # ---- how -------------------------------------------------------------------------------------------------------
+
+    def _stripes(self, rows: Sequence[Numbers], *, dense: bool) -> StripeSet:
+        parts = [
+            StripeSet.of(lines.numbers(self._position, each) + (group << GROUP_SHIFT))
+            for group, (lines, each) in enumerate(zip(self.layout.lines, rows, strict=True))
+        ]
+        return StripeSet.union([*parts, *([self.layout.dense(self._rows.server)] if dense else [])])
+
+    def _change(self, group: int, push: Gradients, without: StripeSet) -> Iterator[tuple[int, int, Changed]]:
+        """Update a group's rows: host, number of the parity, and what changed, for each slice of rows."""
+        lines, rows, values = self.layout.lines[group], push.rows[group], push.values[group]
+        if without and len(rows):
+            kept = ~self.layout.of_group(without, group).contains(lines.numbers(self._position, rows))
+            rows, values = rows[kept], values[kept]
+        if not len(rows):
+            return
+        cuts: list[int] = []
+
+        def by_member(changed: Numbers) -> Numbers:
+            slices = lines.stripes.slices(changed)
+            cuts.extend(slices.cuts)
+            return slices.order
+
+        changes = self._rows.groups[group].change(rows, values, lr=push.lr_tables, order=by_member)
+        for member, (first, last) in enumerate(pairwise(cuts)):
+            if first == last:
+                continue
+            mine, records = changes.rows[first:last], changes.records[first:last]
+            for parity, host in enumerate(self.layout.hosts(self.layout.ring.stripe(self._position, member))):
+                yield host, parity, Changed(lines.stripes.parity_rows(mine, parity), records)
+
+    def _change_dense(self, push: Gradients, without: StripeSet) -> set[int]:
+        """Update the dense part; who has to hear of it."""
+        if not len(push.dense) or self._rows.server in self.layout.dense_of(without):
+            return set()
+        self._rows.dense.apply(push.dense, lr=push.lr_dense)
+        return set(self.layout.mirrors(self._rows.server))
+
+    def _except(self, group: int, changed: Changed, without: StripeSet) -> Changed:
+        if not without or not len(changed.rows):
+            return changed
+        kept = ~self.layout.of_group(without, group).contains(self.parities.numbers(group, changed.rows))
+        return Changed(changed.rows[kept], changed.records[kept])
+
+    def _given_dense(self, given: Mapping[int, _Given]) -> Iterator[Words]:
+        """What hosts say of this server's dense part."""
+        pieces, rule = self.layout.placement.dense, self._rows.dense.rule
+        for each in given.values():
+            at = 0
+            for server in each.dense_servers:
+                size = dense_size(pieces[server], rule)
+                if server == self._rows.server:
+                    yield each.records.dense[at : at + size]
+                at += size
+
+    def _solved(self, share: Share, given: Mapping[int, _Given], lost: tuple[int, ...]) -> Words:
+        """The lost rows of this server: what its parities would be if the rows that are there were all 0, decoded."""
+        ring, code = self.layout.ring, self._code
+        gone = {ring.member(ring.position(server), share.line) for server in lost}
+        parities = {(ring.position(host) - share.line) % ring.size: each for host, each in given.items()}
+        used = sorted(parities)[: len(gone)]
+        present = [*(each for each in range(code.data) if each not in gone), *(code.data + each for each in used)]
+        mine = ring.member(self._position, share.line)
+        assert mine is not None
+        coefficients = code.recovery([mine], present)[0][-len(used) :]
+        found = np.zeros((len(share.numbers), self._rows.groups[share.group].record_words), np.uint32)
+        for parity, coefficient in zip(used, coefficients, strict=True):
+            galois.add(found, None, parities[parity].of(share), coefficient)
+        return found
+
+
+class _Given:
+    """A host's syndrome, to be looked up by stripe."""
+
+    def __init__(self, layout: RingLayout, syndrome: Syndrome) -> None:
+        self.records = StripeRecords.from_arrays(syndrome.records, groups=len(layout.lines))
+        self.dense_servers = layout.dense_of(syndrome.stripes)
+        self._numbers = [layout.of_group(syndrome.stripes, group).numbers() for group in range(len(layout.lines))]
+
+    def of(self, share: Share) -> Words:
+        """What it says of some stripes, all of which it knows."""
+        at = np.searchsorted(self._numbers[share.group], share.numbers)
+        return self.records.groups[share.group][at]

@@ -1,0 +1,141 @@
+"""Sets of stripes, as runs of their numbers: what a server owns, hosts or lacks is a few runs, whatever its size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Self, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ids: TypeAlias = NDArray[np.int64]
+Arrays: TypeAlias = tuple[NDArray[Any], ...]
+
+_OUTSIDE = np.zeros(1, np.bool_)
+
+
+class StripeSet:
+    """Numbers, none of them negative. It never changes.
+
+    Args:
+        bounds: Where runs begin and end, strictly ascending: the first is in the set, the second is not, and so on.
+    """
+
+    __slots__ = ("_bounds",)
+
+    def __init__(self, bounds: Ids) -> None:
+        self._bounds = bounds
+
+    @classmethod
+    def of(cls, numbers: Ids) -> Self:
+        """These numbers, in any order."""
+        known = np.unique(numbers)
+        breaks = np.flatnonzero(np.diff(known) != 1)
+        starts = known[np.concatenate([[0], breaks + 1])] if len(known) else known
+        ends = known[np.append(breaks, len(known) - 1)] + 1 if len(known) else known
+        return cls(np.stack([starts, ends], axis=1).ravel())
+
+    @classmethod
+    def run(cls, start: int, end: int) -> Self:
+        """All from ``start`` to before ``end``."""
+        return cls(np.array([start, end] if start < end else [], np.int64))
+
+    @classmethod
+    def union(cls, parts: Iterable[Self]) -> Self:
+        """All that are in one of them."""
+        bounds = [part._bounds for part in parts if len(part._bounds)]
+        if not bounds:
+            return cls(np.empty(0, np.int64))
+        return cls(_covered(np.concatenate(bounds), np.concatenate([_steps(each) for each in bounds])))
+
+    @classmethod
+    def from_arrays(cls, arrays: Arrays) -> Self:
+        """As ``to_arrays`` made them; raises ValueError for anything else."""
+        (bounds,) = arrays
+        if bounds.ndim != 1 or bounds.dtype != np.int64 or len(bounds) % 2:
+            raise ValueError("stripes are runs, each from a number to another")
+        if len(bounds) and not (bounds[0] >= 0 and (np.diff(bounds) > 0).all()):
+            raise ValueError("runs of stripes ascend, and do not touch each other")
+        return cls(bounds)
+
+    def to_arrays(self) -> Arrays:
+        """For a message."""
+        return (self._bounds,)
+
+    def numbers(self) -> Ids:
+        """All of them, ascending."""
+        starts, sizes = self._bounds[::2], np.diff(self._bounds)[::2]
+        before = np.cumsum(sizes) - sizes
+        found: Ids = np.repeat(starts - before, sizes) + np.arange(len(self))
+        return found
+
+    def within(self, start: int, end: int) -> Self:
+        """Those from ``start`` to before ``end``."""
+        first, last = np.searchsorted(self._bounds, [start, end], side="right").tolist()
+        kept = self._bounds[first:last]
+        head, tail = [start] if first % 2 else [], [end] if last % 2 else []
+        found = np.concatenate([head, kept, tail]).astype(np.int64) if start < end else kept[:0]
+        return type(self)(found[:-2] if len(found) > 1 and found[-1] == found[-2] else found)
+
+    def first(self, count: int) -> Self:
+        """The lowest ones, so many or all."""
+        reached = np.cumsum(np.diff(self._bounds)[::2])
+        runs = int(np.searchsorted(reached, count))
+        if count < 1 or runs == len(reached):
+            return self if count > 0 else self.run(0, 0)
+        over = int(reached[runs]) - count
+        return type(self)(np.append(self._bounds[: 2 * runs + 1], self._bounds[2 * runs + 1] - over))
+
+    def contains(self, numbers: Ids) -> NDArray[np.bool_]:
+        """Which of these are in the set."""
+        found: NDArray[np.bool_] = np.searchsorted(self._bounds, numbers, side="right") % 2 == 1
+        return found
+
+    def __and__(self, other: Self) -> Self:
+        fewer, more = sorted((self._bounds, other._bounds), key=len)
+        first = np.searchsorted(more[1::2], fewer[::2], side="right")
+        counts = np.searchsorted(more[::2], fewer[1::2], side="left") - first  # of runs that overlap
+        mine = np.repeat(np.arange(len(counts)), counts)
+        theirs = np.arange(len(mine)) + np.repeat(first - (np.cumsum(counts) - counts), counts)
+        starts = np.maximum(fewer[::2][mine], more[::2][theirs])
+        ends = np.minimum(fewer[1::2][mine], more[1::2][theirs])
+        return type(self)(np.stack([starts, ends], axis=1).ravel())
+
+    def __or__(self, other: Self) -> Self:
+        if not len(self._bounds) or not len(other._bounds):
+            return self if len(self._bounds) else other
+        return self.union((self, other))
+
+    def __sub__(self, other: Self) -> Self:
+        if not len(self._bounds) or not len(other._bounds):
+            return self
+        steps = np.concatenate([_steps(self._bounds), -_steps(other._bounds)])
+        return type(self)(_covered(np.concatenate([self._bounds, other._bounds]), steps))
+
+    def __len__(self) -> int:
+        return int(np.diff(self._bounds)[::2].sum())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StripeSet) and np.array_equal(self._bounds, other._bounds)
+
+    def __hash__(self) -> int:
+        return hash(self._bounds.tobytes())
+
+    def __repr__(self) -> str:
+        runs = [f"{start}-{end - 1}" for start, end in self._bounds.reshape(-1, 2)[:8].tolist()]
+        return f"StripeSet({', '.join(runs)}{', ...' if len(self._bounds) > 16 else ''})"
+
+
+def _steps(bounds: Ids) -> Ids:
+    """By how much each bound changes how many runs a number is in."""
+    return np.where(np.arange(len(bounds)) % 2, -1, 1)
+
+
+def _covered(bounds: Ids, steps: Ids) -> Ids:
+    """The bounds of what is in one run at least; runs that count negative take away. There is a bound."""
+    order = np.argsort(bounds, kind="stable")  # of sorted parts: it merges them
+    points, level = bounds[order], np.cumsum(steps[order])
+    is_last = np.append(points[1:] != points[:-1], True)  # of those at one point: they count together
+    points, inside = points[is_last], level[is_last] > 0
+    found: Ids = points[inside != np.concatenate([_OUTSIDE, inside[:-1]])]
+    return found
