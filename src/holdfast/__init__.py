@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from holdfast.errors import TakenOver as TakenOver
     from holdfast.errors import Terminated as Terminated
     from holdfast.follower import Follower as Follower
+    from holdfast.integrations import dcp as dcp
     from holdfast.policy import MFU as MFU
     from holdfast.policy import PLS as PLS
     from holdfast.policy import SCAR as SCAR
@@ -115,16 +116,21 @@ _HOMES = {
     "holdfast.types": ("CheckpointInfo",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_MODULES = {"dcp": "holdfast.integrations.dcp"}  # under the interfaces of other libraries
 
 __all__ = sorted(_HOME_OF)
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOME_OF:
+    if name in _MODULES:
+        value: object = import_module(_MODULES[name])
+    elif name in _HOME_OF:
+        value = getattr(import_module(_HOME_OF[name]), name)
+    else:
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return [*__all__, *_MODULES, "__version__"]

@@ -50,7 +50,7 @@ from holdfast.checkpoint.transfer import foreign_import
 from holdfast.checkpoint.transfer.export import TableDifference, difference, export_file
 from holdfast.checkpoint.transfer.foreign_import import ImportReport
 from holdfast.cluster.record import JobRecord, read_jobs
-from holdfast.errors import CheckpointNotFound, HoldfastError, RunError
+from holdfast.errors import CheckpointNotFound, ConfigurationError, HoldfastError, RunError
 from holdfast.events import HistoryEvent
 from holdfast.format.catalog import Entry
 from holdfast.opening import open_patiently, read_head
@@ -290,17 +290,27 @@ class Run:
         step: int | str | None = None,
         *,
         slots: bool = False,
+        format: Literal["dcp"] | None = None,
         progress: Progress | None = None,
     ) -> CheckpointInfo:
-        """Write a checkpoint's weights as one file, under their state_dict names.
+        """Write a checkpoint's weights as one file, under their state_dict names, or all of it as a DCP folder.
 
         Args:
-            path: The file; its name ends with ``.safetensors`` or ``.pt``.
+            path: The file; its name ends with ``.safetensors`` or ``.pt``. With ``format``, a folder that is created.
             step: The checkpoint's step or id. None: the newest one.
-            slots: Also write the tables' optimizer slots.
+            slots: Also write the tables' optimizer slots, to a file.
+            format: "dcp" for a folder of ``torch.distributed.checkpoint``. None: a file, by its name.
             progress: Called periodically with the bytes read since the last call.
         """
+        if format not in (None, "dcp"):
+            raise ConfigurationError(f"format={format!r} is not valid; pass 'dcp', or None for a file")
         with self._reading(step) as (fetcher, head, entry):
+            if format == "dcp":
+                from holdfast.integrations.dcp.export import export_dcp
+                from holdfast.integrations.dcp.reader import open_contents
+
+                export_dcp(Path(path), open_contents(fetcher, head, entry, root="model"), progress=progress)
+                return entry.info
             tables = join_strips(self._plans(fetcher, head, entry))
             first = fetcher.parts(entry)[0]
             dense = dense_weights(shared_state(read_saved(fetcher, first), first).training)

@@ -4,7 +4,8 @@ An example is a fenced block whose first word says how it is shown and whose sec
 ``hexdump -C`` prints the object, ``document NAME`` with its JSON spread over lines, ``skeleton CHECKPOINT``, ``state
 CHECKPOINT`` (a skeleton spread over lines), ``listing``, ``numbers``, ``values``, ``frames NAME`` (a message between
 members of a job, each of its frames as ``hexdump -C`` prints it), ``messages`` (all of their types), ``stripe`` (its
-records and parities), ``rotation`` (where stripes lie).
+records and parities), ``rotation`` (where stripes lie), ``dcp`` (a state
+that DCP saved).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tests.cluster.train.page_example import sample_place
 from tests.cluster.wire.page_examples import frames_of, messages
 from tests.codec.page_examples import record
 from tests.erasure.page_examples import rotation, stripe
+from tests.spec.dcp_example import dcp_skeleton
 from tests.spec.grid_life import grid_life
 from tests.spec.sample import SampleRun, sample_run
 
@@ -149,6 +151,7 @@ _KINDS: dict[str, Callable[[SampleRun, str], str]] = {
     "place": lambda _run, _what: hexdump(sample_place()),
     "stripe": lambda _run, _what: stripe(),
     "rotation": lambda _run, _what: rotation(),
+    "dcp": lambda _run, _what: spread(json.loads(dcp_skeleton())) + "\n",
 }
 
 

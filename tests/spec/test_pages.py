@@ -11,7 +11,7 @@ from tests.spec.examples import PAGES, examples, render
 from tests.spec.sample import sample_run
 
 NAMES = [
-    "README", "bundle", "catalog", "cluster", "codec", "document", "grid", "job", "lease", "manifest", "parity",
+    "README", "bundle", "catalog", "cluster", "codec", "dcp", "document", "grid", "job", "lease", "manifest", "parity",
     "place", "state", "tree",
 ]  # fmt: skip
 REMEDY = "run `python -m tests.spec.examples` to write the examples anew, and read what changed"

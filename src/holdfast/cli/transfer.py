@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,19 +16,33 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.transfer.foreign_import import ImportReport
 
 
+class Format(Enum):
+    """What an export can be, other than a file."""
+
+    DCP = "dcp"
+
+
 def export(
     url: UrlArgument,
-    file: Annotated[Path, typer.Argument(help="A .safetensors file, or .pt for torch.save.", show_default=False)],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="A .safetensors file, or .pt for torch.save; with --format dcp a folder.", show_default=False
+        ),
+    ],
     step: StepOption = None,
     slots: Annotated[bool, typer.Option("--slots", help="Include the optimizer state of each row.")] = False,
+    form: Annotated[
+        Format | None, typer.Option("--format", help="dcp: everything, as a torch.distributed.checkpoint folder.")
+    ] = None,
     json: JsonFlag = False,
     option: StoreOptions = None,
 ) -> None:
-    """Write a checkpoint's weights as one file, under their state_dict names."""
+    """Write a checkpoint's weights as one file, under their state_dict names, or all of it as a DCP folder."""
     run = opened(url, option)
     with progress_bar("exporting", run.summary(step).restore_bytes) as progress:
-        info = run.export(file, step, slots=slots, progress=progress)
-    size_bytes = file.stat().st_size
+        info = run.export(file, step, slots=slots, format="dcp" if form else None, progress=progress)
+    size_bytes = _size_bytes(file)
     if json:
         print_json({"checkpoint": info, "file": file, "size_bytes": size_bytes})
     else:

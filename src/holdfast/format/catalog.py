@@ -55,6 +55,11 @@ def object_name(identifier: str, leaf: str) -> str:
     return f"{DATA_PREFIX}{identifier}/{leaf}"
 
 
+def folder_of(name: str) -> str:
+    """The folder that an object of a checkpoint or a round lies in."""
+    return name.removeprefix(DATA_PREFIX).partition("/")[0]
+
+
 def intent_name(identifier: str) -> str:
     """The object that publishes a save before its parts are written."""
     return object_name(identifier, "intent")
@@ -285,7 +290,7 @@ class OutlineRef:
     @property
     def folder(self) -> str:
         """Where it lies."""
-        return self.ref.name.removeprefix(DATA_PREFIX).partition("/")[0]
+        return folder_of(self.ref.name)
 
     def to_json(self) -> list[Any]:
         """The stored form, as JSON values."""

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.errors import DamagedData
+from holdfast.errors import DamagedData, RunError
+from holdfast.format.dcp_state import is_dcp
 from holdfast.format.dtypes import code_of
 from holdfast.format.host_values import HostTensor, is_tensor, is_torch_tensor
 from holdfast.types import DeltaSizes
@@ -100,7 +101,15 @@ class SavedState:
 
     @classmethod
     def from_tree(cls, tree: object, *, name: str) -> SavedState:
-        """The inverse of to_tree, and of ``rows_tree``; raises DamagedData about the object ``name``."""
+        """The inverse of to_tree, and of ``rows_tree``; raises DamagedData about the object ``name``.
+
+        What DCP saved is intact, but of another kind: raises RunError.
+        """
+        if is_dcp(tree):
+            raise RunError(
+                f"{name} was saved by torch.distributed.checkpoint: load it with dcp.load(state_dict, "
+                "storage_reader=hf.dcp.Reader(url)) or export it as a DCP folder; give other trainings another URL"
+            )
         try:
             return cls._from_tree(tree)
         except (TypeError, ValueError) as error:

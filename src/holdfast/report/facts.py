@@ -12,6 +12,7 @@ from holdfast.checkpoint.inspect.stored_precision import StoredRows
 from holdfast.cluster.record import JobRecord
 from holdfast.errors import CheckpointNotFound, DamagedData
 from holdfast.events import HistoryEvent
+from holdfast.format.dcp_state import is_dcp
 from holdfast.format.state import JobState, SavedState
 from holdfast.policy.pls import PlsMeter
 from holdfast.report.losses import Losses, losses
@@ -113,6 +114,8 @@ class _Readable:
 
 
 def _job(tree: object) -> JobState | None:
+    if is_dcp(tree):
+        return None
     shared = SavedState.from_tree(tree, name="the newest checkpoint").shared
     return shared.job if shared is not None else None
 

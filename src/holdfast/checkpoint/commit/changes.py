@@ -41,8 +41,11 @@ def raise_term(term: int) -> Change:
     return change
 
 
-def add_checkpoint(entry: Entry, *, term: int, retention: Retention, clocks: Clocks) -> Change:
-    """Append a checkpoint and drop what the retention policy lets go."""
+def add_checkpoint(entry: Entry, *, term: int, retention: Retention, clocks: Clocks, branches: bool = False) -> Change:
+    """Append a checkpoint and drop what the retention policy lets go.
+
+    With ``branches``, what the run holds of this step and later ones becomes an abandoned timeline in the same commit.
+    """
 
     def change(head: Head | None) -> Draft | None:
         head = own(head, term)
@@ -51,7 +54,9 @@ def add_checkpoint(entry: Entry, *, term: int, retention: Retention, clocks: Clo
         _refuse_dropped(entry, head)
         if entry.info.base is not None and entry.info.base not in head.by_id:
             raise BaseDropped(f"checkpoint {entry.info.id} depends on {entry.info.base}, which is no longer in the run")
-        draft = replace(_same(head, "save"), head=entry.info.id, entries=(*head.entries, entry))
+        _require_folders(entry, head)
+        before = [_left_behind(each, entry.info.step) for each in head.entries] if branches else head.entries
+        draft = replace(_same(head, "save"), head=entry.info.id, entries=(*before, entry))
         return retain(_without_priority(draft, clocks.store_s), retention, clocks)
 
     return change
@@ -243,6 +248,20 @@ def _without_priority(draft: Draft, store_s: Callable[[], float]) -> Draft:
 def _refuse_dropped(entry: Entry, head: Head) -> None:
     if entry.info.id in head.inventory.condemned:
         raise SaveFailed(f"checkpoint {entry.info.id} was committed and has since been dropped")
+
+
+def _require_folders(entry: Entry, head: Head) -> None:
+    """Raise BaseDropped if a folder that a new checkpoint refers to belongs to none that the run still lists."""
+    if entry.rounds:
+        kept = {folder for each in head.entries for folder in each.folders}
+        for folder in entry.rounds:
+            if folder not in kept:
+                raise BaseDropped(f"checkpoint {entry.info.id} refers to objects of {folder}, which was dropped: retry")
+
+
+def _left_behind(entry: Entry, step: int) -> Entry:
+    is_ahead = entry.info.step >= step and not entry.info.abandoned
+    return _abandon(entry, suspect=False) if is_ahead else entry
 
 
 def _same(head: Head, reason: str) -> Draft:

@@ -11,7 +11,7 @@ from holdfast.checkpoint.inspect.skeleton import read_skeleton
 from holdfast.checkpoint.inspect.stored_precision import StoredRows, stored_rows
 from holdfast.checkpoint.read.fetcher import Fetcher, Manifests, lineage
 from holdfast.checkpoint.restore.saved_state import checked_state, shared_state
-from holdfast.errors import DamagedData
+from holdfast.errors import DamagedData, RunError
 from holdfast.format.catalog import Entry, Garbage
 from holdfast.format.layout import row_bytes
 from holdfast.storage import ObjectInfo, Store
@@ -154,7 +154,7 @@ def summarize(
         leases=leases,
         checkpoint=entry.info,
         lineage=chain,
-        restore_bytes=_size_bytes(chain),
+        restore_bytes=_restore_bytes(entry, chain, parts),
         tables=_tables(entry.info, parts),
         parts=_parts(parts),
         pls=meter.get("pls"),
@@ -167,8 +167,14 @@ def _meter(fetcher: Fetcher, parts: Manifests) -> Mapping[str, float | None]:
     try:
         first = checked_state(read_skeleton(fetcher, parts[0]), parts[0])
         return shared_state(first, parts[0]).job.pls or {}
-    except DamagedData:
+    except (DamagedData, RunError):  # or what DCP saved, which has none
         return {}
+
+
+def _restore_bytes(entry: Entry, chain: Sequence[CheckpointInfo], parts: Manifests) -> int:
+    """What the chain wrote; of a checkpoint without tables that refers to segments of others, what it holds."""
+    refers = bool(entry.rounds) and not any(part.tables for part in parts)
+    return entry.info.full_bytes if refers else _size_bytes(chain)
 
 
 def _size_bytes(infos: Sequence[CheckpointInfo]) -> int:

@@ -12,12 +12,13 @@ import numpy as np
 
 from holdfast.checkpoint.commit.chain import Chain, Head
 from holdfast.checkpoint.commit.second_look import SecondLook
+from holdfast.checkpoint.inspect.skeleton import read_skeleton
 from holdfast.checkpoint.inspect.verify_outline import check_outline
 from holdfast.checkpoint.inspect.verify_standing import Standing, check_replaced, tips
 from holdfast.checkpoint.read.chunk_ids import checked_ids
 from holdfast.checkpoint.read.crew import WORKERS, Progress
 from holdfast.checkpoint.read.fetcher import Fetcher, Manifests, lineage
-from holdfast.checkpoint.restore.saved_state import read_saved
+from holdfast.checkpoint.restore.saved_state import checked_state
 from holdfast.codec.chunk import codecs_of, dim_of, stored_columns
 from holdfast.errors import CheckpointNotFound, DamagedData, ObjectNotFound
 from holdfast.format.catalog import (
@@ -28,6 +29,7 @@ from holdfast.format.catalog import (
     Intent,
     intent_name,
 )
+from holdfast.format.dcp_state import DcpState, is_dcp
 from holdfast.format.history import decode_page
 from holdfast.format.manifest import BundleRef, Manifest, RowsChunk
 from holdfast.runtime import SYSTEM, Runtime
@@ -198,9 +200,19 @@ def _reads(fetcher: Fetcher, manifest: Manifest) -> list[_Read]:
         for chunk in table.chunks:
             act = partial(_check_rows, fetcher, bundles[chunk.place.bundle], table.spec.columns, chunk)
             reads.append(_Read(object_name=bundles[chunk.place.bundle].name, size_bytes=chunk.place.length, act=act))
-    state_bytes = sum(chunk.place.length for chunk in manifest.state)
-    state = partial(read_saved, fetcher, manifest)
-    return [*reads, _Read(object_name=manifest.checkpoint, size_bytes=state_bytes, act=state)]
+    for piece in manifest.state:
+        bundle, place = bundles[piece.place.bundle], piece.place
+        reads.append(_Read(object_name=bundle.name, size_bytes=place.length, act=partial(fetcher.chunk, bundle, place)))
+    return [*reads, _Read(object_name=manifest.checkpoint, size_bytes=0, act=partial(_check_tree, fetcher, manifest))]
+
+
+def _check_tree(fetcher: Fetcher, manifest: Manifest) -> None:
+    """The state tree must be one, whatever its tensors hold."""
+    tree = read_skeleton(fetcher, manifest)
+    if is_dcp(tree):
+        DcpState.from_tree(tree, name=manifest.checkpoint)
+    else:
+        checked_state(tree, manifest)
 
 
 def _check_rows(fetcher: Fetcher, bundle: BundleRef, specs: tuple[ColumnSpec, ...], chunk: RowsChunk) -> None:

@@ -18,7 +18,17 @@ from holdfast.checkpoint.commit.lease import TTL_S, WRITER, live_leases
 from holdfast.checkpoint.commit.second_look import SecondLook
 from holdfast.checkpoint.read.part_agreement import JoinedPart, check_parts
 from holdfast.errors import DamagedData, ObjectExists, SaveFailed
-from holdfast.format.catalog import Entry, Intent, PartList, Ref, intent_name, object_name, part_list_name, part_name
+from holdfast.format.catalog import (
+    Entry,
+    Intent,
+    PartList,
+    Ref,
+    folder_of,
+    intent_name,
+    object_name,
+    part_list_name,
+    part_name,
+)
 from holdfast.format.document import digest
 from holdfast.format.manifest import Manifest
 from holdfast.policy import Retention
@@ -50,6 +60,7 @@ class Committer:
         *,
         rank: int,
         retention: Retention,
+        branches: bool = False,
         part_timeout_s: float = 1800.0,
         runtime: Runtime = SYSTEM,
     ) -> None:
@@ -57,6 +68,7 @@ class Committer:
         self._chain = chain
         self._rank = rank
         self._retention = retention
+        self._branches = branches  # a save at an earlier step leaves what came after that step
         self._part_timeout_s = part_timeout_s
         self._look = SecondLook(store, runtime)
         self._runtime = runtime
@@ -117,7 +129,9 @@ class Committer:
         change = (
             add_priority(entry, term=intent.term)
             if intent.kind is Kind.PRIORITY
-            else add_checkpoint(entry, term=intent.term, retention=self._retention, clocks=clocks)
+            else add_checkpoint(
+                entry, term=intent.term, retention=self._retention, clocks=clocks, branches=self._branches
+            )
         )
         head = self._chain.commit(change)
         return head.find(intent.checkpoint) or entry, head
@@ -181,7 +195,7 @@ class Committer:
             parent=intent.parent,
             base=intent.base,
             created_s=intent.created_s,
-            size_bytes=sum(m.size_bytes for m in manifests) + sum(ref.size_bytes for ref in refs) + len(part_list),
+            size_bytes=_own_bytes(manifests) + sum(ref.size_bytes for ref in refs) + len(part_list),
             rows_written=sum(m.rows_written for m in manifests),
             full_bytes=sum(m.full_bytes for m in manifests),
             tag=intent.tag,
@@ -189,7 +203,11 @@ class Committer:
             stall_s=times.stall_s if times else None,
             duration_s=self._runtime.monotonic_s() - times.started_s if times else None,
         )
-        entry = Entry(info=info, part_list=Ref(name=name, size_bytes=len(part_list), digest=digest(part_list)))
+        entry = Entry(
+            info=info,
+            part_list=Ref(name=name, size_bytes=len(part_list), digest=digest(part_list)),
+            rounds=_other_folders(manifests),
+        )
         _require_whole(entry, manifests)
         try:
             self._store.put(name, part_list, create=True)
@@ -210,6 +228,16 @@ class Committer:
     def _called_off(self, intent: Intent) -> SaveFailed:
         own(self._chain.head(), intent.term)  # if that is why, say so
         return SaveFailed(f"checkpoint {intent.checkpoint} was cancelled by another of its {intent.world} writers")
+
+
+def _own_bytes(manifests: list[Manifest]) -> int:
+    """The size of the bundles that these parts wrote, without those of earlier checkpoints that they refer to."""
+    return sum(b.size_bytes for m in manifests for b in m.bundles if folder_of(b.name) == m.checkpoint)
+
+
+def _other_folders(manifests: list[Manifest]) -> tuple[str, ...]:
+    """Where bundles lie that these parts refer to."""
+    return tuple(sorted({folder_of(b.name) for m in manifests for b in m.bundles} - {m.checkpoint for m in manifests}))
 
 
 def _require_whole(entry: Entry, manifests: list[Manifest]) -> None:

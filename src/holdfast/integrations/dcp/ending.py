@@ -1,0 +1,139 @@
+"""How a save ends, on rank 0: one manifest of what all ranks stored, and one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.storage import WriteResult
+
+from holdfast.errors import SaveFailed
+from holdfast.format.catalog import Intent, Ref, folder_of, part_name
+from holdfast.format.dcp_state import DcpPiece, DcpState, DcpTensor
+from holdfast.format.document import digest
+from holdfast.format.dtypes import code_of
+from holdfast.format.host_values import HostTensor
+from holdfast.format.manifest import BundleRef, Manifest, StateChunk, TensorSpec
+from holdfast.format.state_pieces import Piece
+from holdfast.format.tree import encode_tree
+from holdfast.integrations.dcp.frames import BundleWriter, Source
+from holdfast.integrations.dcp.stored import Key, StoredPiece, StoredSegment, key_of, without_elements
+from holdfast.storage import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathered:
+    """What all ranks stored."""
+
+    pieces: Mapping[Key, StoredPiece]
+    values: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, results: Iterable[Iterable[WriteResult]]) -> Gathered:
+        """From what each rank's ``write_data`` returned."""
+        pieces: dict[Key, StoredPiece] = {}
+        values: dict[str, Any] = {}
+        for result in (each for rank in results for each in rank):
+            if isinstance(result.storage_data, StoredPiece):
+                pieces[key_of(result.index)] = result.storage_data
+            else:
+                values[result.index.fqn] = result.storage_data.value
+        return cls(pieces=pieces, values=values)
+
+
+def write_part(
+    store: Store,
+    intent: Intent,
+    metadata: Metadata,
+    gathered: Gathered,
+    folders: Mapping[str, int],
+    bundles: BundleWriter,
+) -> tuple[Manifest, Ref]:
+    """Store the state tree and the manifest: from here on nothing is missing but the commit."""
+    state, marks = _state(intent.step, metadata, gathered, folders)
+    tree = encode_tree(state.to_tree(), root="state_dict", host=True)
+    skeleton = torch.frombuffer(bytearray(tree.skeleton), dtype=torch.uint8)
+    own = [skeleton, *(_torch(each) for each in tree.tensors if id(each) not in marks)]
+    sources = [
+        Source(name=f"state/{number}", spec=_spec(each), tensor=each, known={}) for number, each in enumerate(own)
+    ]
+    written = iter(bundles.write(sources))
+    tensors = [next(written), *(marks.get(id(each)) or next(written) for each in tree.tensors)]
+    manifest = _manifest(intent, tensors)
+    data = manifest.encode()
+    name = part_name(intent.checkpoint, 0)
+    store.put(name, data)
+    return manifest, Ref(name=name, size_bytes=len(data), digest=digest(data))
+
+
+def _state(
+    step: int, metadata: Metadata, gathered: Gathered, folders: Mapping[str, int]
+) -> tuple[DcpState, dict[int, StoredPiece]]:
+    """The state, with a mark in the place of every tensor, and what is stored behind each mark."""
+    marks: dict[int, StoredPiece] = {}
+    kept: list[HostTensor] = []  # their ids must stay theirs
+
+    def piece(fqn: str, offsets: tuple[int, ...]) -> DcpPiece:
+        stored = gathered.pieces.get((fqn, offsets))
+        if stored is None:
+            raise SaveFailed(f"no rank stored the piece of {fqn} at {offsets}, which the plan holds")
+        mark = without_elements(stored.spec)
+        kept.append(mark)
+        marks[id(mark)] = stored
+        return DcpPiece(offsets=offsets, tensor=mark, digests=tuple(each.digest for each in stored.segments))
+
+    tensors = {
+        name: DcpTensor(
+            dtype=code_of(each.properties.dtype),
+            size=tuple(each.size),
+            pieces=tuple(piece(name, tuple(chunk.offsets)) for chunk in each.chunks),
+        )
+        for name, each in metadata.state_dict_metadata.items()
+        if isinstance(each, TensorStorageMetadata)
+    }
+    used = {folder_of(segment.bundle.name) for each in marks.values() for segment in each.segments}
+    state = DcpState(
+        step=step,
+        values=gathered.values,
+        tensors=tensors,
+        planner=metadata.planner_data,
+        folders={folder: size_bytes for folder, size_bytes in folders.items() if folder in used},
+    )
+    return state, marks
+
+
+def _manifest(intent: Intent, tensors: list[StoredPiece]) -> Manifest:
+    bundles: dict[str, BundleRef] = {}
+    state = []
+    for number, tensor in enumerate(tensors):
+        for segment in tensor.segments:
+            bundles.setdefault(segment.bundle.name, segment.bundle)
+            state.append(_chunk(number, segment, list(bundles).index(segment.bundle.name)))
+    specs = tuple(tensor.spec for tensor in tensors)
+    return Manifest(
+        checkpoint=intent.checkpoint,
+        rank=0,
+        world=intent.world,
+        tables=(),
+        tensors=specs,
+        state=tuple(state),
+        bundles=tuple(bundles.values()),
+        full_bytes=sum(spec.length for spec in specs),
+    )
+
+
+def _chunk(number: int, segment: StoredSegment, bundle: int) -> StateChunk:
+    piece = Piece(tensor=number, start=segment.start, length=segment.length)
+    return StateChunk(place=replace(segment.place, bundle=bundle), pieces=(piece,))
+
+
+def _torch(tensor: Tensor | HostTensor) -> Tensor:
+    return tensor.in_torch() if isinstance(tensor, HostTensor) else tensor
+
+
+def _spec(tensor: Tensor) -> TensorSpec:
+    return TensorSpec(dtype=code_of(tensor.dtype), shape=tuple(tensor.shape))

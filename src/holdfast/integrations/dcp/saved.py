@@ -1,0 +1,119 @@
+"""A checkpoint that DCP saved: what it holds, and how boxes of its tensors are read."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
+
+from holdfast.checkpoint.read.crew import WORKERS, Crew, Task
+from holdfast.checkpoint.read.fetcher import Fetcher
+from holdfast.checkpoint.restore.state_tensors import SKELETON, read_tensors
+from holdfast.checkpoint.training.forms import as_tensor
+from holdfast.errors import DamagedData
+from holdfast.format.catalog import Entry
+from holdfast.format.dcp_state import DcpState, is_dcp
+from holdfast.format.host_values import HostTensor
+from holdfast.format.manifest import Manifest, StateChunk
+from holdfast.format.tree import decode_tree
+from holdfast.integrations.dcp.boxes import BoxCopy, box_tasks
+from holdfast.integrations.dcp.contents import described_tensor
+from holdfast.integrations.dcp.stored import Key, StoredPiece, StoredSegment, without_elements
+
+_REMOTE_WORKERS = 8  # these mostly wait
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DcpCheckpoint:
+    """One that ``dcp.save`` wrote."""
+
+    fetcher: Fetcher
+    entry: Entry
+    state: DcpState
+    pieces: Mapping[Key, StoredPiece]
+
+    @classmethod
+    def open(cls, fetcher: Fetcher, entry: Entry) -> DcpCheckpoint | None:
+        """Read what it holds, without its tensors; None for a checkpoint that DCP did not write."""
+        manifest = fetcher.parts(entry)[0]
+        skeleton = bytes(read_tensors(fetcher, manifest, {SKELETON})[SKELETON])
+        empty = [without_elements(spec) for spec in manifest.tensors[1:]]
+        name = entry.part_list.name
+        tree = decode_tree(skeleton, empty, name=name, host=True)
+        if not is_dcp(tree):
+            return None
+        state = DcpState.from_tree(tree, name=name)
+        number_of = {id(each): number for number, each in enumerate(empty, start=1)}
+        numbers = {
+            (fqn, piece.offsets): number_of[id(piece.tensor)]
+            for fqn, tensor in state.tensors.items()
+            for piece in tensor.pieces
+        }
+        pieces = _stored(manifest, state, numbers, name)
+        values = _values(fetcher, manifest, skeleton, empty, set(numbers.values()))
+        return cls(fetcher=fetcher, entry=entry, state=values or state, pieces=pieces)
+
+    def metadata(self) -> Metadata:
+        """What DCP's planners plan from."""
+        described: dict[str, Any] = {name: BytesStorageMetadata() for name in self.state.values}
+        for name, tensor in self.state.tensors.items():
+            pieces = [(piece.offsets, tuple(piece.tensor.shape)) for piece in tensor.pieces]
+            described[name] = described_tensor(tensor.dtype, tensor.size, pieces)
+        return Metadata(state_dict_metadata=described, planner_data=self.state.planner)
+
+    def value(self, name: str) -> Any:
+        """What is not a tensor."""
+        return self.state.values[name]
+
+    def fill(self, copies: Sequence[BoxCopy]) -> None:
+        """Copy boxes of stored pieces to where they are wanted."""
+        tasks: list[Task] = []
+        for copy in copies:
+            tasks += box_tasks(self.fetcher, self.pieces[copy.key], copy)
+        with Crew(_REMOTE_WORKERS if self.fetcher.is_remote else WORKERS) as crew:
+            crew.do(tasks)
+
+
+def _stored(manifest: Manifest, state: DcpState, numbers: Mapping[Key, int], name: str) -> dict[Key, StoredPiece]:
+    chunks: dict[int, list[StateChunk]] = defaultdict(list)
+    for chunk in manifest.state:
+        for part in chunk.pieces:
+            chunks[part.tensor].append(chunk)
+    found: dict[Key, StoredPiece] = {}
+    for fqn, tensor in state.tensors.items():
+        for piece in tensor.pieces:
+            number = numbers[fqn, piece.offsets]
+            own = chunks[number]
+            if len(own) != len(piece.digests) or any(len(chunk.pieces) != 1 for chunk in own):
+                raise DamagedData(name, f"has {len(piece.digests)} digests of a piece of {fqn}, not one for each chunk")
+            segments = tuple(_segment(manifest, *each) for each in zip(own, piece.digests, strict=True))
+            found[fqn, piece.offsets] = StoredPiece(spec=manifest.tensors[number], segments=segments)
+    return found
+
+
+def _segment(manifest: Manifest, chunk: StateChunk, digest: bytes) -> StoredSegment:
+    return StoredSegment(
+        start=chunk.pieces[0].start,
+        length=chunk.pieces[0].length,
+        digest=digest,
+        bundle=manifest.bundles[chunk.place.bundle],
+        place=chunk.place,
+    )
+
+
+def _values(
+    fetcher: Fetcher, manifest: Manifest, skeleton: bytes, empty: Sequence[HostTensor], of_tensors: set[int]
+) -> DcpState | None:
+    """The state with the tensors and arrays that values hold; None where none holds any."""
+    wanted = set(range(1, len(manifest.tensors))) - of_tensors
+    if not wanted:
+        return None
+    found = read_tensors(fetcher, manifest, wanted)
+    tensors: list[Any] = list(empty)
+    for number, data in found.items():
+        spec = manifest.tensors[number]
+        tensors[number - 1] = as_tensor(memoryview(data), spec.dtype, spec.shape)
+    return DcpState.from_tree(decode_tree(skeleton, tensors, name=manifest.checkpoint), name=manifest.checkpoint)

@@ -1,0 +1,31 @@
+"""DCP's promises of a storage, in worlds of 1, 2 and 4 processes; larger worlds also read what smaller ones wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.integrations.dcp.cases import CASES, SLOW_CASES, WORLDS
+from tests.integrations.dcp.world import Outcome, run_world
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Outcome]:
+    place = tmp_path_factory.mktemp("worlds")
+    return {world: run_world(place, world, [case.__name__ for case in CASES]) for world in WORLDS}
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("case", [case.__name__ for case in CASES])
+def test_case(outcomes: dict[int, Outcome], world: int, case: str) -> None:
+    assert not outcomes[world][case], "\n".join(outcomes[world][case])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", WORLDS)
+def test_process_mode(tmp_path: Path, world: int) -> None:
+    for problems in run_world(tmp_path, world, [case.__name__ for case in SLOW_CASES]).values():
+        assert not problems, "\n".join(problems)

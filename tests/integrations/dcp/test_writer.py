@@ -1,0 +1,257 @@
+"""Writers of one process, and of jobs that compete for a run."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.planner import SavePlanner
+
+import holdfast as hf
+from holdfast.errors import ConfigurationError, RunError
+from holdfast.integrations.dcp import writer as writer_module
+from holdfast.storage import LocalStore
+from holdfast.testing.faults import Fault, FaultyStore, Operation
+
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is")
+
+State = dict[str, Any]
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return str(tmp_path / "run")
+
+
+@pytest.fixture(autouse=True)
+def fresh_plans() -> Iterator[None]:
+    yield
+    for cache in ("_cached_save_plan", "_cached_final_save_plan", "_cached_all_plans", "_cached_global_plan"):
+        getattr(SavePlanner, cache).clear()
+
+
+def numbers(seed: int, count: int = 1000) -> Tensor:
+    return torch.arange(count, dtype=torch.float32) + seed
+
+
+def save(
+    url: Any, state: State, step: int, *, writer: Callable[..., hf.dcp.Writer] = hf.dcp.Writer, **more: Any
+) -> None:
+    dcp.save(state, storage_writer=writer(url, step=step, **more))
+
+
+def load(url: Any, names: list[str], step: int | str | None = None, count: int = 1000) -> dict[str, Tensor]:
+    state = {name: torch.zeros(count) for name in names}
+    dcp.load(state, storage_reader=hf.dcp.Reader(url, step=step))
+    return state
+
+
+def steps(url: str) -> list[int]:
+    return [info.step for info in hf.open_run(url).checkpoints() if not info.abandoned]
+
+
+def other_job(url: Any, **settings: Any) -> hf.dcp.Writer:
+    """A Writer of another process."""
+    writer = hf.dcp.Writer(url, **settings)
+    writer._job = "another:1 by DCP"
+    return writer
+
+
+def test_a_checkpoint_of_dcp_is_one_of_a_run(url: str) -> None:
+    save(url, {"a": numbers(1)}, 7, tag="first", metrics={"auc": 0.7})
+    run = hf.open_run(url)
+    (info,) = run.checkpoints()
+    assert (info.step, info.tag, info.metrics, info.base) == (7, "first", {"auc": 0.7}, None)
+    assert run.verify() == []
+    assert run.summary().checkpoint == info
+    assert run.summary().tables == ()
+    assert [event.term for event in run.history()] == [1]
+
+
+def test_all_writers_of_a_job_share_its_term(url: str) -> None:
+    for step in (1, 2, 3):
+        save(url, {"a": numbers(step)}, step, retention=hf.KeepAll())
+    assert {info.term for info in hf.open_run(url).checkpoints()} == {1}
+
+
+def test_pickled_writer_saves_for_the_job_it_came_from(url: str) -> None:
+    save(url, {"a": numbers(1)}, 1, retention=hf.KeepAll())
+    copied = pickle.loads(pickle.dumps(hf.dcp.Writer(url, step=2, retention=hf.KeepAll())))
+    dcp.save({"a": numbers(2)}, storage_writer=copied)
+    assert [(info.step, info.term) for info in hf.open_run(url).checkpoints()] == [(1, 1), (2, 1)]
+
+
+def test_job_whose_run_was_taken_over_can_commit_nothing_more(url: str) -> None:
+    save(url, {"a": numbers(1)}, 1)
+    save(url, {"a": numbers(2)}, 2, writer=other_job)
+    with pytest.raises(CheckpointException, match=r"another job \(another:1 by DCP\) took over"):
+        save(url, {"a": numbers(3)}, 3)
+    assert steps(url) == [2]
+    assert torch.equal(load(url, ["a"])["a"], numbers(2))
+
+
+def test_writer_that_is_overtaken_while_it_writes_commits_nothing(url: str, tmp_path: Path) -> None:
+    save(url, {"a": numbers(1)}, 1, retention=hf.KeepAll())
+
+    def overtake(operation: Operation) -> None:
+        if operation.kind == "put" and operation.name.endswith(".safetensors"):
+            store.before = None
+            save(url, {"a": numbers(9)}, 9, writer=other_job, retention=hf.KeepAll())
+
+    store = FaultyStore(LocalStore(url), before=overtake)
+    with pytest.raises(CheckpointException, match="took over this run"):
+        save(store, {"a": numbers(2)}, 2)
+    assert steps(url) == [1, 9]
+    assert hf.open_run(url).verify() == []
+
+
+def test_unchanged_tensors_stay_while_a_checkpoint_refers_to_them(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_module, "_GRACE_S", 0.0)
+    state = {f"t{number}": numbers(number, 50_000) for number in range(10)}
+    for step in range(1, 5):
+        state["t0"] = numbers(100 * step, 50_000)
+        save(url, state, step)  # with KeepLast(1)
+        run = hf.open_run(url)
+        (info,) = run.checkpoints()
+        assert run.verify() == []
+        found = load(url, list(state), count=50_000)
+        assert all(torch.equal(found[name], value) for name, value in state.items())
+        assert info.full_bytes > 2_000_000
+        assert step == 1 or info.size_bytes < 0.15 * info.full_bytes
+    folders = {each.name.split("/")[1] for each in LocalStore(url).list("data/")}
+    assert len(folders) == 2  # the first, which holds the rest, and the newest: those between them are gone
+
+
+def test_folders_that_are_mostly_unused_are_let_go(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_module, "_GRACE_S", 0.0)
+    state = {f"t{number}": numbers(number, 50_000) for number in range(10)}
+    save(url, state, 1)
+    first = next(iter(LocalStore(url).list("data/"))).name.split("/")[1]
+    for step in range(2, 9):
+        state[f"t{step}"] = numbers(1000 * step, 50_000)
+        save(url, state, step)
+    held = sum(each.size_bytes for each in LocalStore(url).list("data/"))
+    assert not list(LocalStore(url).list(f"data/{first}/"))
+    assert held < 2.2 * 10 * 50_000 * 4
+    found = load(url, list(state), count=50_000)
+    assert all(torch.equal(found[name], value) for name, value in state.items())
+
+
+def test_a_large_tensor_is_referred_to_segment_by_segment(url: str) -> None:
+    rows = torch.rand(6 << 20)  # 24 MiB, three segments
+    save(url, {"rows": rows}, 1, retention=hf.KeepAll())
+    rows[-1] += 1
+    save(url, {"rows": rows}, 2, retention=hf.KeepAll())
+    first, second = hf.open_run(url).checkpoints()
+    assert second.size_bytes < 0.4 * first.size_bytes
+    assert torch.equal(load(url, ["rows"], count=6 << 20)["rows"], rows)
+
+
+def test_saving_an_earlier_step_leaves_the_later_ones(url: str) -> None:
+    for step in (1, 2, 3):
+        save(url, {"a": numbers(step)}, step, retention=hf.KeepAll())
+    save(url, {"a": numbers(20)}, 2, retention=hf.KeepAll())
+    infos = hf.open_run(url).checkpoints()
+    assert [(info.step, info.abandoned) for info in infos] == [(1, False), (2, True), (3, True), (2, False)]
+    assert infos[-1].parent == infos[0].id
+    assert torch.equal(load(url, ["a"])["a"], numbers(20))
+    assert torch.equal(load(url, ["a"], infos[1].id)["a"], numbers(2))
+
+
+def test_checkpoint_dropped_while_it_is_referred_to_fails_the_save(url: str) -> None:
+    save(url, {"a": numbers(1), "b": numbers(1)}, 1)
+
+    def drop(operation: Operation) -> None:
+        if operation.name.endswith("part-00000"):
+            store.before = None
+            save(url, {"a": numbers(5), "b": numbers(5)}, 5)
+
+    store = FaultyStore(LocalStore(url), before=drop)
+    with pytest.raises(CheckpointException, match="was dropped: retry"):
+        save(store, {"a": numbers(2), "b": numbers(1)}, 2)
+    assert torch.equal(load(url, ["b"])["b"], numbers(5))
+
+
+def test_full_store_fails_the_save_and_takes_back_what_was_written(url: str) -> None:
+    save(url, {"a": numbers(1)}, 1)
+    before = {each.name for each in LocalStore(url).list("data/")}
+
+    class Full(FaultyStore):
+        def put(self, name: str, data: Any, *, create: bool = False) -> None:
+            number = len(self.history) + 1
+            self.plan = {number: Fault.FULL} if name.endswith("000001.safetensors") else {}
+            super().put(name, data, create=create)
+
+    with pytest.raises(CheckpointException, match="StorageFull"):
+        save(Full(LocalStore(url)), {"a": numbers(2)}, 2)
+    left = {each.name for each in LocalStore(url).list("data/")} - before
+    assert all(name.endswith("/intent") for name in left)
+    assert torch.equal(load(url, ["a"])["a"], numbers(1))
+
+
+def test_step_can_come_as_checkpoint_id(url: str) -> None:
+    writer = hf.dcp.Writer(url, step=0, retention=hf.KeepAll())
+    for step in ("3", "4"):
+        dcp.save({"a": numbers(int(step))}, checkpoint_id=step, storage_writer=writer)
+    assert steps(url) == [3, 4]
+    state = {"a": torch.zeros(1000)}
+    dcp.load(state, checkpoint_id="3", storage_reader=hf.dcp.Reader(url))
+    assert torch.equal(state["a"], numbers(3))
+    with pytest.raises(ConfigurationError, match="'latest' is not a step"):
+        dcp.save(state, checkpoint_id="latest", storage_writer=writer)
+
+
+@pytest.mark.parametrize("step", [-1, True, 1.5, "3"])
+def test_odd_steps_are_refused(url: str, step: Any) -> None:
+    with pytest.raises(ConfigurationError, match="step="):
+        hf.dcp.Writer(url, step=step)
+
+
+def test_ways_of_saving_that_do_not_end_in_one_commit_are_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="use_collectives"):
+        dcp.save({"a": numbers(1)}, storage_writer=hf.dcp.Writer(url, step=1), use_collectives=False)
+    for step in (1, 2):
+        planner = DefaultSavePlanner(enable_plan_caching=True)
+        writer = hf.dcp.Writer(url, step=step)
+        if step == 1:
+            dcp.save({"a": numbers(1)}, storage_writer=writer, planner=planner)
+            continue
+        with pytest.raises(CheckpointException, match="enable_plan_caching"):
+            dcp.save({"a": numbers(1)}, storage_writer=writer, planner=planner)
+
+
+def test_run_of_a_checkpointer_is_not_written_to_and_neither_the_other_way_round(tmp_path: Path) -> None:
+    ours, theirs = str(tmp_path / "ours"), str(tmp_path / "theirs")
+    model = torch.nn.Linear(3, 2)
+    with hf.Checkpointer(ours, model=model, save=hf.Never()) as guard:
+        guard.resume()
+        guard.save()
+    with pytest.raises(CheckpointException, match=r"give dcp\.save its own URL"):
+        save(ours, {"a": numbers(1)}, 1)
+    save(theirs, {"a": numbers(1)}, 1)
+    with pytest.raises(RunError, match=r"saved by torch\.distributed\.checkpoint"):
+        hf.open_run(theirs).restore(model=model)
+    with hf.Checkpointer(theirs, model=model) as guard, pytest.raises(RunError, match=r"hf\.dcp\.Reader"):
+        guard.resume()
+    assert [info.standing for info in hf.open_run(theirs).checkpoints()] == [""]  # nobody doubts it
+
+
+def test_damage_is_found_and_named(url: str) -> None:
+    save(url, {"a": numbers(1, 100_000)}, 1)
+    store = LocalStore(url)
+    name = next(each.name for each in store.list("data/") if each.name.endswith("00000-000001.safetensors"))
+    data = bytearray(store.get(name))
+    data[-5] ^= 1
+    store.put(name, bytes(data))
+    with pytest.raises(CheckpointException, match=rf"{name}: block \d+ does not match its checksum"):
+        load(url, ["a"], count=100_000)
+    (problem,) = hf.open_run(url).verify()
+    assert problem.object_name == name
