@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.errors import Terminated as Terminated
     from holdfast.follower import Follower as Follower
     from holdfast.integrations import dcp as dcp
+    from holdfast.integrations import lightning as lightning
     from holdfast.policy import MFU as MFU
     from holdfast.policy import PLS as PLS
     from holdfast.policy import SCAR as SCAR
@@ -116,7 +117,7 @@ _HOMES = {
     "holdfast.types": ("CheckpointInfo",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_MODULES = {"dcp": "holdfast.integrations.dcp"}  # under the interfaces of other libraries
+_MODULES = {"dcp": "holdfast.integrations.dcp", "lightning": "holdfast.integrations.lightning"}  # under the interfaces of other libraries
 
 __all__ = sorted(_HOME_OF)
 

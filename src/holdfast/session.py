@@ -240,6 +240,19 @@ class Checkpointer:
         self._ensure_started()
         return self._reader.epochs(epochs, on_iterator=self._parts.resumption.restore_rng)
 
+    def one_pass(self, *, anew: bool = False) -> Iterator[Any]:
+        """One epoch's batches, for loops that count epochs themselves: the rest of the epoch after a resume.
+
+        Every further call begins a new epoch, even if batches of the last one were left: epochs may be cut short.
+
+        Args:
+            anew: Begin a new epoch after a resume, too, because the loop knows the saved one to be over.
+        """
+        if self._reader is None:
+            raise ConfigurationError("one_pass() needs the data loader: pass loader= to Checkpointer")
+        self._ensure_started()
+        return self._reader.one_pass(anew=anew, on_iterator=self._parts.resumption.restore_rng)
+
     def step(self, loss: Tensor | float | None = None, **metrics: Tensor | float) -> None:
         """Call once per batch, after the optimizer. Saves if a save is due; otherwise never forces a device sync.
 
@@ -371,6 +384,14 @@ class Checkpointer:
             self._agents.drain()
             if arranged:
                 self._agents.arrange()
+
+    def terminate(self) -> None:
+        """End the training as SIGTERM would: the next step, or ``close()``, saves everything and raises Terminated.
+
+        For programs that handle signals, or hear of the end of their machine, themselves: call it on any rank, with
+        ``Settings(handle_sigterm=False)``. It only sets a flag, so a signal handler may call it.
+        """
+        self._parts.termination.raised = True
 
     def close(self) -> None:
         """Save what is new, wait for the commit, and stop the agent.

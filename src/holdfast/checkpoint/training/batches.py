@@ -17,6 +17,7 @@ from holdfast.checkpoint.training.loaders import (
     generator_states,
     has_small_state,
     is_replayed,
+    leave_pass,
     order_seeds,
     rebuild,
     replay,
@@ -67,6 +68,7 @@ class Reader:
         self._epoch_ended = False
         self._epoch_start: dict[str, Any] = {}  # generators before the epoch's iterator drew from them
         self._maybe_behind = False  # the next pass may turn out to be the empty rest of an ended one
+        self._left_early = False  # the last pass ended because the next one was asked for
         self._by_epoch = False  # a loop over epochs() is live
         self._work_due = False  # of the epoch of the last batch handed out, read by such a loop
         self.has_news = False  # the work of an epoch was done since the last snapshot
@@ -125,6 +127,15 @@ class Reader:
             while (batch := self._take(epochs, on_iterator)) is not _OVER:
                 yield batch
 
+    def one_pass(self, *, anew: bool = False, on_iterator: OnIterator | None = None) -> Iterator[Any]:
+        """The rest of the pass that ``load_state`` has found under way, otherwise a whole one.
+
+        A pass that was left before its end is over now; with ``anew`` the loaded one is, too.
+        """
+        if self._loaded is None or anew:
+            self._leave_pass()
+        return self.batches(self._upcoming_epoch + 1, on_iterator=on_iterator)
+
     def epochs(self, epochs: int, *, on_iterator: OnIterator | None = None) -> Iterator[Epoch]:
         """The epochs up to ``epochs`` whose work is still to be done, each with those batches that are still to come.
 
@@ -178,6 +189,7 @@ class Reader:
             "inner": self._inner.capture(),
             "drawn": [],
             **({"work_due": True} if self._work_due else {}),
+            **({"left_early": True} if self._left_early else {}),
         }
 
     def load_state(self, state: Mapping[str, Any], rng: Mapping[str, Any] | None = None) -> None:
@@ -195,6 +207,7 @@ class Reader:
         self._epoch_start = state["epoch_start"]
         self._epoch_ended = state["epoch_ended"] or _is_finished(state["state"])
         self._work_due, self.has_news = state.get("work_due", False), False
+        self._left_early = state.get("left_early", False)
         self.places.load(state, rng)
         if state["replayed"] and not self._epoch_ended:
             warn_replay(self._loader, self._epoch_batches)
@@ -301,9 +314,9 @@ class Reader:
         set_epoch(self._loader, self._epoch)
         iterator = None
         if self._epoch_ended:
-            self._maybe_behind = True
+            self._maybe_behind = not self._left_early
             if not loaded["replayed"]:
-                rebuild(self._loader, loaded["state"])
+                (leave_pass if self._left_early else rebuild)(self._loader, loaded["state"])
         elif loaded["replayed"]:
             self._inner.load(loaded["inner"], dropped=self._epoch_batches)
             iterator = replay(self._loader, self._epoch_batches)
@@ -315,6 +328,7 @@ class Reader:
 
     def _begin_epoch(self) -> Iterator[Any]:
         self._epoch, self._epoch_batches, self._epoch_ended = self._upcoming_epoch, 0, False
+        self._left_early = False
         self._work_due = self._by_epoch
         set_epoch(self._loader, self._epoch)
         self._epoch_start = {"rng": capture_rng(cuda=False), "generators": generator_states(self._loader)}
@@ -334,6 +348,18 @@ class Reader:
         self._epoch_batches += 1
         self._outstanding -= self.reads_ahead
         return batch
+
+    def _leave_pass(self) -> None:
+        """End a pass of which batches may be left."""
+        if self._live:
+            raise ReaderError("batches() is already being iterated; finish or close that loop first")
+        if self._epoch_batches == 0 or self._epoch_ended:
+            return
+        self._iterator = None
+        self._epoch_ended = self._left_early = True
+        self.places.leave_pass()
+        if self._loaded is not None:
+            self._loaded = {**self._loaded, "epoch_ended": True, "left_early": True}
 
     def _end_pass(self, *, endless: bool) -> None:
         self._iterator = None

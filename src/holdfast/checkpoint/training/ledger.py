@@ -35,6 +35,10 @@ class Ledger:
         self.used = self.handed_out
         self._most, self._steps, self._taken = 1, 0, 0
 
+    def drop_ahead(self) -> None:
+        """What was taken ahead comes from a pass that is over: it is neither used nor missed."""
+        self.used = self.handed_out
+
     def hand_out(self) -> None:
         """A batch goes to the consumer."""
         self.handed_out += 1

@@ -132,6 +132,15 @@ def rebuild(loader: StatefulLoader, state: dict[str, Any]) -> None:
         _draw_order(base._iterator)
 
 
+def leave_pass(loader: StatefulLoader, state: dict[str, Any]) -> None:
+    """Bring the loader where it was when the pass that ``state`` was taken in was left: the next one is whole."""
+    if isinstance(loader, PlainDataLoader):
+        return
+    rebuild(loader, state)
+    if isinstance(loader, DataLoader):
+        iter(base_of(loader))  # the rest of that pass, which nobody reads
+
+
 def replay(loader: StatefulLoader, batches: int) -> Iterator[Any]:
     """A new pass with its first ``batches`` dropped."""
     iterator = iter(loader)

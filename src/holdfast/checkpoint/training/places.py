@@ -70,6 +70,11 @@ class Places:
         if self._ledger.handed_out == 0:
             self._mark = self._mark_here()
 
+    def leave_pass(self) -> None:
+        """The pass is over: nobody will use what was taken ahead of it."""
+        self._ledger.drop_ahead()
+        self._asks.clear()
+
     def ask(self) -> None:
         """A batch is about to be fetched."""
         if self._ledger.may_be_ahead:
