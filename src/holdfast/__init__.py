@@ -117,7 +117,10 @@ _HOMES = {
     "holdfast.types": ("CheckpointInfo",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_MODULES = {"dcp": "holdfast.integrations.dcp", "lightning": "holdfast.integrations.lightning"}  # under the interfaces of other libraries
+_MODULES = {  # under the interfaces of other libraries
+    "dcp": "holdfast.integrations.dcp",
+    "lightning": "holdfast.integrations.lightning",
+}
 
 __all__ = sorted(_HOME_OF)
 
