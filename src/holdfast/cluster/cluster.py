@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Callable, Mapping
@@ -14,6 +15,7 @@ from torch import nn
 from holdfast.checkpoint.shards.run import ShardedRun
 from holdfast.checkpoint.trainer.policies import as_policies, require
 from holdfast.checkpoint.trainer.settings import Settings
+from holdfast.cluster.controller.loop import Deserted
 from holdfast.cluster.controller.parts import ControllerParts
 from holdfast.cluster.controller.resume import Beginning, find_beginning
 from holdfast.cluster.controller.signals import StopSignals
@@ -47,6 +49,8 @@ from holdfast.policy.arguments import require_count, require_duration
 from holdfast.policy.optimizer import Optimizer
 from holdfast.policy.tables import Tables
 from holdfast.storage import Store
+
+logger = logging.getLogger("holdfast")
 
 
 class Cluster:
@@ -172,6 +176,14 @@ class Cluster:
         """
         require_not_loading("Cluster.run()")
         built = build(self._model, self._tables)
+        problem: str | None = None
+        while problem is None:
+            problem = self._run_once(built)
+        if problem:
+            raise JobFailed(problem)
+
+    def _run_once(self, built: BuiltModel) -> str | None:
+        """The problem that ended the job, empty where all is well; None where it has to be resumed."""
         with ExitStack() as stack:
             launcher = self._launching.open(servers=self._servers, workers=self._workers, spares=self._spares)
             stack.callback(launcher.close)
@@ -179,9 +191,7 @@ class Cluster:
             beginning = find_beginning(run, built.plan, workers=self._workers)
             contacts = self._listen(stack, launcher)
             job = self._job(built, beginning, contacts)
-            problem = self._train_to_end(job, beginning, launcher, run.store)
-        if problem:
-            raise JobFailed(problem)
+            return self._train_to_end(job, beginning, launcher, run.store)
 
     def resize(self, *, workers: int) -> None:
         """Change the number of workers while ``run`` is under way: from another thread, or from ``on_event``.
@@ -245,7 +255,7 @@ class Cluster:
             contacts=contacts,
         )
 
-    def _train_to_end(self, job: Job, beginning: Beginning, launcher: Launcher, store: Store) -> str:
+    def _train_to_end(self, job: Job, beginning: Beginning, launcher: Launcher, store: Store) -> str | None:
         parts = ControllerParts(
             job,
             beginning,
@@ -265,7 +275,11 @@ class Cluster:
                 if parts.view is not None:
                     parts.view.turn()
 
-            problem = controller.run((signals.fd,), turn)
+            try:
+                problem: str | None = controller.run((signals.fd,), turn)
+            except Deserted as deserted:
+                logger.warning("%s; the job goes on from there", deserted)
+                self._workers, problem = parts.count.workers, None
         if not problem and signals.caught is signal.SIGINT:
             raise KeyboardInterrupt
         if not problem and signals.caught is signal.SIGTERM:

@@ -495,3 +495,14 @@ def test_what_torch_offers_is_accepted_before_training() -> None:
     for make in (*VARIANTS.values(),):
         Loop(make, extra=others).state.check()
     Loop(VARIANTS["SGD momentum"], extra=schedulers).state.check()
+
+
+def test_what_an_optimizer_counts_once_for_all_rows_is_no_slot() -> None:
+    loop = Loop(lambda model: [torch.optim.Adam(model.parameters())])
+    loop.train(range(3))
+    (table,) = loop.tables
+    moments, steps = (4,), ()
+    columns = [("exp_avg", moments), ("exp_avg_sq", moments), ("step", steps)]  # as servers keep them
+    slots = loop.state.ensure_slots(table, [ColumnSpec(name=name, dtype="F32", row_shape=row) for name, row in columns])
+    assert slots.keys() == {"exp_avg", "exp_avg_sq"}
+    assert loop.optimizers[0].state[table.parameter]["step"] == 3

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import holdfast as hf
-from tests.cluster.processes import programs
+from tests.cluster.processes import bad_programs, programs
 from tests.cluster.processes.gate import Gate
 from tests.cluster.processes.watched import WAIT_S, Watched
 
@@ -85,7 +85,8 @@ def main(url: str, options: str) -> None:
         "launcher": hf.LocalProcesses(worker_threads=1),
         "view": False,
     }
-    with hf.Cluster(url, **{**settings, **eval(f"dict({options})")}) as cluster:
+    given = eval(f"dict({options})", {"hf": hf, "bad_programs": bad_programs})
+    with hf.Cluster(url, **{**settings, **given}) as cluster:
         cluster.run()
 
 

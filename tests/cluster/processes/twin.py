@@ -14,7 +14,7 @@ import holdfast as hf
 from holdfast.checkpoint.shards import Loaded, ShardedRun
 from holdfast.checkpoint.training.rng import capture_rng, restore_rng
 from holdfast.cluster.placement import Placement
-from holdfast.cluster.saved import load_dense
+from holdfast.cluster.saved import load_dense, load_missing
 from holdfast.cluster.server.shards import shards_of
 from holdfast.cluster.shard import Shard
 from holdfast.cluster.train.build import build
@@ -174,14 +174,19 @@ def newest_saved(url: Path, recipe: Recipe, server: int) -> tuple[Shard, Loaded]
     return shard, loaded
 
 
+def newest_checkpoint(url: Path, recipe: Recipe, server: int) -> Shard:
+    """What a server would have if the job were resumed now, read from the run."""
+    shard = recipe.shard(server)
+    loaded = ShardedRun(url).load(list(shards_of(shard)))
+    assert loaded.state is not None and not loaded.unused
+    load_missing(shard, shards_of(shard), loaded)
+    load_dense(shard.dense, loaded.state.training)
+    return shard
+
+
 def saved_at_end(url: Path, recipe: Recipe) -> Values:
     """The newest checkpoint, as servers would load it."""
-    shards = [recipe.shard(server) for server in range(recipe.servers)]
-    for shard in shards:
-        loaded = ShardedRun(url).load(list(shards_of(shard)))
-        assert loaded.state is not None and not loaded.missing and not loaded.unused
-        load_dense(shard.dense, loaded.state.training)
-    return values_of(shards)
+    return values_of([newest_checkpoint(url, recipe, server) for server in range(recipe.servers)])
 
 
 def assert_same(found: Values, expected: Values) -> None:

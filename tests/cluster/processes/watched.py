@@ -28,7 +28,7 @@ class Watched:
 
     def process(self, name: str) -> psutil.Process:
         """The living process that is in this place: ``server-1``, ``worker-0``."""
-        found = [each for each in self._children() if each.cmdline()[-1].rpartition(".")[0] == name]
+        found = [each for each in self._children() if each.name().rpartition(".")[0] == name]
         assert len(found) == 1, f"{name} is {found}"
         return found[0]
 
@@ -53,12 +53,16 @@ class Watched:
 
     def assert_nothing_is_left(self) -> None:
         """No process that it started runs any more, and nobody listens on a port of theirs."""
+        self.until_gone()
+        listening = {each.laddr.port for each in psutil.net_connections("tcp") if each.status == "LISTEN"}
+        assert self._ports and not self._ports & listening
+
+    def until_gone(self) -> None:
+        """Wait until everyone has ended who was seen."""
         end_s = time.monotonic() + WAIT_S
         while (left := self.left()) and time.monotonic() < end_s:
             time.sleep(0.05)
         assert not left
-        listening = {each.laddr.port for each in psutil.net_connections("tcp") if each.status == "LISTEN"}
-        assert self._ports and not self._ports & listening
 
     def left(self) -> list[psutil.Process]:
         """Those that still run."""

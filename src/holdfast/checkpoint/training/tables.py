@@ -106,11 +106,15 @@ class Table:
         return TableSpec(name=self.name, rows=self.whole_shape[0], columns=columns, strip=strip)
 
     def ensure_slots(self, columns: Sequence[ColumnSpec]) -> dict[str, Tensor]:
-        """The live slots to write rows into, exactly ``columns``: created, replaced, removed as needed."""
+        """The live slots to write rows into, exactly ``columns``: created, replaced, removed as needed.
+
+        What servers count for each row and torch once for all, as Adam's steps, was restored as the optimizer's state:
+        no slot.
+        """
         if self.optimizer is None:
             return {}
         state = self.optimizer.state[self.parameter]
-        wanted = {column.name: column for column in columns}
+        wanted = {column.name: column for column in columns if not _is_number(state.get(slot_key(column.name)))}
         for name in self.slots().keys() - wanted.keys():  # going back to before the first step
             del state[slot_key(name)]
         for name, column in wanted.items():
@@ -127,6 +131,10 @@ class Table:
             return ColumnSpec(name=name, dtype=code_of(tensor.dtype), row_shape=tuple(tensor.shape[1:]))
         except UnsupportedState as error:
             raise UnsupportedState(f"table {self.name!r}, column {name!r}: {error}") from None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) or (isinstance(value, Tensor) and value.dim() == 0)
 
 
 def find_tables(

@@ -22,6 +22,11 @@ from holdfast.runtime import SYSTEM, Runtime
 _PATIENCE_S = 0.1
 _START_GRACE_S = 120.0  # that a process may take to import what it needs, on a busy machine
 _END_S = 120.0  # that processes may take to end, agents that commit included
+_DESERTED = "this process did not run for so long that the others took it for dead, saved and ended"
+
+
+class Deserted(Exception):
+    """Nobody is left, and nobody was told to end: the job goes on where it was saved, with other processes."""
 
 
 class Controller:
@@ -72,10 +77,15 @@ class Controller:
         self._spares: set[Member] = set()
         self._died_s: dict[Member, tuple[float, bool]] = {}  # by replacement: when, and whether a spare came
         self._ended: out.Ended | None = None
+        self._is_deserted = False
         self._wants_stop = False
 
     def run(self, wake_fds: Sequence[int] = (), on_turn: Callable[[], None] = lambda: None) -> str:
-        """Until everyone has ended; the problem that ended the job, empty where all is well."""
+        """Until everyone has ended; the problem that ended the job, empty where all is well.
+
+        Raises:
+            Deserted: This process was stopped, or could not be reached, for longer than the others waited for it.
+        """
         for member in self._core.view.members:
             self._start(member)
         self._start_spares()
@@ -83,6 +93,8 @@ class Controller:
             self._turn(wake_fds)
             on_turn()
         self._wait_for_the_end(on_turn)
+        if self._is_deserted:
+            raise Deserted(_DESERTED)
         return self._ended.problem
 
     def stop(self) -> None:
@@ -107,7 +119,11 @@ class Controller:
     # ---- who is there ----------------------------------------------------------------------------------------------
 
     def _hear_of_deaths(self) -> None:
-        for member, death in self._crew.bury():
+        buried = self._crew.bury()
+        if any(death.is_return and self._core.view.holds(member) for member, death in buried):
+            self._is_deserted, self._ended = True, out.Ended(_DESERTED)
+            return
+        for member, death in buried:
             self._die(member, death.how if not death.last_words else f"{death.how}: {death.last_words}")
 
     def _die(self, member: Member, how: str) -> None:

@@ -29,6 +29,12 @@ class WorkerCount:
         self._is_taken = False  # the controller knows of it
         self._is_over = False
 
+    @property
+    def workers(self) -> int:
+        """How many there are, or will be behind the change that is under way."""
+        with self._lock:
+            return self._count
+
     def ask(self, workers: int) -> None:
         """Change to this number; nothing happens where that is the number already."""
         with self._lock:
