@@ -120,6 +120,8 @@ class RingLayout:
 
     def dense_of(self, stripes: StripeSet) -> list[int]:
         """The servers whose dense parts are among the stripes, ascending."""
+        if not stripes:
+            return []
         found = stripes.within(self._dense, self._dense + (1 << GROUP_SHIFT)).numbers() - self._dense
         return [server for server in found.tolist() if server in self.ring.servers]
 

@@ -112,6 +112,9 @@ class StripeSet:
         steps = np.concatenate([_steps(self._bounds), -_steps(other._bounds)])
         return type(self)(_covered(np.concatenate([self._bounds, other._bounds]), steps))
 
+    def __bool__(self) -> bool:
+        return len(self._bounds) > 0
+
     def __len__(self) -> int:
         return int(np.diff(self._bounds)[::2].sum())
 

@@ -36,7 +36,7 @@ _METHODS = {method: number for number, method in enumerate(UpdateMethod)}
 _SGD, _MOMENTUM, _NESTEROV, _ADAGRAD, _ROWWISE_ADAGRAD, _SPARSE_ADAM = range(6)  # and after them Adam
 _LR, _MOMENTUM_SHARE, _BETA1, _BETA2, _EPS = range(5)  # of Numbers
 _BLOCK = 256  # rows whose gradients are gone through before the rows are: they stay in the cache
-_AHEAD = 8  # rows between a row's prefetch and the copy of its record
+_AHEAD = 8  # rows between a row's prefetch and its use
 _ZERO, _ONE = np.float32(0), np.float32(1)
 
 _INT, _FLOAT, _DOUBLE = types.int64, types.float32, types.float64
@@ -94,6 +94,7 @@ def _add_to_sums(
     lr, eps, whole = np.float32(numbers[_LR]), np.float32(numbers[_EPS]), g.shape[1] // LANES * LANES
     for number in range(begin, end):
         row, at = max(rows[number], 0), max(number - shift, 0)
+        prefetch_line(sums.ctypes.data + rows[min(number + _AHEAD, end - 1)] * 4)
         for lane in range(LANES):
             lanes[lane] = _ZERO
         for start in range(0, whole, LANES):
