@@ -22,6 +22,7 @@ HoldfastError
 ├── NotFinite                         a gradient is NaN or infinite: names the parameter
 └── SaveFailed                        a checkpoint was not committed; training may continue
     ├── AgentDied
+    ├── SaveCancelled                 another writer of the job gave it up, and tells why
     └── BaseDropped                   the run no longer holds what it depends on; the next save is a baseline
 
 ``HoldfastWarning`` is the category of all warnings: training continues, at a cost that the message states.
@@ -123,6 +124,10 @@ class SaveFailed(HoldfastError):
 
 class AgentDied(SaveFailed):
     """The agent process ended before it confirmed the checkpoint."""
+
+
+class SaveCancelled(SaveFailed):
+    """Another writer of the same save gave it up, so that nobody commits it."""
 
 
 class BaseDropped(SaveFailed):

@@ -88,6 +88,27 @@ def test_a_part_saved_whole_beside_deltas_of_the_others_is_restored(strategy: St
         assert run.verify() == []
 
 
+@pytest.mark.parametrize("is_told", [True, False], ids=["all make way", "the leader does"])
+def test_a_checkpoint_takes_the_place_of_a_priority_save_without_a_word(
+    is_told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, tables = MemoryStore(), some_tables([80])
+    policies = SavePolicies(strategy=hf.Partial(priority=hf.MFU(r=1.0)), retention=KEEP)
+    with Job(store, tables, 3, policies=policies) as job:
+        job.start()
+        job.save()
+        job.update(0)
+        intent = job.intend(priority=True)
+        assert intent is not None
+        assert all([job.capture(intent, part) for part in (0, 1)])  # the third is late
+        job.update(1)
+        for writer in job.writers if is_told else ():
+            writer.make_way()
+        assert job.save().kind is not Kind.PRIORITY
+    assert same(load(store, tables, 2), tables)
+    assert not [record.message for record in caplog.records if record.levelname == "WARNING"]
+
+
 def test_a_damaged_priority_save_is_passed_over() -> None:
     store, tables = MemoryStore(), some_tables([80])
     with Job(

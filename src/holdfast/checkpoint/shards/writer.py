@@ -261,6 +261,11 @@ class ShardWriter:
             self._outcomes.call_off()
             self._agents.client.cancel()
 
+    def make_way(self) -> None:
+        """Give up a priority save in progress, such as for a checkpoint, which holds its rows as well."""
+        if self._outcomes.in_flight is not None and self._outcomes.in_flight.is_priority:
+            self.cancel()
+
     def settle(self) -> None:
         """Wait until no save is in progress."""
         self._agents.settle()

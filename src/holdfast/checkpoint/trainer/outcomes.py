@@ -129,13 +129,16 @@ class Outcomes:
         self._failure = None
         self._stats.count_commit(info.step, self._runtime.monotonic_s())
 
-    def give_up(self, why: str) -> None:
-        """The save in progress will not be committed; its rows stay marked and go into the next one."""
+    def give_up(self, why: str, *, elsewhere: bool = False) -> None:
+        """The save in progress will not be committed; its rows stay marked and go into the next one.
+
+        ``elsewhere``: another writer gave it up, and has said so itself if there was something wrong with it.
+        """
         ended = self._end()
         for observer in self._observers:
             observer.failed(ended.intent.kind)
         if ended.is_priority:
-            self._give_up_rows(ended, why)
+            self._give_up_rows(ended, why, elsewhere=elsewhere)
             return
         self._failure = f"the checkpoint of step {ended.intent.step} was not committed: {why}"
         self._count_failure(ended.intent.step, why, ended.intent)
@@ -229,14 +232,15 @@ class Outcomes:
         told = "%s; the next save, in %.0f s at the earliest, includes its rows; %s"
         logger.warning(told, self._failure, pause_s, self.age)
 
-    def _give_up_rows(self, ended: InFlight, why: str) -> None:
+    def _give_up_rows(self, ended: InFlight, why: str, *, elsewhere: bool) -> None:
         """A failed priority save is not a failed checkpoint: the next one chooses the same rows and newer ones."""
         if ended.unwanted:
             return
         self._stats.priority_failed += 1
         pause_s = self._pause.begin(self._runtime.monotonic_s())
         self._tell_given_up(ended.intent.step, why, pause_s, ended.intent)
-        logger.warning("the rows chosen at step %d were not saved: %s", ended.intent.step, why)
+        level = logging.DEBUG if elsewhere else logging.WARNING
+        logger.log(level, "the rows chosen at step %d were not saved: %s", ended.intent.step, why)
 
     def _tell_given_up(self, step: int, why: str, pause_s: float, intent: Intent | None) -> None:
         """``intent``: of the save that was taken; None if there is none."""

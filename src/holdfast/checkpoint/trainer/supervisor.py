@@ -16,7 +16,7 @@ from holdfast.checkpoint.trainer.outcomes import Outcomes
 from holdfast.checkpoint.trainer.wait import Wait
 from holdfast.checkpoint.wire.buffer import FrameBuffer
 from holdfast.checkpoint.wire.messages import Committed, Failed, GridNews, Notice, Raised
-from holdfast.errors import AgentDied, BaseDropped, ConfigurationError, SaveFailed, TakenOver
+from holdfast.errors import AgentDied, BaseDropped, ConfigurationError, SaveCancelled, SaveFailed, TakenOver
 from holdfast.format.catalog import Entry
 from holdfast.runtime import SYSTEM, Runtime
 
@@ -198,7 +198,7 @@ class Agents:
             self._outcomes.lose_run(event.message)
         if event.error == BaseDropped.__name__:
             self._outcomes.drop_baseline()
-        self._outcomes.give_up(in_flight.problem or problem)
+        self._outcomes.give_up(in_flight.problem or problem, elsewhere=event.error == SaveCancelled.__name__)
 
     def _raised(self, event: Raised) -> None:
         """The agent that raised the term makes way for one of the new term."""

@@ -17,7 +17,7 @@ from holdfast.checkpoint.commit.changes import Clocks, add_checkpoint, add_prior
 from holdfast.checkpoint.commit.lease import TTL_S, WRITER, live_leases
 from holdfast.checkpoint.commit.second_look import SecondLook
 from holdfast.checkpoint.read.part_agreement import JoinedPart, check_parts
-from holdfast.errors import DamagedData, ObjectExists, SaveFailed
+from holdfast.errors import DamagedData, ObjectExists, SaveCancelled, SaveFailed
 from holdfast.format.catalog import (
     Entry,
     Intent,
@@ -156,9 +156,15 @@ class Committer:
                 if dead := self._dead(intent.checkpoint, missing):
                     return f"was given up: the parts of ranks {dead} are missing, and so are their agents"
             own(self._chain.head(), intent.term)
-            self._runtime.sleep(pause_s)
+            self._nap(pause_s, cancelled)
             pause_s = min(pause_s * 1.5, _MAX_POLL_S)
         return "was cancelled"
+
+    def _nap(self, pause_s: float, cancelled: Callable[[], bool]) -> None:
+        """A cancellation wakes: whoever asked for it waits, and a whole training with it."""
+        while pause_s > 0 and not cancelled():
+            self._runtime.sleep(min(pause_s, _POLL_S))
+            pause_s -= _POLL_S
 
     def _dead(self, checkpoint: str, missing: list[int]) -> list[int]:
         """Those of the missing ranks whose agents are not at work on the save; none while a lease cannot be read."""
@@ -227,7 +233,7 @@ class Committer:
 
     def _called_off(self, intent: Intent) -> SaveFailed:
         own(self._chain.head(), intent.term)  # if that is why, say so
-        return SaveFailed(f"checkpoint {intent.checkpoint} was cancelled by another of its {intent.world} writers")
+        return SaveCancelled(f"checkpoint {intent.checkpoint} was cancelled by another of its {intent.world} writers")
 
 
 def _own_bytes(manifests: list[Manifest]) -> int:

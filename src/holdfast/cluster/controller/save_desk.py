@@ -19,6 +19,7 @@ from holdfast.cluster.wire.endpoint import Endpoint
 from holdfast.policy import Overlap
 from holdfast.runtime import Runtime
 
+_BEGINNING_S = 60.0  # that a save waits for a worker's first step, and no longer: rows are at risk meanwhile
 _PRIORITY = 0  # instead of the number of a save: a priority save has none before there is something to save
 
 
@@ -70,6 +71,7 @@ class SaveDesk:
         self._intent = b""  # of the priority save that begins
         self._rest = Rest()  # after a save that failed: workers waited for it
         self._has_failed = False
+        self._whole_s: float | None = None  # since when everyone is there
 
     @property
     def server_0(self) -> Member:
@@ -80,17 +82,29 @@ class SaveDesk:
 
     def begin_if_due(self) -> Sequence[Output]:
         """Begin what is due, or has failed; where a save is still being written, not before it is."""
+        now_s, step = self._runtime.monotonic_s(), self._accounts.step
         is_busy = self._copied and self._overlap is Overlap.SKIP
-        rests = not self._rest.is_over(self._runtime.monotonic_s())
-        if not self._core.is_whole or self._core.is_saving or is_busy or rests:
+        if not self._everyone_is_there(now_s) or self._core.is_saving or is_busy or not self._rest.is_over(now_s):
             return ()
-        step = self._accounts.step
-        if self._has_failed or self._saves.is_due(step):
+        if (self._has_failed or self._saves.is_due(step)) and self._can_pause(now_s):
             return self._core.save()
-        if self._between.is_due(step):
+        if not self._copied and self._between.is_due(step):
             self._between.took(step)
             self._endpoint.send(self.server_0, Decide(_PRIORITY, step, (), priority=True))
         return ()
+
+    def _everyone_is_there(self, now_s: float) -> bool:
+        if not self._core.is_whole:
+            self._whole_s = None
+        elif self._whole_s is None:
+            self._whole_s = now_s
+        return self._whole_s is not None
+
+    def _can_pause(self, now_s: float) -> bool:
+        """Whether workers would not wait for one that has just begun: it hears of a pause in its first step."""
+        assert self._whole_s is not None
+        workers = [each for each in self._core.view.members if each.role is Role.WORKER]
+        return now_s - self._whole_s > _BEGINNING_S or all(map(self._accounts.standing.has_heard, workers))
 
     def prepare(self, to: Member, message: Message) -> None:
         """What a member must know before it is told this."""

@@ -68,6 +68,11 @@ class Standing:
             samples = float(found.get("samples", 0))
             self._samples.setdefault(sender.index, _Count()).hear(sender.incarnation, samples, at_s)
 
+    def has_heard(self, worker: Member) -> bool:
+        """Whether it has taken a step, or come to its end, in this life."""
+        count = self._samples.get(worker.index)
+        return count is not None and count.life == worker.incarnation
+
     def forget(self, member: Member) -> None:
         """It is dead: its speed counts no more."""
         count = (self._rows if member.role is Role.SERVER else self._samples).get(member.index)

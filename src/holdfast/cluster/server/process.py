@@ -29,6 +29,7 @@ from holdfast.cluster.launch.base import Surroundings
 from holdfast.cluster.link import Link
 from holdfast.cluster.placement import Placement
 from holdfast.cluster.save_account import SaveAccount
+from holdfast.cluster.server.dense_gather import DenseGather
 from holdfast.cluster.server.heir import Heir
 from holdfast.cluster.server.saves import SavedRows
 from holdfast.cluster.server.shard import LiveShard
@@ -82,7 +83,8 @@ class _Place:
     def __init__(self, job: Job, index: int) -> None:
         placement = Placement(job.plan, job.servers)
         rows = Shard(placement, index, job.optimizer, job.dense_optimizer)
-        self.saves = SavedRows(job, placement, rows, index)
+        self.dense = DenseGather(job, placement, rows.dense)
+        self.saves = SavedRows(job, rows, self.dense, index)
         self.shard = LiveShard(rows, self.saves, job.dense)
 
     def close(self) -> None:
@@ -161,7 +163,7 @@ class _Life:
         sends = self._core.handle(sender, message)
         view, copied = self._core.view, [each.message for each in sends if isinstance(each.message, Copied)]
         if copied and view is not None and self._core.member.index != 0 and not isinstance(message, SavePriority):
-            part = DensePart(copied[0].save, self._place.saves.dense_arrays())
+            part = DensePart(copied[0].save, self._place.dense.own)
             self._send([Send(view.member(Role.SERVER, 0), part)])
         self._send(sends)
 
@@ -174,12 +176,11 @@ class _Life:
                 self._link.send([each])
 
     def _gather(self, sender: Member, part: DensePart) -> None:
-        """Workers wait while a save is copied, so that all servers' dense parts are of one moment."""
-        self._place.saves.take_dense_part(part.save, sender.index, part.dense)
+        self._place.dense.take(part.save, sender.index, part.dense)
         self._copy_if_gathered()
 
     def _copy_if_gathered(self) -> None:
-        if self._snapshot is not None and self._place.saves.has_all_dense(self._snapshot[1].save):
+        if self._snapshot is not None and self._place.dense.is_whole(self._snapshot[1].save):
             (sender, snapshot), self._snapshot = self._snapshot, None
             self._hand_on(sender, snapshot)
 

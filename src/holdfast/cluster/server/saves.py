@@ -13,25 +13,23 @@ from holdfast.cluster.core.messages import Copied
 from holdfast.cluster.core.notes import Decide, Decided, Outcome
 from holdfast.cluster.core.progress import Progress
 from holdfast.cluster.job import Job
-from holdfast.cluster.payload import Arrays, Numbers
-from holdfast.cluster.placement import Placement
+from holdfast.cluster.payload import Numbers
 from holdfast.cluster.save_account import SaveAccount
 from holdfast.cluster.saved import (
-    dense_arrays,
     held_progress,
     held_state,
-    joined,
     load_dense,
     load_missing,
     rank_state,
     saved_progress,
-    training_tree,
 )
+from holdfast.cluster.server.dense_gather import DenseGather
 from holdfast.cluster.server.shards import dense_tables, group_name, shards_of
 from holdfast.cluster.shard import Shard as ServerShard
 from holdfast.errors import CheckpointNotFound, HoldfastError, TakenOver
 from holdfast.events import SaveCommitted, SaveGivenUp
-from holdfast.types import Kind
+
+_BUSY = "the last save is still being written"
 
 
 class SavedRows:
@@ -39,15 +37,15 @@ class SavedRows:
 
     Args:
         job: What the process was told.
-        placement: Of the model.
         rows: What the server keeps.
+        dense: The dense parts of all servers; of server 0.
         index: Which server this is.
     """
 
-    def __init__(self, job: Job, placement: Placement, rows: ServerShard, index: int) -> None:
+    def __init__(self, job: Job, rows: ServerShard, dense: DenseGather, index: int) -> None:
         self._job = job
-        self._placement = placement
         self._rows = rows
+        self._dense = dense
         self._index = index
         saving = job.saving
         self._run = ShardedRun(saving.url, options=saving.options, settings=saving.settings)
@@ -63,14 +61,12 @@ class SavedRows:
                 retention=saving.retention,
                 overlap=saving.overlap,
             ),
-            state_bytes=_state_bytes(job) if index == 0 else 0,
+            state_bytes=dense.state_bytes if index == 0 else 0,
             settings=saving.settings,
         )
         self._groups = [group_name(group.group) for group in rows.groups]
         self._dense_tables = {shard.table: np.arange(shard.count) for shard in dense_tables(rows) if shard.count}
-        self._saves: dict[str, int] = {}  # by checkpoint, those in progress
-        self._priority: set[str] = set()  # checkpoints among them that are priority saves
-        self._dense: dict[tuple[int, int], Arrays] = {}  # by save and server, on server 0
+        self._saves: dict[str, int] = {}  # by checkpoint, those in progress that are to become one
         self._is_dense_changed = False
         self._is_started = False
         self._went_back_to: str | None = None  # a checkpoint that may not be the newest any more
@@ -107,7 +103,7 @@ class SavedRows:
 
     def stay(self) -> None:
         """The rows are those of the last checkpoint already: what came between would only be in the way."""
-        self.call_off_priority()
+        self._writer.make_way()
 
     def _load(self, checkpoint: str | None) -> Loaded:
         if checkpoint is not None:
@@ -147,12 +143,15 @@ class SavedRows:
                 self._writer.mark(table, rows)
 
     def survey(self) -> bytes:
-        """What there is to save."""
+        """What there is to save. A checkpoint is coming: it holds the rows of a priority save in progress as well."""
+        self._writer.make_way()
         self._mark_dense_tables()
         return json.dumps(self._writer.changed() if self._writer.counts_changes else None).encode()
 
     def decide(self, asked: Decide) -> Decided:
         """On server 0: what all servers are to save now."""
+        if asked.priority and not self._writer.is_idle:  # nothing waits for it, so it does not wait either
+            return Decided(asked.save, b"", _BUSY)
         found = [json.loads(each) for each in asked.surveys]
         changed = [each for each in found if each is not None]
         try:
@@ -165,10 +164,7 @@ class SavedRows:
         except HoldfastError as error:
             return Decided(asked.save, b"", str(error))
         if intent is None:
-            why = (
-                "the last save failed a moment ago" if self._writer.is_idle else "the last save is still being written"
-            )
-            return Decided(asked.save, b"", why)
+            return Decided(asked.save, b"", "the last save failed a moment ago" if self._writer.is_idle else _BUSY)
         return Decided(asked.save, json.dumps(intent).encode(), "")
 
     def _leave_behind(self) -> None:
@@ -177,24 +173,12 @@ class SavedRows:
             self._run.go_back(self._went_back_to)
             self._went_back_to = None
 
-    def dense_arrays(self) -> Arrays:
-        """This server's dense part, for server 0."""
-        return dense_arrays(self._rows.dense)
-
-    def take_dense_part(self, save: int, server: int, arrays: Arrays) -> None:
-        """On server 0: what another server has."""
-        self._dense = {key: each for key, each in self._dense.items() if key[0] == save}
-        self._dense[save, server] = arrays
-
-    def has_all_dense(self, save: int) -> bool:
-        """On server 0: whether all other servers have said what they have."""
-        return all((save, server) in self._dense for server in range(1, self._job.servers))
-
     def copy(self, save: int, progress: Mapping[int, Progress], intent: bytes) -> Copied:
         """Take a snapshot."""
         found: dict[str, Any] = json.loads(intent)
         state = rank_state(found["step"], progress.get(self._index))
-        training = self._training(save, progress) if self._index == 0 else None
+        self._saves[found["checkpoint"]] = save
+        training = self._dense.training(progress) if self._index == 0 else None
         return self._hand_over(save, found, state, training)
 
     def copy_priority(self, save: int, progress: Mapping[int, Progress]) -> Copied:
@@ -203,7 +187,6 @@ class SavedRows:
             return Copied(save, "nobody said what to save")
         found: dict[str, Any] = json.loads(self.priority_intent)
         self.priority_intent = None
-        self._priority = {found["checkpoint"]}
         return self._hand_over(save, found, held_state(found["step"], progress), None)
 
     def call_off(self, save: int) -> None:
@@ -214,8 +197,7 @@ class SavedRows:
 
     def call_off_priority(self) -> None:
         """A server died: its part of a priority save may never come, and the next one would wait for this one."""
-        if self._priority & self._saves.keys():
-            self._writer.cancel()
+        self._writer.make_way()
 
     def outcomes(self) -> Iterator[Outcome]:
         """What became of saves since the last call."""
@@ -224,20 +206,15 @@ class SavedRows:
         for event in self._writer.poll():
             match event:
                 case SaveCommitted(info=info) if info.id in self._saves:
-                    save = self._saves.pop(info.id)
-                    if info.kind is not Kind.PRIORITY:
-                        yield Outcome(save, info.id, "")
-                case SaveGivenUp(checkpoint=checkpoint, reason=reason, kind=kind) if checkpoint in self._saves:
-                    save = self._saves.pop(checkpoint)
-                    if kind is not Kind.PRIORITY:
-                        yield Outcome(save, checkpoint, reason)
+                    yield Outcome(self._saves.pop(info.id), info.id, "")
+                case SaveGivenUp(checkpoint=checkpoint, reason=reason) if checkpoint in self._saves:
+                    yield Outcome(self._saves.pop(checkpoint), checkpoint, reason)
 
     def close(self) -> None:
         """Let the agent write what it has, and end it."""
         self._writer.close()
 
     def _hand_over(self, save: int, intent: dict[str, Any], state: Any, training: Any) -> Copied:
-        self._saves[intent["checkpoint"]] = save
         self._mark_dense_tables()
         pls = self.account.pls if training is not None else None
         try:
@@ -248,20 +225,3 @@ class SavedRows:
             self._saves.pop(intent["checkpoint"], None)
             return Copied(save, str(error))
         return Copied(save, "" if taken else "its agent died")
-
-    def _training(self, save: int, progress: Mapping[int, Progress]) -> dict[str, Any]:
-        pieces = [self.dense_arrays(), *(self._dense[save, server] for server in range(1, self._job.servers))]
-        self._dense.clear()
-        rule = self._job.dense_optimizer.rule(dense=True)
-        return training_tree(
-            self._placement,
-            joined(self._placement, rule, pieces),
-            progress,
-            optimizer=self._job.optimizer,
-            dense_optimizer=self._job.dense_optimizer,
-        )
-
-
-def _state_bytes(job: Job) -> int:
-    values = 1 + sum(not slot.single for slot in job.dense_optimizer.rule(dense=True).slots)
-    return int(4 * values * job.plan.dense_size) + np.dtype(np.int64).itemsize
