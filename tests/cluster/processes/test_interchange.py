@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import torch
+import torch.distributed.checkpoint as dcp
 from torch.nn import functional as F
 
 import holdfast as hf
@@ -144,4 +145,8 @@ def inspect(url: Path, twin: Twin, folder: Path) -> None:
         while follower.update():
             pass
     for name, values in served.state_dict().items():
+        assert np.array_equal(values.numpy(), exported[name]), name
+    loaded = programs.build_net().state_dict()
+    dcp.load(loaded, storage_reader=hf.dcp.Reader(url, root=None))
+    for name, values in loaded.items():
         assert np.array_equal(values.numpy(), exported[name]), name

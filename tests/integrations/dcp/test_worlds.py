@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integrations.dcp.cases import CASES, SLOW_CASES, WORLDS
+from tests.integrations.dcp.cases import CASES, DEATHS, SLOW_CASES, WORLDS
 from tests.integrations.dcp.world import Outcome, run_world
 
 pytestmark = pytest.mark.timeout(300)
@@ -22,6 +22,13 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Outcome]:
 @pytest.mark.parametrize("case", [case.__name__ for case in CASES])
 def test_case(outcomes: dict[int, Outcome], world: int, case: str) -> None:
     assert not outcomes[world][case], "\n".join(outcomes[world][case])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("case", "rank"), [(case.__name__, rank) for case, rank in DEATHS.items()])
+def test_death(tmp_path: Path, case: str, rank: int) -> None:
+    for problems in run_world(tmp_path, 2, [case], dying=rank).values():
+        assert not problems, "\n".join(problems)
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from holdfast.errors import ConfigurationError, RunError
 from holdfast.integrations.dcp import writer as writer_module
 from holdfast.storage import LocalStore
 from holdfast.testing.faults import Fault, FaultyStore, Operation
+from holdfast.testing.server import S3Place
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is")
 
@@ -195,6 +196,22 @@ def test_full_store_fails_the_save_and_takes_back_what_was_written(url: str) -> 
     left = {each.name for each in LocalStore(url).list("data/")} - before
     assert all(name.endswith("/intent") for name in left)
     assert torch.equal(load(url, ["a"])["a"], numbers(1))
+
+
+@pytest.mark.slow
+def test_a_bucket_holds_checkpoints_of_dcp(s3_place: S3Place) -> None:
+    settings: Any = {"options": s3_place.options, "retention": hf.KeepAll()}
+    state = {f"t{number}": torch.rand(3 << 20) for number in range(3)}  # each in two segments
+    for step in (1, 2):
+        state["t0"] = torch.rand(3 << 20)
+        save(s3_place.url, state, step, **settings)
+    found = {name: torch.zeros(3 << 20) for name in state}
+    dcp.load(found, storage_reader=hf.dcp.Reader(s3_place.url, options=s3_place.options))
+    assert all(torch.equal(found[name], value) for name, value in state.items())
+    run = hf.open_run(s3_place.url, options=s3_place.options)
+    first, second = run.checkpoints()
+    assert second.size_bytes < 0.4 * first.size_bytes
+    assert run.verify() == []
 
 
 def test_step_can_come_as_checkpoint_id(url: str) -> None:

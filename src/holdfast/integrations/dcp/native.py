@@ -7,11 +7,12 @@ goes by the parameters' names, as ``torch.distributed.checkpoint.state_dict`` re
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
@@ -20,6 +21,7 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
 from holdfast.checkpoint.commit.chain import Head
 from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.checkpoint.read.outlines import plan_checkpoint
+from holdfast.checkpoint.read.strips import WholeTable, is_per_value, join_strips, values_of
 from holdfast.checkpoint.read.table_plan import TablePlan
 from holdfast.checkpoint.restore.arrays import ArrayColumn
 from holdfast.checkpoint.restore.rows import WantedRows, write_rows
@@ -28,6 +30,7 @@ from holdfast.checkpoint.restore.state_tensors import SKELETON, read_state, read
 from holdfast.checkpoint.training.forms import as_tensor
 from holdfast.checkpoint.training.slot_names import slot_key, weight_name
 from holdfast.format.catalog import Entry
+from holdfast.format.document import parse
 from holdfast.format.dtypes import array_dtype, torch_dtype
 from holdfast.format.layout import row_bytes
 from holdfast.format.manifest import Manifest
@@ -59,14 +62,15 @@ class NativeCheckpoint:
     fetcher: Fetcher
     entry: Entry
     first: Manifest
-    plans: Mapping[str, TablePlan]
+    tables: Mapping[str, WholeTable]
     root: str | None  # the key that the model has in the state dict to load; None: the state dict is the model's
 
     @classmethod
     def open(cls, fetcher: Fetcher, head: Head, entry: Entry, *, root: str | None) -> NativeCheckpoint:
         """Read what it holds, without tensors and rows."""
-        plans = plan_checkpoint(fetcher, head, entry.info.id)
-        return cls(fetcher=fetcher, entry=entry, first=fetcher.parts(entry)[0], plans=plans, root=root)
+        name = entry.part_list.name
+        tables = parse(name, lambda: join_strips(plan_checkpoint(fetcher, head, entry.info.id)))
+        return cls(fetcher=fetcher, entry=entry, first=fetcher.parts(entry)[0], tables=tables, root=root)
 
     def metadata(self) -> Metadata:
         """What DCP's planners plan from."""
@@ -129,7 +133,7 @@ class NativeCheckpoint:
         """The state dict that the checkpoint would have been saved from."""
         training = shared_state(checked_state(tree, self.first), self.first).training
         model = {**training["model"], **{_extra_state(name): value for name, value in training["modules"].items()}}
-        model |= {weight_name(name): self._column(name, plan.spec.weight) for name, plan in self.plans.items()}
+        model |= {weight_name(name): self._column(name, each.spec.weight) for name, each in self.tables.items()}
         if self.root is None:
             return model
         nested = {self.root: model, "extra": training["extra"], "step": self.entry.info.step}
@@ -139,8 +143,8 @@ class NativeCheckpoint:
     def _optimizer(self, optimizers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """All optimizers as one, as ``get_optimizer_state_dict`` returns them."""
         state = {name: dict(values) for each in optimizers for name, values in each["state"].items()}
-        for name, plan in self.plans.items():
-            slots = {slot_key(slot.name): self._column(name, slot) for slot in plan.spec.slots}
+        for name, table in self.tables.items():
+            slots = {slot_key(slot.name): self._column(name, slot) for slot in table.spec.slots}
             if slots:
                 state[weight_name(name)] = {**state.get(weight_name(name), {}), **slots}
         groups = [
@@ -149,7 +153,7 @@ class NativeCheckpoint:
         return {"state": state, "param_groups": groups}
 
     def _column(self, table: str, spec: ColumnSpec) -> _Column:
-        return _Column(table, spec, self.plans[table].spec.rows)
+        return _Column(table, spec, self.tables[table].spec.rows)
 
     def _fill_dense(self, copies: Sequence[tuple[BoxCopy, Any]]) -> None:
         numbers = {self._numbers[id(found)] for _, found in copies}
@@ -162,36 +166,49 @@ class NativeCheckpoint:
 
     def _fill_rows(self, copies: Sequence[tuple[BoxCopy, _Column]]) -> None:
         """Rows that are wanted whole are read into their place, all columns of a range at once; others go by slabs."""
-        together: dict[tuple[str, range], dict[str, ArrayColumn]] = defaultdict(dict)
-        for copy, column in copies:
+        together: dict[tuple[TablePlan, range], dict[str, ArrayColumn]] = defaultdict(dict)
+        stored = [each for wanted, column in copies for each in self._in_strips(wanted, column)]
+        for copy, plan, spec in stored:
             first = copy.offsets[0]
             rows = range(first, first + len(copy.target))
-            is_wide = tuple(copy.target.shape[1:]) == column.spec.row_shape
-            memory = flat_bytes(copy.target, column.spec.dtype) if is_wide else None
+            is_wide = tuple(copy.target.shape[1:]) == spec.row_shape
+            memory = flat_bytes(copy.target, spec.dtype) if is_wide else None
             if memory is None:
-                self._fill_slabs(copy, column, rows)
-            elif len(rows):
-                array = memory.view(array_dtype(column.spec.dtype)).reshape(copy.target.shape)
-                together[column.table, rows][column.spec.name] = ArrayColumn(array, first)
-        wanted = [WantedRows(plan=self.plans[t], columns=found, rows=rows) for (t, rows), found in together.items()]
+                self._fill_slabs(copy, plan, spec, rows)
+            elif len(memory):
+                array = memory.view(array_dtype(spec.dtype)).reshape(copy.target.shape)
+                together[plan, rows][spec.name] = ArrayColumn(array, first)
+        wanted = [WantedRows(plan=plan, columns=found, rows=rows) for (plan, rows), found in together.items()]
         write_rows(self.fetcher, wanted)
 
-    def _fill_slabs(self, copy: BoxCopy, column: _Column, rows: range) -> None:
-        at_once = max(1, _SLAB_BYTES // max(1, row_bytes([column.spec])))
+    def _in_strips(self, copy: BoxCopy, column: _Column) -> Iterator[tuple[BoxCopy, TablePlan, ColumnSpec]]:
+        """A copy from each stored table that holds some of its values."""
+        table = self.tables[column.table]
+        for plan in table.strips:
+            (spec,) = [each for each in plan.spec.columns if each.name == column.spec.name]
+            if table.is_single or not is_per_value(plan.spec, spec):
+                yield copy, plan, spec
+                return
+            held, first = values_of(plan.spec), copy.offsets[1]
+            low, high = max(held.start, first), min(held.stop, first + copy.target.shape[1])
+            if low < high:
+                target = copy.target[:, low - first : high - first]
+                yield BoxCopy(key=copy.key, offsets=(copy.offsets[0], low - held.start), target=target), plan, spec
+
+    def _fill_slabs(self, copy: BoxCopy, plan: TablePlan, spec: ColumnSpec, rows: range) -> None:
+        at_once = max(1, _SLAB_BYTES // max(1, row_bytes([spec])))
         for start in rows[::at_once]:
             part = range(start, min(start + at_once, rows.stop))
-            slab = torch.empty((len(part), *column.spec.row_shape), dtype=torch_dtype(column.spec.dtype))
-            self._fill_rows([(BoxCopy(key=copy.key, offsets=(start, *_zeros(slab)), target=slab), column)])
+            slab = np.empty((len(part), *spec.row_shape), dtype=array_dtype(spec.dtype))
+            column = ArrayColumn(slab, start)
+            write_rows(self.fetcher, [WantedRows(plan=plan, columns={spec.name: column}, rows=part)])
+            found = as_tensor(slab.reshape(-1).view(np.uint8).data, spec.dtype, slab.shape)
             target = copy.target[start - rows.start : part.stop - rows.start]
-            target.copy_(narrowed(slab, (0, *copy.offsets[1:]), target.shape))
+            target.copy_(narrowed(found, (0, *copy.offsets[1:]), target.shape))
 
 
 def _whole(size: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(0 for _ in size), size
-
-
-def _zeros(slab: Tensor) -> tuple[int, ...]:
-    return tuple(0 for _ in slab.shape[1:])
 
 
 def _extra_state(module: str) -> str:
