@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.cluster.parity.mirror import Mirrors
-from holdfast.cluster.parity.parity_rows import ParityRows, shares
+from holdfast.cluster.parity.parity_rows import ParityRows, records_at, shares
 from holdfast.cluster.parity.payload import Difference, StripeRecords
 from holdfast.cluster.parity.stripe_set import StripeSet
 from holdfast.cluster.payload import Arrays
@@ -64,8 +64,9 @@ class Accumulator:
         """Of some of the stripes: parity XOR sum, and copies of dense parts."""
         found = self._parities.give(stripes)
         for group, numbers in enumerate(self._numbers):
-            wanted = self._parities.layout.of_group(stripes, group).numbers()
-            found[group] ^= self._sums[group][np.searchsorted(numbers, wanted)]
+            found[group] ^= records_at(
+                self._sums[group], numbers, self._parities.layout.of_group(stripes, group).numbers()
+            )
         return StripeRecords(groups=found, dense=self._mirrors.give(stripes)).to_arrays()
 
     def _found(

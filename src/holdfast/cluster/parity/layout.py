@@ -135,10 +135,11 @@ class RingLayout:
         """Those that are no dense parts, by group and line; none of them empty."""
         for group, lines in enumerate(self.lines):
             mine = self.of_group(stripes, group)
-            for line in range(self.ring.size):
-                found = mine.within(line * lines.rows, (line + 1) * lines.rows)
-                if found:
+            for line in range(mine.lowest // max(lines.rows, 1), self.ring.size) if mine else ():
+                if found := mine.within(line * lines.rows, (line + 1) * lines.rows):
                     yield Line(group, line, found)
+                    if found.highest == mine.highest:
+                        break
 
     def _run(self, group: int, line: int, count: int) -> StripeSet:
         start = (group << GROUP_SHIFT) + line * self.lines[group].rows

@@ -97,3 +97,8 @@ def shares(layout: RingLayout, stripes: StripeSet) -> Iterator[Share]:
         numbers = found.numbers()
         yield Share(group, line, slice(at, at + len(numbers)), numbers)
         before, at = group, at + len(numbers)
+
+
+def records_at(found: Words, numbers: Numbers, wanted: Numbers) -> Words:
+    """Of the records of some stripes, by ascending numbers, those of stripes among them: mostly all."""
+    return found if len(wanted) == len(numbers) else found[np.searchsorted(numbers, wanted)]

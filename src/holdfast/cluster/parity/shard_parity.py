@@ -14,7 +14,7 @@ import numpy as np
 from holdfast.cluster.parity.accumulator import Accumulator
 from holdfast.cluster.parity.layout import GROUP_SHIFT, RingLayout
 from holdfast.cluster.parity.mirror import Mirrors, dense_size, dense_words, put_dense_words
-from holdfast.cluster.parity.parity_rows import ParityRows, Share, shares
+from holdfast.cluster.parity.parity_rows import ParityRows, Share, records_at, shares
 from holdfast.cluster.parity.payload import Changed, Difference, StripeRecords, Words
 from holdfast.cluster.parity.stripe_set import StripeSet
 from holdfast.cluster.payload import Arrays, Gradients, Numbers, WantedRows
@@ -214,5 +214,4 @@ class _Given:
 
     def of(self, share: Share) -> Words:
         """What it says of some stripes, all of which it knows."""
-        at = np.searchsorted(self._numbers[share.group], share.numbers)
-        return self.records.groups[share.group][at]
+        return records_at(self.records.groups[share.group], self._numbers[share.group], share.numbers)

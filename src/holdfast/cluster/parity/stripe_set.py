@@ -62,6 +62,16 @@ class StripeSet:
         """For a message."""
         return (self._bounds,)
 
+    @property
+    def lowest(self) -> int:
+        """Of a set that is not empty: its first number."""
+        return int(self._bounds[0])
+
+    @property
+    def highest(self) -> int:
+        """Of a set that is not empty: its last number."""
+        return int(self._bounds[-1]) - 1
+
     def numbers(self) -> Ids:
         """All of them, ascending."""
         starts, sizes = self._bounds[::2], np.diff(self._bounds)[::2]
