@@ -1,17 +1,19 @@
-"""Which process is which member: processes are started, take the places of others, go on as the next incarnation."""
+"""Which process is which member: they are started and watched, take others' places, go on as the next incarnation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from holdfast.cluster.core.members import Member, Role
 from holdfast.cluster.launch.base import Death, Launcher, Spare, Tenant
+from holdfast.cluster.wire.beats import Beats
 from holdfast.errors import RunError
 
 FIRST_SPARE = 1 << 30  # spares have indices from here on: places of no server
 _TARGETS = {Role.SERVER: "holdfast.cluster.server.process:run", Role.WORKER: "holdfast.cluster.worker.process:run"}
 _MOST_FAILED_STARTS = 3  # in a row, of one place
+_START_GRACE_S = 120.0  # that a process may take to import what it needs, on a busy machine
 
 
 @dataclass(slots=True)
@@ -26,15 +28,17 @@ class Crew:
 
     Args:
         launcher: Starts and kills them.
+        beats: Hears their heartbeats.
         pack: What a process is told that is to be this member.
         spares: How many servers shall wait for a place.
     """
 
-    def __init__(self, launcher: Launcher, pack: Callable[[Member], bytes], *, spares: int) -> None:
+    def __init__(self, launcher: Launcher, beats: Beats, pack: Callable[[Member], bytes], *, spares: int) -> None:
         self._launcher = launcher
+        self._beats = beats
         self._pack = pack
         self._wanted_spares = spares
-        self._spares = 0  # that were ever started
+        self._started_spares = 0  # ever
         self._processes: dict[Tenant, _Process] = {}
         self._by_member: dict[Member, _Process] = {}
         self._failed_starts: dict[tuple[Role, int], int] = {}
@@ -44,18 +48,21 @@ class Crew:
         """Whether no process is left."""
         return not self._processes
 
+    @property
+    def spares(self) -> list[Member]:
+        """Those that wait for a place, as they introduce themselves."""
+        return [each.member for each in self._processes.values() if isinstance(each.tenant, Spare)]
+
     def start(self, member: Member) -> None:
         """Start a process for a place."""
         self._begin(member, member)
 
-    def start_spares(self) -> Iterator[Member]:
-        """Start as many as are wanted and missing; as whom they introduce themselves."""
-        waiting = sum(isinstance(tenant, Spare) for tenant in self._processes)
-        for _ in range(self._wanted_spares - waiting):
-            self._spares += 1
-            member = Member(Role.SERVER, FIRST_SPARE + self._spares, 1)
-            self._begin(Spare(Role.SERVER, self._spares), member)
-            yield member
+    def start_spares(self) -> None:
+        """Start as many as are wanted and missing."""
+        for _ in range(self._wanted_spares - len(self.spares)):
+            self._started_spares += 1
+            member = Member(Role.SERVER, FIRST_SPARE + self._started_spares, 1)
+            self._begin(Spare(Role.SERVER, self._started_spares), member)
 
     def place_spare(self, member: Member) -> Member | None:
         """Give a server's place to a spare that waits; as whom it is known until then."""
@@ -64,7 +71,7 @@ class Crew:
                 spare = process.member
                 self._launcher.adopt(process.tenant, member)
                 del self._processes[process.tenant]
-                process.tenant = member
+                process.tenant = process.member = member
                 self._processes[member] = process
                 self.goes_back(spare, member)
                 return spare
@@ -72,6 +79,8 @@ class Crew:
 
     def goes_back(self, member: Member, next_life: Member) -> None:
         """A process was told to go on as its next incarnation."""
+        self._beats.forget(member)
+        self._beats.watch(next_life, grace_s=_START_GRACE_S)
         process = self._by_member.get(member)
         if process is not None:
             self._by_member[next_life] = process
@@ -88,9 +97,14 @@ class Crew:
 
     def fence(self, member: Member) -> None:
         """Kill whatever is still this member."""
+        self._beats.forget(member)
         process = self._by_member.get(member)
         if process is not None and process.member == member:
             self._launcher.kill(process.tenant)
+
+    def silent(self) -> list[Member]:
+        """Whose heartbeats have not been heard for too long."""
+        return self._beats.overdue()
 
     def bury(self) -> list[tuple[Member, Death]]:
         """Who died since the last call, as the last member that each was."""
@@ -100,6 +114,7 @@ class Crew:
         process = self._processes.pop(death.tenant)
         self._by_member = {member: each for member, each in self._by_member.items() if each is not process}
         member = process.member
+        self._beats.forget(member)
         place = (member.role, member.index)
         if not death.is_return and (not process.is_up or death.exit_code is not None):
             self._failed_starts[place] = self._failed_starts.get(place, 0) + 1
@@ -108,6 +123,7 @@ class Crew:
         return member, death
 
     def _begin(self, tenant: Tenant, member: Member) -> None:
+        self._beats.watch(member, grace_s=_START_GRACE_S)
         self._launcher.start(tenant, _TARGETS[tenant.role], self._pack(member))
         process = _Process(tenant, member)
         self._processes[tenant] = process

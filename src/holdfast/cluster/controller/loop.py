@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from holdfast.cluster.controller.accounts import Accounts
 from holdfast.cluster.controller.crew import FIRST_SPARE, Crew
+from holdfast.cluster.controller.recoveries import Recoveries
 from holdfast.cluster.controller.save_desk import SaveDesk
 from holdfast.cluster.controller.worker_count import WorkerCount
 from holdfast.cluster.core import outputs as out
@@ -13,14 +14,12 @@ from holdfast.cluster.core.controller import ControllerCore
 from holdfast.cluster.core.members import CONTROLLER, Member, Role
 from holdfast.cluster.core.messages import Broken, End, GoBack, Message, Send
 from holdfast.cluster.core.notes import Decided, Outcome, Stats, Up
-from holdfast.cluster.happenings import Died, Ended, Event, Replaced, Started
+from holdfast.cluster.happenings import Died, Ended, Event
 from holdfast.cluster.launch.base import Launcher
-from holdfast.cluster.wire.beats import Beats
 from holdfast.cluster.wire.endpoint import Endpoint
 from holdfast.runtime import SYSTEM, Runtime
 
 _PATIENCE_S = 0.1
-_START_GRACE_S = 120.0  # that a process may take to import what it needs, on a busy machine
 _END_S = 120.0  # that processes may take to end, agents that commit included
 _DESERTED = "this process did not run for so long that the others took it for dead, saved and ended"
 
@@ -35,7 +34,6 @@ class Controller:
     Args:
         core: The controller's state machine.
         endpoint: The controller's, which processes were told of.
-        beats: Hears their heartbeats.
         crew: The processes.
         launcher: Tells of deaths.
         accounts: Of how it goes.
@@ -50,7 +48,6 @@ class Controller:
         self,
         core: ControllerCore,
         endpoint: Endpoint,
-        beats: Beats,
         crew: Crew,
         launcher: Launcher,
         accounts: Accounts,
@@ -63,7 +60,6 @@ class Controller:
     ) -> None:
         self._core = core
         self._endpoint = endpoint
-        self._beats = beats
         self._crew = crew
         self._launcher = launcher
         self._accounts = accounts
@@ -72,10 +68,7 @@ class Controller:
         self._baseline_first = baseline_first
         self._tell = tell
         self._runtime = runtime
-        self._began_s = runtime.monotonic_s()
-        self._is_started = False
-        self._spares: set[Member] = set()
-        self._died_s: dict[Member, tuple[float, bool]] = {}  # by replacement: when, and whether a spare came
+        self._recoveries = Recoveries(tell, runtime)
         self._ended: out.Ended | None = None
         self._is_deserted = False
         self._wants_stop = False
@@ -87,8 +80,8 @@ class Controller:
             Deserted: This process was stopped, or could not be reached, for longer than the others waited for it.
         """
         for member in self._core.view.members:
-            self._start(member)
-        self._start_spares()
+            self._crew.start(member)
+        self._crew.start_spares()
         while self._ended is None:
             self._turn(wake_fds)
             on_turn()
@@ -106,7 +99,7 @@ class Controller:
         self._hear_of_deaths()
         for sender, message in self._endpoint.receive(0.0):
             self._take(sender, message)
-        for member in self._beats.overdue():
+        for member in self._crew.silent():
             self._die(member, "was not heard from for too long")
         if self._wants_stop:
             self._carry_out(self._core.stop())
@@ -127,42 +120,26 @@ class Controller:
             self._die(member, death.how if not death.last_words else f"{death.how}: {death.last_words}")
 
     def _die(self, member: Member, how: str) -> None:
-        self._beats.forget(member)
         self._endpoint.disconnect(member)
         self._accounts.standing.forget(member)
-        if member in self._spares:
-            self._spares.discard(member)
-            self._crew.fence(member)
-            self._start_spares()
-            return
         outputs = self._core.died(member)
-        if not outputs:  # one that has left, or was replaced: nobody waits for its end
+        if not outputs:  # a spare, or one that has left or was replaced: nobody waits for its end
             self._crew.fence(member)
-        else:
+        if member.index >= FIRST_SPARE:
+            self._crew.start_spares()
+        if outputs:
             self._tell(Died(member=member, how=how, at_s=self._runtime.wall_s()))
         self._carry_out(outputs)
         if outputs and (member.role, member.index) == (Role.SERVER, 0):
             self._carry_out(self._desk.server_0_died())
 
-    def _start(self, member: Member) -> None:
-        self._beats.watch(member, grace_s=_START_GRACE_S)
-        self._crew.start(member)
-
-    def _start_spares(self) -> None:
-        for member in self._crew.start_spares():
-            self._spares.add(member)
-            self._beats.watch(member, grace_s=_START_GRACE_S)
-
     def _replace(self, member: Member) -> None:
         spare = self._crew.place_spare(member)
-        self._died_s[member] = (self._runtime.monotonic_s(), spare is not None)
+        self._recoveries.begin(member, by_spare=spare is not None)
         if spare is None:
-            self._start(member)
-            return
-        self._spares.discard(spare)
-        self._beats.watch(member, grace_s=_START_GRACE_S)
-        self._beats.forget(spare)
-        self._endpoint.send(spare, GoBack(member))
+            self._crew.start(member)
+        else:
+            self._endpoint.send(spare, GoBack(member))
 
     def _resize(self, workers: int) -> None:
         lacking = self._launcher.lacks(Role.WORKER, workers - len(self._core.view.workers))
@@ -186,19 +163,11 @@ class Controller:
         if not self._core.is_whole:
             return
         self._crew.settled()
-        now_s = self._runtime.monotonic_s()
-        for member, (died_s, by_spare) in self._died_s.items():
-            took_s = now_s - died_s
-            self._tell(Replaced(member=member, by_spare=by_spare, at_s=self._runtime.wall_s(), took_s=took_s))
-        if self._died_s:
-            self._start_spares()  # not before: a process that starts would compete with the one that loads
-        self._died_s.clear()
+        if self._recoveries.end():
+            self._crew.start_spares()  # not before: a process that starts would compete with the one that loads
         self._count.settled()
-        if not self._is_started:
-            self._is_started = True
-            self._tell(Started(at_s=self._runtime.wall_s(), took_s=now_s - self._began_s))
-            if self._baseline_first:
-                self._carry_out(self._core.save())
+        if self._recoveries.start() and self._baseline_first:
+            self._carry_out(self._core.save())
 
     def _tell_losses(self, *, at_once: bool = False) -> None:
         for lost in self._accounts.settle(at_once=at_once):
@@ -232,9 +201,8 @@ class Controller:
                 case out.Replace(member):
                     self._replace(member)
                 case out.Join(member):
-                    self._start(member)
+                    self._crew.start(member)
                 case out.Fence(member):
-                    self._beats.forget(member)
                     self._crew.fence(member)
                 case out.Ready():
                     self._tell_losses(at_once=True)
@@ -262,8 +230,6 @@ class Controller:
         self._desk.prepare(to, message)
         self._endpoint.send(to, message)
         if isinstance(message, GoBack):
-            self._beats.forget(to)
-            self._beats.watch(message.member, grace_s=_START_GRACE_S)
             self._crew.goes_back(to, message.member)
 
     # ---- the end ---------------------------------------------------------------------------------------------------
@@ -274,7 +240,7 @@ class Controller:
         self._count.close()
         self._tell_losses(at_once=True)
         self._tell(Ended(problem=self._ended.problem, at_s=self._runtime.wall_s()))
-        for spare in self._spares:
+        for spare in self._crew.spares:
             self._endpoint.send(spare, End())
         end_s = self._runtime.monotonic_s() + _END_S
         while not self._crew.is_empty and self._runtime.monotonic_s() < end_s:

@@ -77,8 +77,7 @@ class ControllerParts:
         return Controller(
             self._core,
             endpoint,
-            beats,
-            Crew(launcher, self._job.pack, spares=spares),
+            Crew(launcher, beats, self._job.pack, spares=spares),
             launcher,
             self._accounts,
             self._desk(endpoint),
