@@ -24,13 +24,14 @@ class SavedRow:
 
     log: Log = ()
     progress: Mapping[int, Progress] = field(default_factory=dict)
+    record: int = 0  # what is coded, where there is parity
 
 
 @dataclass(frozen=True)
 class Part:
     """What one server saved for a checkpoint."""
 
-    rows: Mapping[str, SavedRow] = field(default_factory=lambda: {row: SavedRow() for row in ROWS})
+    rows: Mapping[Any, SavedRow] = field(default_factory=lambda: {row: SavedRow() for row in ROWS})
     value: int = 0
     applied: Mapping[int, Progress] = field(default_factory=dict)  # as the server knows it
 
@@ -38,8 +39,8 @@ class Part:
 class Storage:
     """What was saved of one server's shards; it outlives the server."""
 
-    def __init__(self) -> None:
-        self.checkpoints = {0: Part()}
+    def __init__(self, first: Part = Part()) -> None:  # noqa: B008 - frozen
+        self.checkpoints = {0: first}
         self.staged: dict[int, Part] = {}
         self.rows = dict(self.checkpoints[0].rows)  # the newest of each
 

@@ -168,8 +168,9 @@ class Simulation(Promises):
         if left <= 0:
             self.network.send(member, core.finish())
         elif len(process.pulls) < min(left, self._pulls_ahead) and core.may_pull:
+            pulls = self._pulls(process, place + len(process.pulls))
             process.pulls.append(core.pulled + 1)
-            self.network.send(member, core.pull(range(len(self.storage))))
+            self.network.send(member, core.pull(pulls))
         elif process.pulls and process.values is None:
             if (answers := core.taken(process.pulls[0])) is not None:
                 process.values = tuple(answers[index] for index in range(len(self.storage)))
@@ -181,6 +182,10 @@ class Simulation(Promises):
     @property
     def _pulls_ahead(self) -> int:
         return 1 if self.traits.synchronous else self.CREDITS.pulls
+
+    def _pulls(self, process: Process, place: int) -> list[Any]:
+        """What each server is asked for, for the batch in this place."""
+        return list(range(len(self.storage)))
 
     def _gradients(self, process: Process, place: int) -> list[Any]:
         worker = process.member.index

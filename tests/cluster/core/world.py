@@ -66,7 +66,7 @@ class Process:
 
     member: Member
     core: Any  # ServerCore or WorkerCore
-    shard: Shard | None = None
+    shard: Any = None
     alive: bool = True
     stopped: bool = False
     pulls: deque[int] = field(default_factory=deque)  # of the step under way, and of those ahead of it
@@ -98,12 +98,10 @@ class World:
         self.cores = cores
         self.traits = replace(Traits.drawn(chance), **traits)
         self.lengths = tuple(chance.randint(4, 10) for _ in range(MOST_WORKERS))
-        view = View.first(servers=chance.randint(1, 3), workers=chance.randint(1, MOST_WORKERS - 1))
-        modes: dict[str, Any] = {"synchronous": self.traits.synchronous, "recovery": self.traits.recovery}
-        self.controller = cores.controller(view, **modes)
-        reference = Reference(len(view.servers), len(view.workers), self.lengths)
-        self.reference = reference if self.traits.synchronous else None
-        self.storage = [Storage() for _ in view.servers]
+        view = View.first(servers=self._servers(), workers=chance.randint(1, MOST_WORKERS - 1))
+        self.controller = cores.controller(view, **self._modes())
+        self.reference = self._reference(view) if self.traits.synchronous else None
+        self.storage = self._storage(view)
         self.ever: list[set[Applied]] = [set() for _ in view.servers]
         self.network = Network(chance, cores.incoming, slow=self.traits.slow)
         self.processes: dict[Member, Process] = {}
@@ -121,13 +119,31 @@ class World:
         for member in view.members:
             self._make(member)
 
-    def _make(self, member: Member, shard: Shard | None = None) -> None:
+    def _servers(self) -> int:
+        return self.chance.randint(1, 3)
+
+    def _modes(self) -> dict[str, Any]:
+        """Of the controller."""
+        return {"synchronous": self.traits.synchronous, "recovery": self.traits.recovery}
+
+    def _reference(self, view: View) -> Reference:
+        return Reference(len(view.servers), len(view.workers), self.lengths)
+
+    def _storage(self, view: View) -> list[Storage]:
+        return [Storage() for _ in view.servers]
+
+    def _shard(self, index: int) -> Any:
+        return Shard(index, self.storage[index], self.ever[index], self.reference)
+
+    def _server(self, member: Member, shard: Any) -> ServerCore:
+        return self.cores.server(member, shard, synchronous=self.traits.synchronous)
+
+    def _make(self, member: Member, shard: Any = None) -> None:
         """The process runs; the controller hears of that later."""
         synchronous = self.traits.synchronous
         if member.role is Role.SERVER:
-            index = member.index
-            shard = shard or Shard(index, self.storage[index], self.ever[index], self.reference)
-            core: Any = self.cores.server(member, shard, synchronous=synchronous)
+            shard = shard or self._shard(member.index)
+            core: Any = self._server(member, shard)
             shard.progress = lambda: core.progress
             shard.is_full = lambda: self.is_full
             shard.may_save = lambda: self.controller.view.holds(member)
@@ -205,8 +221,7 @@ class World:
                     self._make(member)
                 case Replace(member):
                     self._make(member)
-                    if member.role is Role.SERVER and self.traits.recovery is Recovery.PARTIAL:
-                        self.lost.add(member.index)
+                    self._note_loss(member)
                 case Fence(member):
                     if self.chance.random() < 0.3 and member in self.processes:
                         self.processes[member].alive = False  # the others cannot be reached, and live on for a while
@@ -218,6 +233,11 @@ class World:
                     self._go_back()
                 case Ended() if leader is self.controller:
                     self.ended = each
+
+    def _note_loss(self, member: Member) -> None:
+        """Of rows, by a server that is replaced alone."""
+        if member.role is Role.SERVER and self.traits.recovery is Recovery.PARTIAL:
+            self.lost.add(member.index)
 
     def _go_back(self) -> None:
         self.commits.clear()

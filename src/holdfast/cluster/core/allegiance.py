@@ -19,9 +19,11 @@ from holdfast.cluster.core.messages import (
     Start,
     Survey,
 )
+from holdfast.cluster.core.parity_messages import FallBack, Rebuild
 
 Order: TypeAlias = (
-    NewView | GoBack | Load | Start | Pause | Survey | Snapshot | CallOff | GoOn | SavePriority | End
+    NewView | GoBack | Load | Rebuild | FallBack | Start
+    | Pause | Survey | Snapshot | CallOff | GoOn | SavePriority | End
 )  # fmt: skip
 
 

@@ -26,12 +26,16 @@ from holdfast.cluster.core.outputs import (
     Fence,
     Join,
     Loss,
+    LostToParity,
     Output,
+    Protected,
     Replace,
     Resized,
     ResizeFailed,
+    Restored,
     WentBack,
 )
+from holdfast.cluster.core.parity_messages import FallBack, OutOfReach, Rebuild, Rebuilt, Redundant
 from holdfast.cluster.core.progress import BEGINNING, Progress
 
 
@@ -60,8 +64,10 @@ class ControllerCore(Leader):
         progress: Mapping[int, Progress] | None = None,
         synchronous: bool = False,
         recovery: Recovery = Recovery.PARTIAL,
+        parity: bool = False,
     ) -> None:
         super().__init__(view, synchronous=synchronous, progress=progress)
+        self._has_parity = parity  # recovery is for what it cannot give
         self._is_full = synchronous or recovery is Recovery.FULL
         self._up: set[Member] = set()  # processes that run, told of their view or not
         self._told: set[Member] = set()  # members that were given a view to begin with
@@ -96,7 +102,7 @@ class ControllerCore(Leader):
         self._loading.add(member)
         if self._is_gathering:
             return [Send(member, Load(self.view, self._checkpoint, self._places))]
-        return [Send(member, Load(self.view, None, {}))]
+        return [Send(member, Rebuild(self.view) if self._has_parity else Load(self.view, None, {}))]
 
     def died(self, member: Member) -> list[Output]:
         """A process ended, stopped answering, or lost frames: another takes its place."""
@@ -107,7 +113,7 @@ class ControllerCore(Leader):
         if self.ended or not self.view.holds(dead):
             return []
         outputs = [*self._abandon_save()]
-        if dead.role is Role.SERVER and self._is_full and not self._is_gathering:
+        if dead.role is Role.SERVER and self._is_full and not (self._has_parity or self._is_gathering):
             outputs.append(WentBack(self._checkpoint))
             outputs.extend(self._go_back(self.view.replacing_all(), dead))
         else:
@@ -159,6 +165,13 @@ class ControllerCore(Leader):
                 return self._start_all()
             case Lost(worker, pushes):
                 return [Loss(sender, worker, pushes)]
+            case OutOfReach(rows):
+                return [LostToParity(sender, rows), *self._climb_down(sender)]
+            case Rebuilt(rows, fallen):
+                self._loading.discard(sender)
+                return [Restored(sender, rows, fallen)]
+            case Redundant(stripes):
+                return [Protected(sender, stripes)]
             case Standing(worker, incarnation) if worker in self._inquests:
                 inquest = self._inquests[worker]
                 if inquest.replacement.incarnation == incarnation:
@@ -166,6 +179,14 @@ class ControllerCore(Leader):
                     return self._close(inquest)
                 return []
         return super()._handle(sender, message)
+
+    def _climb_down(self, server: Member) -> Iterator[Output]:
+        """What parity cannot give comes from saves: for one server, or for all."""
+        if self._is_full:
+            yield from self._abandon_save()
+            yield from self._go_back(self.view.replacing_all())
+        else:
+            yield Send(server, FallBack())
 
     def _start(self, worker: int) -> Iterator[Output]:
         """Start a worker once its process runs and it is known where it goes on."""

@@ -24,12 +24,14 @@ from holdfast.cluster.core.messages import (
     Surveyed,
 )
 from holdfast.cluster.core.outputs import CalledOff, Ended, Output, PrioritySaved
+from holdfast.cluster.core.parity_messages import OutOfReach, Rebuilt, Redundant
 from holdfast.cluster.core.progress import Progress
 from holdfast.cluster.core.save import Save
 
 Report: TypeAlias = (
-    Loaded | Lost | Standing | Paused | Surveyed | Copied | Finished | Failed | Broken
-)  # what it is told
+    Loaded | Lost | OutOfReach | Rebuilt | Redundant
+    | Standing | Paused | Surveyed | Copied | Finished | Failed | Broken
+)  # fmt: skip  # what it is told
 
 
 class Leader:

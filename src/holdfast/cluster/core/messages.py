@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from holdfast.cluster.core.members import Member, View
 from holdfast.cluster.core.notes import Note
+from holdfast.cluster.core.parity_messages import FallBack, OutOfReach, ParityMessage, Rebuild, Rebuilt, Redundant
 from holdfast.cluster.core.progress import Progress
 
 # ---- worker to server ------------------------------------------------------------------------------------------------
@@ -240,9 +241,11 @@ class Broken:
 
 
 Message: TypeAlias = (
-    Hello | Pull | Push | Exhausted | Rows | Applied | Held
-    | NewView | GoBack | Load | Start | Pause | Survey | Snapshot | CallOff | GoOn | SavePriority | End
-    | Loaded | Lost | Standing | Paused | Surveyed | Copied | Finished | Failed | Broken | Note
+    Hello | Pull | Push | Exhausted | Rows | Applied | Held | ParityMessage
+    | NewView | GoBack | Load | Rebuild | FallBack | Start
+    | Pause | Survey | Snapshot | CallOff | GoOn | SavePriority | End
+    | Loaded | Lost | OutOfReach | Rebuilt | Redundant | Standing
+    | Paused | Surveyed | Copied | Finished | Failed | Broken | Note
 )  # fmt: skip
 
 

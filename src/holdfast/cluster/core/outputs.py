@@ -79,6 +79,31 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True)
+class LostToParity:
+    """Parities cannot give so many rows of a new server: they come from a save, or everyone goes back."""
+
+    server: Member
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A new server has all its rows, but for so many that came from a save, and saves may go on."""
+
+    server: Member
+    rows: int
+    fallen: int
+
+
+@dataclass(frozen=True, slots=True)
+class Protected:
+    """The parities that a server keeps are whole; so many were encoded since they last were."""
+
+    server: Member
+    stripes: int
+
+
+@dataclass(frozen=True, slots=True)
 class WentBack:
     """Everyone goes back to this checkpoint. What was copied after it must not be committed any more."""
 
@@ -110,5 +135,5 @@ class Ended:
 
 Output: TypeAlias = (
     Send | Replace | Join | Fence | Ready | Saved | CalledOff | PrioritySaved
-    | Loss | WentBack | Resized | ResizeFailed | Ended
+    | Loss | LostToParity | Restored | Protected | WentBack | Resized | ResizeFailed | Ended
 )  # fmt: skip

@@ -63,6 +63,10 @@ class Heard:
 class Pace(Protocol):
     """A way to apply pushes."""
 
+    def greet(self, sender: Member) -> Iterator[Send]:
+        """A worker's stream begins: tell it what is applied."""
+        ...
+
     def pull(self, sender: Member, pull: Pull) -> Iterator[Send]:
         """A worker asks for rows."""
         ...
@@ -98,6 +102,10 @@ class Asynchronous:
     def __init__(self, shard: Shard, workers: Mapping[int, Heard]) -> None:
         self._shard = shard
         self._workers = workers
+
+    def greet(self, sender: Member) -> Iterator[Send]:
+        """It is answered at once."""
+        yield Send(sender, Applied((self._workers[sender.index].progress or BEGINNING).pushed))
 
     def pull(self, sender: Member, pull: Pull) -> Iterator[Send]:
         """It is answered at once."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from holdfast.cluster.core.allegiance import Allegiance
 from holdfast.cluster.core.members import Member, Role, View
 from holdfast.cluster.core.messages import (
-    Applied,
     CallOff,
     End,
     Exhausted,
@@ -29,18 +29,30 @@ from holdfast.cluster.core.messages import (
     Surveyed,
 )
 from holdfast.cluster.core.pace import Asynchronous, Heard, Pace, Shard
+from holdfast.cluster.core.parity import Parity
+from holdfast.cluster.core.parity_messages import FallBack, Rebuild
 from holdfast.cluster.core.progress import BEGINNING, Progress
+from holdfast.cluster.core.protected import ProtectedAsynchronous, ProtectedPace
+from holdfast.cluster.core.stripes import Protection
 from holdfast.cluster.core.synchronous import Synchronous
+from holdfast.cluster.core.vectors import Vector
 
 
 class ServerCore:
     """One life of a server. ``handle`` takes what arrives, stream by stream in order, and gives what to send.
 
     It answers nobody before it was told what to load. Where ``next_life`` is set, its process goes on as that member,
-    with a new core and the same shard.
+    with a new core and the same shard. With ``protection``, parities of its rows are kept by other servers.
     """
 
-    def __init__(self, member: Member, shard: Shard, *, synchronous: bool = False) -> None:
+    def __init__(
+        self,
+        member: Member,
+        shard: Shard,
+        *,
+        synchronous: bool = False,
+        protection: Protection | None = None,
+    ) -> None:
         self.member = member
         self.ended = False
         self.next_life: Member | None = None
@@ -50,8 +62,12 @@ class ServerCore:
         self._view: View | None = None
         self._workers: dict[int, Heard] = {}
         self._pace: Pace = Asynchronous(shard, self._workers)
+        self._protection = protection
+        self._protected: tuple[Parity, ProtectedPace] | None = None  # once it has loaded, where it has protection
         self._loaded: Mapping[int, Progress] = {}  # by worker, what is in the rows that were loaded
         self._wants_dense = False
+        self._dense: Any = None  # a worker's copy, while it is not known whether it is needed
+        self._survey: Survey | None = None  # to be answered once all rows are there
         self._waiting: list[tuple[Member, Message]] = []
         self._snapshot: Snapshot | None = None  # to be taken once all of it is applied
         self._allegiance = Allegiance()
@@ -96,7 +112,11 @@ class ServerCore:
         """Take a message in."""
         if self.ended or not self._allegiance.allows(sender, message):
             return []
-        return [*self._handle(sender, message), *self._copy()]
+        return [*self._handle(sender, message), *self._settle(), *self._copy()]
+
+    def advance(self) -> list[Send]:
+        """Ask for a block of what parities have to give, or to be given; nothing where all is whole."""
+        return [] if self._protected is None or self.ended else [*self._protected[0].advance()]
 
     def _handle(self, sender: Member, message: Message) -> Iterator[Send]:
         leader = self._allegiance.leader
@@ -109,9 +129,13 @@ class ServerCore:
                 self.ended, self.next_life = True, member
             case End():
                 self.ended = True
+            case Rebuild(view):
+                yield from self._rebuild(view)
+            case FallBack():
+                yield from self._fall_back()
             case Survey(save, number) if self._view is not None and self._view.number == number:
                 self.last_save = save
-                yield Send(leader, Surveyed(save, self._shard.survey()))
+                self._survey = message
             case Snapshot():
                 self._snapshot = message
             case CallOff(save):
@@ -124,6 +148,17 @@ class ServerCore:
                 self._waiting.append((sender, message))
             case _ if not self.is_replaced(sender):
                 yield from self._from_peer(sender, message)
+
+    def _settle(self) -> Iterator[Send]:
+        leader = self._allegiance.leader
+        if self._protected is not None:
+            parity, _ = self._protected
+            yield from parity.settle(leader)
+            if not parity.is_rebuilt:
+                return
+        if (survey := self._survey) is not None:
+            self._survey = None
+            yield Send(leader, Surveyed(survey.save, self._shard.survey()))
 
     def _copy(self) -> Iterator[Send]:
         snapshot = self._snapshot
@@ -144,14 +179,54 @@ class ServerCore:
             self._loaded = load.progress
         self._pace = self._make_pace(load.view)
         yield Send(self._allegiance.leader, Loaded())
+        if self._protected is not None:
+            yield from self._protected[0].begin()
+        yield from self._take_waiting()
+
+    def _rebuild(self, view: View) -> Iterator[Send]:
+        """Rows come from parities. Workers' hellos tell where to go on: behind what is in all parities."""
+        self._view = view
+        self._workers.update({index: Heard(incarnation) for index, incarnation in enumerate(view.workers)})
+        self._pace = self._make_pace(view, rebuild=True)
+        yield from self._take_waiting()
+
+    def _take_waiting(self) -> Iterator[Send]:
         waiting, self._waiting = self._waiting, []
         for sender, message in waiting:
             yield from self.handle(sender, message)
 
-    def _make_pace(self, view: View) -> Pace:
+    def _fall_back(self) -> Iterator[Send]:
+        """Take saved rows where parities have none, and say what they lack."""
+        if self._protected is None:
+            return
+        parity, pace = self._protected
+        yield from parity.fall_back(self._dense)
+        self._dense = None
+        for worker, heard in self._workers.items():
+            if heard.progress is not None:
+                yield from self._tell_lost(worker, heard.progress, parity.saved or {})
+        yield from pace.resume()
+
+    def _tell_lost(self, worker: int, progress: Progress, held: Mapping[int, int]) -> Iterator[Send]:
+        if lost := max(0, progress.pushed - held.get(worker, 0)):
+            yield Send(self._allegiance.leader, Lost(worker, lost))
+
+    def _make_pace(self, view: View, *, rebuild: bool = False) -> Pace:
+        if self._protection is not None:
+            return self._protect(self._protection, view, rebuild=rebuild)
         if self._is_synchronous:
             return Synchronous(self.member, self._shard, self._workers, view)
         return Asynchronous(self._shard, self._workers)
+
+    def _protect(self, protection: Protection, view: View, *, rebuild: bool) -> Pace:
+        def applied() -> Vector:
+            return pace.applied
+
+        layout, records = protection.layout, protection.records
+        parity = Parity(self.member, layout, records, view, applied=applied, rebuild=rebuild)
+        pace: ProtectedPace = ProtectedAsynchronous(records, self._workers, parity)
+        self._protected = parity, pace
+        return pace
 
     def _adopt_view(self, view: View) -> Iterator[Send]:
         """Take nothing more from whoever was replaced, and then say how far it came."""
@@ -161,6 +236,10 @@ class ServerCore:
             return
         self._view = view
         yield from self._pace.adopt(view)
+        if self._protected is not None:
+            parity, pace = self._protected
+            yield from parity.adopt_view(view)
+            yield from pace.resume()
         for index, incarnation in enumerate(view.workers):
             heard = self._workers[index]
             if incarnation > heard.incarnation:
@@ -170,8 +249,7 @@ class ServerCore:
 
     def _from_peer(self, sender: Member, message: Message) -> Iterator[Send]:
         if sender.role is not Role.WORKER:
-            if isinstance(message, Held):  # reports are for an heir, which this one is not
-                yield from self._pace.held(sender, message.step)
+            yield from self._from_server(sender, message)
             return
         self._workers[sender.index].incarnation = sender.incarnation  # it is believed before the view that tells of it
         match message:
@@ -185,6 +263,16 @@ class ServerCore:
             case Exhausted():
                 yield from self._pace.exhausted(sender.index)
 
+    def _from_server(self, sender: Member, message: Message) -> Iterator[Send]:
+        if self._protected is not None:
+            parity, pace = self._protected
+            yield from parity.handle(sender, message)
+            if parity.is_replaced(sender):
+                return
+            yield from pace.resume()
+        if isinstance(message, Held):  # reports are for an heir, which this one is not
+            yield from self._pace.held(sender, message.step)
+
     def _greet(self, sender: Member, hello: Hello) -> Iterator[Send]:
         """A stream begins. A new server goes on from there, or from what its rows hold: none of that comes twice.
 
@@ -192,7 +280,9 @@ class ServerCore:
         """
         heard = self._workers[sender.index]
         heard.greeted, heard.stable = True, hello.stable
-        if self._wants_dense and hello.dense is not None:
+        if self._protected is not None:
+            yield from self._go_on_behind(sender.index, hello, self._protected[0])
+        elif self._wants_dense and hello.dense is not None:
             self._shard.take_dense(hello.dense)
             self._wants_dense = False
         if heard.progress is None:
@@ -200,4 +290,14 @@ class ServerCore:
             heard.progress = held if held.pushed > hello.progress.pushed else hello.progress
             if lost := heard.progress.pushed - held.pushed:
                 yield Send(self._allegiance.leader, Lost(sender.index, lost))
-        yield Send(sender, Applied(heard.progress.pushed))
+        yield from self._pace.greet(sender)
+
+    def _go_on_behind(self, worker: int, hello: Hello, parity: Parity) -> Iterator[Send]:
+        """Everything that a worker was told to be applied is in all parities; what rows hold beyond is skipped."""
+        heard = self._workers[worker]
+        if not parity.is_rebuilt and hello.dense is not None:
+            self._dense = hello.dense
+        if heard.progress is None:
+            heard.progress = hello.progress
+            if parity.saved is not None:
+                yield from self._tell_lost(worker, heard.progress, parity.saved)

@@ -35,6 +35,10 @@ class Synchronous:
         if (promised := self._promised.get(self._member.index)) is not None:
             yield from (Send(server, Held(promised)) for server in self._servers if server not in before)
 
+    def greet(self, sender: Member) -> Iterator[Send]:
+        """It is answered at once."""
+        yield Send(sender, Applied((self._workers[sender.index].progress or BEGINNING).pushed))
+
     def pull(self, sender: Member, pull: Pull) -> Iterator[Send]:
         """It is answered when its step is applied."""
         self._pulls.append((sender, pull))

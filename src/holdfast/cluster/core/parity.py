@@ -1,0 +1,205 @@
+"""Parity on one server: it protects its rows by others' parities, and others' rows by its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.cluster.core.members import Member, View
+from holdfast.cluster.core.messages import Message, Send
+from holdfast.cluster.core.parity_host import ParityHost
+from holdfast.cluster.core.parity_messages import (
+    Absorbed,
+    Ask,
+    Difference,
+    Fell,
+    Given,
+    OutOfReach,
+    Rebuilt,
+    Redundant,
+    Refused,
+    Values,
+    Want,
+)
+from holdfast.cluster.core.peers import Peers
+from holdfast.cluster.core.possession import Possession
+from holdfast.cluster.core.stability import Stability
+from holdfast.cluster.core.stripes import Layout, Records, StripeSet
+from holdfast.cluster.core.vectors import Vector
+
+
+@dataclass(slots=True)
+class _Unanswered:
+    """A host's question for rows that are not there."""
+
+    host: Member
+    ask: Ask
+    stripes: StripeSet
+
+
+class Parity:
+    """What a server does beside its pace, where the job has parity.
+
+    Args:
+        member: The server.
+        layout: Which server has what of which stripe.
+        records: Its rows, and the parities that it keeps.
+        view: As of which it begins.
+        applied: By worker, the last push that was applied here.
+        rebuild: Whether its rows are to come from parities.
+    """
+
+    def __init__(
+        self,
+        member: Member,
+        layout: Layout,
+        records: Records,
+        view: View,
+        *,
+        applied: Callable[[], Vector],
+        rebuild: bool = False,
+    ) -> None:
+        self._index = member.index
+        self._layout = layout
+        self._records = records
+        self._peers = Peers(view)
+        self._host = ParityHost(member.index, layout, records, self._peers)
+        self._rows = Possession(member.index, layout, records, self._peers, rebuild=rebuild)
+        self._stability = Stability()
+        self._listening: set[int] = set()  # hosts whose parities hold something of this incarnation
+        self._unanswered: list[_Unanswered] = []
+        self._applied = applied
+        self._is_rebuilt = not rebuild
+        self._told_doomed = 0
+        self._rows_to_rebuild = len(self._rows.missing)
+
+    def begin(self) -> Iterator[Send]:
+        """Rows were loaded: no parity that was made of a predecessor's is theirs."""
+        if self._is_rebuilt:
+            yield from self._rows.disown(self._layout.owned(self._index))
+
+    @property
+    def is_rebuilt(self) -> bool:
+        """Whether all rows are there, and hold what they should."""
+        return self._is_rebuilt
+
+    @property
+    def saved(self) -> Vector | None:
+        """By worker, the last push in the rows that came from a save; None where none did."""
+        return self._rows.saved if self._rows.fallen_rows else None
+
+    def lacks(self, stripes: StripeSet) -> bool:
+        """Whether some of these rows are not there."""
+        return bool(stripes & self._rows.missing)
+
+    def fetch(self, stripes: StripeSet) -> Iterator[Send]:
+        """Ask for what is missing of these rows."""
+        return self._rows.fetch(stripes)
+
+    def advance(self) -> Iterator[Send]:
+        """Ask for a block of what nobody waits for: rows first, then parities."""
+        sends = list(self._rows.advance())
+        yield from sends or self._host.advance()
+
+    # ---- pushes ----------------------------------------------------------------------------------------------------
+
+    def apply(self, worker: int, number: int, gradients: Mapping[int, Any]) -> Iterator[Send]:
+        """Apply a push to the rows that do not hold it yet, and let hosts know."""
+        without = self._layout.none if self._is_rebuilt else self._rows.holding(worker, number)
+        yield from self._spread(worker, number, self._records.update(number, gradients, without))
+
+    def _spread(self, worker: int, number: int, differences: Mapping[int, Any]) -> Iterator[Send]:
+        hosts = [host for host in differences if host in self._listening]
+        self._stability.add(worker, number, hosts)
+        for host in hosts:
+            yield Send(self._peers.member(host), Difference(worker, number, differences[host]))
+
+    def stable(self, worker: int, applied: int) -> int:
+        """The last push up to which all are in every parity that they concern."""
+        return self._stability.stable(worker, applied)
+
+    # ---- what others say -------------------------------------------------------------------------------------------
+
+    def adopt_view(self, view: View) -> Iterator[Send]:
+        """Others are there from now on."""
+        for member in list(self._peers.adopt_view(view)):
+            yield from self._adopt(member)
+
+    def is_replaced(self, member: Member) -> bool:
+        """Whether a newer server is known in this one's place."""
+        return self._peers.is_replaced(member)
+
+    def handle(self, sender: Member, message: Message) -> Iterator[Send]:
+        """A server's message. One of a newer incarnation tells that its predecessor is dead, before any view does."""
+        if self._peers.adopt(sender):
+            yield from self._adopt(sender)
+        if self._peers.is_replaced(sender):
+            return
+        match message:
+            case Difference():
+                yield from self._host.difference(sender, message)
+            case Absorbed(count):
+                self._stability.absorbed(sender.index, count)
+            case Ask():
+                self._listening.add(sender.index)
+                yield from self._answer(_Unanswered(sender, message, message.stripes), is_first=True)
+            case Values():
+                yield from self._host.values(sender, message)
+            case Want():
+                yield from self._host.want(sender, message)
+            case Given():
+                self._listening.add(sender.index)
+                yield from self._rows.given(sender.index, message)
+            case Refused():
+                self._listening.add(sender.index)
+                yield from self._rows.refused(sender.index, message)
+            case Fell():
+                yield from self._host.fell(sender, message)
+
+    def fall_back(self, dense: Any) -> Iterator[Send]:
+        """Take saved rows where no parity gives better ones; ``dense``: a worker's copy of the dense part."""
+        self._told_doomed = 0
+        return self._rows.fall_back(dense)
+
+    def _adopt(self, member: Member) -> Iterator[Send]:
+        index = member.index
+        self._listening.discard(index)
+        self._stability.forget(index)
+        self._unanswered = [each for each in self._unanswered if each.host.index != index]
+        self._rows.adopt(index)
+        yield from self._host.adopt(index)
+
+    def _answer(self, question: _Unanswered, *, is_first: bool = False) -> Iterator[Send]:
+        """Give records that are there. What they hold is told with them: it may be more than was applied here."""
+        here = question.stripes - self._rows.missing
+        question.stripes -= here
+        parts = list(self._rows.held(here, self._applied()))
+        if is_first and not here:
+            parts.append((here, {}))
+        for number, (part, held) in enumerate(parts, start=1):
+            records = self._records.give(part)
+            yield Send(question.host, Values(question.ask.attempt, part, records, held, number < len(parts)))
+        if is_first and question.stripes:
+            self._unanswered.append(question)
+
+    # ---- what follows ----------------------------------------------------------------------------------------------
+
+    def settle(self, leader: Member) -> Iterator[Send]:
+        """After every message: answer whom it allows to, and tell what is whole."""
+        if not self._is_rebuilt:
+            yield from self._settle_rows(leader)
+        for each in self._unanswered:
+            yield from self._answer(each)
+        self._unanswered = [each for each in self._unanswered if each.stripes]
+        if self._host.encoded and self._host.is_whole:
+            encoded, self._host.encoded = self._host.encoded, 0
+            yield Send(leader, Redundant(encoded))
+
+    def _settle_rows(self, leader: Member) -> Iterator[Send]:
+        if len(self._rows.doomed) > self._told_doomed:
+            self._told_doomed = len(self._rows.doomed)
+            yield Send(leader, OutOfReach(self._told_doomed))
+        if self._rows.catch_up(self._applied()):
+            self._is_rebuilt = True
+            yield Send(leader, Rebuilt(self._rows_to_rebuild, self._rows.fallen_rows))

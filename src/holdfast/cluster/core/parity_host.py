@@ -1,0 +1,222 @@
+"""Parities kept for the rows of other servers: they take differences in, decode lost rows, and are encoded anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+
+from holdfast.cluster.core.layers import Layers
+from holdfast.cluster.core.members import Member
+from holdfast.cluster.core.messages import Send
+from holdfast.cluster.core.parity_messages import Absorbed, Ask, Difference, Fell, Given, Refused, Values, Want
+from holdfast.cluster.core.peers import Peers
+from holdfast.cluster.core.stripes import Accumulator, Layout, Records, StripeSet
+
+
+@dataclass(slots=True)
+class _Decode:
+    """Rows of a server that lost them, under way."""
+
+    asker: Member
+    want: Want
+    stripes: StripeSet  # that are not refused
+    accumulator: Accumulator
+    needed: dict[int, StripeSet]  # by member, what the accumulator does not hold
+    awaited: set[int]  # members that have not answered
+    added: set[int] = field(default_factory=set)  # members of which the accumulator holds something
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A member's records that parities lack, asked for."""
+
+    member: int
+    stripes: StripeSet
+
+
+class ParityHost:
+    """The parities of one server.
+
+    A member's answer comes on the stream of its differences. So from the moment at which an answer is added, to a
+    parity or to an accumulator, each difference that follows belongs there as well, and each that came before does not.
+    """
+
+    def __init__(self, index: int, layout: Layout, records: Records, peers: Peers) -> None:
+        self._layout = layout
+        self._records = records
+        self._peers = peers
+        self._hosted = layout.hosted(index)
+        self._lacking = dict(layout.by_member(self._hosted))  # by member, the stripes whose parity lacks its record
+        self._seen = {member: Layers() for member in self._lacking}  # by member, the pushes that its records held
+        self._absorbed: dict[int, int] = {}  # by member, differences of the present incarnation
+        self._attempts = count(1)
+        self._asked: dict[int, _Asked] = {}  # by attempt
+        self._decodes: dict[int, _Decode] = {}  # by attempt
+        self._waiting: list[tuple[Member, Want]] = []  # for parities that lack others' records
+        self.encoded = 0  # parities, since all were whole
+        records.clear(self._hosted)
+
+    @property
+    def lacks(self) -> StripeSet:
+        """Stripes whose parity is not whole."""
+        lacking = self._layout.none
+        for stripes in self._lacking.values():
+            lacking |= stripes
+        return lacking
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every parity holds the records of all members."""
+        return not any(self._lacking.values())
+
+    def adopt(self, member: int) -> Iterator[Send]:
+        """Another is in a member's place. What was seen of its predecessor stays; nothing more comes from that one."""
+        self._absorbed.pop(member, None)
+        self._waiting = [each for each in self._waiting if each[0].index != member]
+        self._asked = {attempt: each for attempt, each in self._asked.items() if each.member != member}
+        self._decodes = {attempt: each for attempt, each in self._decodes.items() if each.asker.index != member}
+        for attempt, decode in self._decodes.items():
+            if decode.needed.get(member):
+                decode.awaited.add(member)
+                yield from self._ask_for(attempt, decode, member)
+
+    # ---- parities --------------------------------------------------------------------------------------------------
+
+    def difference(self, sender: Member, difference: Difference) -> Iterator[Send]:
+        """A member's rows have changed."""
+        member = sender.index
+        self._records.absorb(member, difference.records, self._lacking.get(member, self._layout.none))
+        for decode in self._decodes.values():
+            if member in decode.added:
+                decode.accumulator.absorb(member, difference.records)
+        self._seen[member].advance(difference.worker, difference.number)
+        self._absorbed[member] = self._absorbed.get(member, 0) + 1
+        yield Send(sender, Absorbed(self._absorbed[member]))
+
+    def advance(self) -> Iterator[Send]:
+        """Ask for the records of some parities that lack them."""
+        asked = self._layout.none
+        for each in self._asked.values():
+            asked |= each.stripes
+        if block := self._layout.block(self.lacks - asked):
+            yield from self._complete(block)
+
+    def values(self, sender: Member, values: Values) -> Iterator[Send]:
+        """A member's answer; one to an older attempt is dropped."""
+        if (decode := self._decodes.get(values.attempt)) is not None:
+            yield from self._take_value(decode, sender.index, values)
+        asked = self._asked.get(values.attempt)
+        if asked is not None and asked.member == sender.index and values.stripes:
+            yield from self._add(values, asked)
+
+    def fell(self, sender: Member, fell: Fell) -> Iterator[Send]:
+        """A member has other rows than those that it had: parities that hold the lost ones are encoded anew."""
+        yield from self._encode_anew(fell.stripes - self._lacking[sender.index])
+
+    def _add(self, values: Values, asked: _Asked) -> Iterator[Send]:
+        member, before = asked.member, self.lacks
+        self._records.add(member, values.stripes, values.records)
+        self._lacking[member] -= values.stripes
+        asked.stripes -= values.stripes
+        if not asked.stripes:
+            del self._asked[values.attempt]
+        self._seen[member].put(values.stripes, values.held)
+        self.encoded += len(before) - len(self.lacks)
+        yield from self._serve_waiting()
+
+    def _encode_anew(self, stripes: StripeSet) -> Iterator[Send]:
+        """Drop what these parities hold, and refuse all who wait for them."""
+        if not stripes:
+            return
+        self._asked = {attempt: each for attempt, each in self._asked.items() if not each.stripes & stripes}
+        for decode in self._decodes.values():
+            yield from self._refuse(decode.asker, decode.want, decode.stripes & stripes)
+            decode.stripes -= stripes
+        self._decodes = {attempt: each for attempt, each in self._decodes.items() if each.stripes}
+        waiting, self._waiting = self._waiting, []
+        for asker, want in waiting:
+            yield from self._refuse(asker, want, want.stripes & stripes)
+            self._wait(asker, want, want.stripes - stripes)
+        for member, theirs in self._layout.by_member(stripes).items():
+            self._lacking[member] |= theirs
+        self._records.clear(stripes)
+
+    def _complete(self, stripes: StripeSet) -> Iterator[Send]:
+        """Ask members for what the parities of these stripes lack, unless they are asked."""
+        for hosts, part in self._layout.by_hosts(stripes).items():
+            for member, theirs in self._layout.by_member(part).items():
+                lacking = theirs & self._lacking[member]
+                for each in self._asked.values():
+                    lacking -= each.stripes if each.member == member else self._layout.none
+                if lacking:
+                    attempt = next(self._attempts)
+                    self._asked[attempt] = _Asked(member, lacking)
+                    yield Send(self._peers.member(member), Ask(attempt, lacking, hosts))
+
+    # ---- lost rows -------------------------------------------------------------------------------------------------
+
+    def want(self, asker: Member, want: Want) -> Iterator[Send]:
+        """Decode what can be; wait for parities that hold the lost record and lack others; refuse the rest."""
+        refused = want.stripes & self._lacking[asker.index]
+        waiting = (want.stripes - refused) & self.lacks
+        yield from self._refuse(asker, want, refused)
+        self._wait(asker, want, waiting)
+        yield from self._complete(waiting)
+        yield from self._decode(asker, want, want.stripes - refused - waiting)
+
+    def _wait(self, asker: Member, want: Want, stripes: StripeSet) -> None:
+        if stripes:
+            self._waiting.append((asker, Want(want.attempt, stripes, want.hosts)))
+
+    def _serve_waiting(self) -> Iterator[Send]:
+        waiting, self._waiting = self._waiting, []
+        for asker, want in waiting:
+            lacking = want.stripes & self.lacks
+            self._wait(asker, want, lacking)
+            yield from self._decode(asker, want, want.stripes - lacking)
+
+    def _decode(self, asker: Member, want: Want, stripes: StripeSet) -> Iterator[Send]:
+        if not stripes:
+            return
+        others = {each: part for each, part in self._layout.by_member(stripes).items() if each != asker.index}
+        decode = _Decode(asker, want, stripes, self._records.accumulator(stripes), others, set(others))
+        attempt = next(self._attempts)
+        self._decodes[attempt] = decode
+        for member in others:
+            yield from self._ask_for(attempt, decode, member)
+        yield from self._conclude(attempt, decode)
+
+    def _ask_for(self, attempt: int, decode: _Decode, member: int) -> Iterator[Send]:
+        yield Send(self._peers.member(member), Ask(attempt, decode.needed[member], decode.want.hosts))
+
+    def _take_value(self, decode: _Decode, member: int, values: Values) -> Iterator[Send]:
+        """A first answer, or what was absent in it."""
+        if values.stripes:
+            decode.accumulator.add(member, values.stripes, values.records)
+            decode.added.add(member)
+            decode.needed[member] -= values.stripes
+        if not values.more:
+            decode.awaited.discard(member)
+        yield from self._conclude(values.attempt, decode)
+
+    def _conclude(self, attempt: int, decode: _Decode) -> Iterator[Send]:
+        """When all have answered, only the rows of the dead are left in the syndrome, whatever has happened since."""
+        if decode.awaited:
+            return
+        del self._decodes[attempt]
+        rest: list[tuple[StripeSet, tuple[int, ...]]] = [(decode.stripes, (decode.asker.index,))]
+        for member, absent in sorted(decode.needed.items()):
+            split = [(part & absent, (*lost, member)) for part, lost in rest]
+            rest = [(part, lost) for part, lost in [*((part - absent, lost) for part, lost in rest), *split] if part]
+        for part, lost in rest:
+            if len(lost) > len(decode.want.hosts):
+                yield from self._refuse(decode.asker, decode.want, part)
+            else:
+                for alike, held in self._seen[decode.asker.index].groups(part):
+                    syndrome = decode.accumulator.syndrome(alike)
+                    yield Send(decode.asker, Given(decode.want.attempt, alike, syndrome, lost, held))
+
+    def _refuse(self, asker: Member, want: Want, stripes: StripeSet) -> Iterator[Send]:
+        if stripes:
+            yield Send(asker, Refused(want.attempt, stripes))

@@ -1,0 +1,125 @@
+"""What servers of a ring say to each other about parities, and to the controller. Stripes and records are opaque."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from holdfast.cluster.core.members import View
+
+# ---- a server to the hosts of its stripes, and back ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A push changed rows: what the parities at this host need. In synchronous training: a step did, of worker 0."""
+
+    worker: int
+    number: int
+    records: Any  # arrays
+
+
+@dataclass(frozen=True, slots=True)
+class Absorbed:
+    """So many differences of this stream are in the parities."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """From a server that rebuilds its rows: decode those of these stripes."""
+
+    attempt: int
+    stripes: Any
+    hosts: tuple[int, ...]  # of all of them
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """To it: a syndrome, in which only the rows of these servers are left, and which pushes its own rows hold."""
+
+    attempt: int
+    stripes: Any
+    records: Any  # arrays
+    lost: tuple[int, ...]
+    held: Mapping[int, int]  # by worker, the last push
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """To it: this host cannot decode these, now or later."""
+
+    attempt: int
+    stripes: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Fell:
+    """To hosts: these rows came from a save, so that no parity is theirs that holds a predecessor's."""
+
+    stripes: Any
+
+
+# ---- a host to the members of its stripes, and back ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """For a member's records, to decode another's or to encode a parity."""
+
+    attempt: int
+    stripes: Any
+    hosts: tuple[int, ...]  # of all of them
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """The answer: records of those that are there, and the pushes that they hold. Others follow when they are."""
+
+    attempt: int
+    stripes: Any
+    records: Any  # arrays
+    held: Mapping[int, int]  # by worker, the last push
+    more: bool = False  # whether others are there as well, which hold other pushes, and come next
+
+
+# ---- with the controller ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuild:
+    """To a new server: take the rows of the one that died from the parities of others."""
+
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
+class FallBack:
+    """To a server: of the rows that parities cannot give, take the newest saved."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfReach:
+    """From a server: parities cannot give so many of its rows."""
+
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """From a server: all its rows are there, and hold what they should; so many came from a save."""
+
+    rows: int
+    fallen: int
+
+
+@dataclass(frozen=True, slots=True)
+class Redundant:
+    """From a server: the parities that it keeps are whole again; so many were encoded since they last were."""
+
+    stripes: int
+
+
+ParityMessage: TypeAlias = Difference | Absorbed | Want | Given | Refused | Fell | Ask | Values

@@ -1,0 +1,167 @@
+"""Which of its rows a server has, while it takes those of a predecessor from parities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from holdfast.cluster.core.layers import Layers
+from holdfast.cluster.core.messages import Send
+from holdfast.cluster.core.parity_messages import Fell, Given, Refused, Want
+from holdfast.cluster.core.peers import Peers
+from holdfast.cluster.core.stripes import Hosts, Layout, Records, StripeSet, Syndrome
+from holdfast.cluster.core.vectors import Vector, joined
+
+
+@dataclass(slots=True)
+class _Wanted:
+    host: int
+    hosts: Hosts
+    stripes: StripeSet  # not answered yet
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A syndrome in which another row is lost too, so that a second one is needed."""
+
+    host: int
+    lost: tuple[int, ...]
+    syndrome: Syndrome
+
+
+class Possession:
+    """The rows of one server.
+
+    Rows that a host decoded hold the pushes that the host had seen of any predecessor; rows that came from a save hold
+    what was saved. Both may be more than the server has applied itself: workers send that again, and it is skipped
+    where it is held. Once the server has applied as much as any of its rows hold, they are all alike.
+    """
+
+    def __init__(self, index: int, layout: Layout, records: Records, peers: Peers, *, rebuild: bool) -> None:
+        self._index = index
+        self._layout = layout
+        self._records = records
+        self._peers = peers
+        self.missing = layout.owned(index) if rebuild else layout.none
+        self.doomed = layout.none  # those of them that no host can give
+        self.fallen_rows = 0  # from a save
+        self.saved: dict[int, int] = {}  # the pushes that they held then
+        self._held = Layers()  # the pushes that rows hold which were not applied here
+        self._attempts = count(1)
+        self._wanted: dict[int, _Wanted] = {}  # by attempt
+        self._refused: dict[int, StripeSet] = {}  # by host
+        self._found: list[_Found] = []
+
+    def held(self, stripes: StripeSet, applied: Vector) -> Iterator[tuple[StripeSet, Vector]]:
+        """Stripes whose rows hold the same, with the pushes that they hold."""
+        return ((part, joined(held, applied)) for part, held in self._held.groups(stripes))
+
+    def holding(self, worker: int, number: int) -> StripeSet:
+        """Stripes whose rows hold a push already."""
+        holding = self._layout.none
+        for part in self._held.holding(worker, number):
+            holding |= part
+        return holding
+
+    def catch_up(self, applied: Vector) -> bool:
+        """Whether nothing is missing, and no row holds more than was applied."""
+        return not self.missing and self._held.forget(applied)
+
+    # ---- asking hosts ----------------------------------------------------------------------------------------------
+
+    def fetch(self, stripes: StripeSet) -> Iterator[Send]:
+        """Ask hosts for what is missing of these and not asked for."""
+        stripes = (stripes & self.missing) - self.doomed
+        for each in self._wanted.values():
+            stripes -= each.stripes
+        for hosts, part in self._layout.by_hosts(stripes).items():
+            for host in hosts:
+                if wanted := part - self._tried(host):
+                    yield from self._want(host, hosts, wanted)
+                    part -= wanted
+
+    def advance(self) -> Iterator[Send]:
+        """Ask for some rows that nobody waits for."""
+        rest = self.missing - self.doomed
+        for each in self._wanted.values():
+            rest -= each.stripes
+        yield from self.fetch(self._layout.block(rest))
+
+    def adopt(self, host: int) -> None:
+        """Another is in a host's place: what the dead one was asked for is asked again."""
+        self._wanted = {attempt: each for attempt, each in self._wanted.items() if each.host != host}
+
+    def given(self, host: int, given: Given) -> Iterator[Send]:
+        """A host's syndrome. In most stripes nothing else is lost, and it gives the row."""
+        if (wanted := self._answered(given)) is None:
+            return
+        self._held.put(given.stripes, given.held)
+        syndrome = Syndrome(given.stripes, given.records)
+        if len(given.lost) == 1:
+            self._take(given.stripes, {host: syndrome}, given.lost)
+            return
+        for found in [each for each in self._found if each.lost == given.lost and each.host != host]:
+            both = given.stripes & found.syndrome.stripes & self.missing
+            self._take(both, {found.host: found.syndrome, host: syndrome}, given.lost)
+        self._found.append(_Found(host, given.lost, syndrome))
+        yield from self._try_others(wanted.hosts, given.stripes)
+
+    def refused(self, host: int, refused: Refused) -> Iterator[Send]:
+        """A host cannot give rows: another may."""
+        if (wanted := self._answered(refused)) is not None:
+            self._refused[host] = self._refused.get(host, self._layout.none) | refused.stripes
+            yield from self._try_others(wanted.hosts, refused.stripes)
+
+    def fall_back(self, dense: Any) -> Iterator[Send]:
+        """Take the newest rows saved where no parity gives better ones; parities that held the lost ones must know."""
+        stripes, self.doomed = self.doomed, self._layout.none
+        if not stripes:
+            return
+        saved = self._records.fall_back(stripes, dense)
+        self.saved = joined(self.saved, {worker: each.pushed for worker, each in saved.items()})
+        self._held.put(stripes, self.saved)
+        self.missing -= stripes
+        self.fallen_rows += len(stripes)
+        yield from self.disown(stripes)
+
+    def disown(self, stripes: StripeSet) -> Iterator[Send]:
+        """Tell hosts that parities hold other rows than these, if they hold any."""
+        for hosts, part in self._layout.by_hosts(stripes).items():
+            yield from (Send(self._peers.member(host), Fell(part)) for host in hosts)
+
+    def _want(self, host: int, hosts: Hosts, stripes: StripeSet) -> Iterator[Send]:
+        attempt = next(self._attempts)
+        self._wanted[attempt] = _Wanted(host, hosts, stripes)
+        yield Send(self._peers.member(host), Want(attempt, stripes, hosts))
+
+    def _answered(self, answer: Given | Refused) -> _Wanted | None:
+        """What it answers, unless that was an older attempt."""
+        if (wanted := self._wanted.get(answer.attempt)) is None:
+            return None
+        wanted.stripes -= answer.stripes
+        if not wanted.stripes:
+            del self._wanted[answer.attempt]
+        return wanted
+
+    def _take(self, stripes: StripeSet, syndromes: dict[int, Syndrome], lost: tuple[int, ...]) -> None:
+        if stripes:
+            self._records.solve(stripes, syndromes, lost)
+            self.missing -= stripes
+
+    def _tried(self, host: int) -> StripeSet:
+        """What a host cannot give, or not alone."""
+        tried = self._refused.get(host, self._layout.none)
+        for each in self._found:
+            tried |= each.syndrome.stripes if each.host == host else self._layout.none
+        return tried
+
+    def _try_others(self, hosts: Hosts, stripes: StripeSet) -> Iterator[Send]:
+        """Go on to the next host; a row that none can give is lost to parity."""
+        stripes &= self.missing
+        doomed = stripes
+        for host in hosts:
+            doomed &= self._tried(host)
+        self.doomed |= doomed
+        yield from self.fetch(stripes)

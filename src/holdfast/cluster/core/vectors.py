@@ -1,0 +1,18 @@
+"""Pushes by worker: the last of each, of which all before it are meant as well."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+Vector: TypeAlias = Mapping[int, int]
+
+
+def joined(one: Vector, other: Vector) -> dict[int, int]:
+    """What one or the other holds."""
+    return {worker: max(one.get(worker, 0), other.get(worker, 0)) for worker in (*one, *other)}
+
+
+def covers(one: Vector, other: Vector) -> bool:
+    """Whether one holds all that the other does, of the workers that it knows."""
+    return all(number >= other.get(worker, 0) for worker, number in one.items())

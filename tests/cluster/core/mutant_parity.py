@@ -1,0 +1,316 @@
+"""Servers with parity that lack one of its rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from holdfast.cluster.core.controller import ControllerCore
+from holdfast.cluster.core.layers import Layers
+from holdfast.cluster.core.members import Member, View
+from holdfast.cluster.core.messages import Message, Push, Send
+from holdfast.cluster.core.parity import Parity
+from holdfast.cluster.core.parity_host import ParityHost
+from holdfast.cluster.core.parity_messages import Fell, Values, Want
+from holdfast.cluster.core.possession import Possession
+from holdfast.cluster.core.progress import Progress
+from holdfast.cluster.core.protected import ProtectedAsynchronous, _Waiting
+from holdfast.cluster.core.server import ServerCore
+from holdfast.cluster.core.stability import Stability
+from holdfast.cluster.core.stripes import Protection, StripeSet
+from holdfast.cluster.core.vectors import Vector
+from tests.cluster.core.world import Cores
+
+
+def protected(**parts: type) -> Cores:
+    """Servers some of whose parts are others."""
+
+    class Server(ServerCore):
+        def _protect(self, protection: Protection, view: View, *, rebuild: bool) -> Any:
+            pace = super()._protect(protection, view, rebuild=rebuild)
+            assert self._protected is not None
+            parity: Any = self._protected[0]
+            known = {"parity": parity, "pace": pace, "host": parity._host, "rows": parity._rows}
+            for name, part in {**known, "stability": parity._stability}.items():
+                part.__class__ = parts.get(name, part.__class__)
+            return pace
+
+    return Cores(server=Server)
+
+
+class AppliesWhatIsThere(ProtectedAsynchronous):
+    """Rule 1: applies a push to the rows that are there, and to the others when they come."""
+
+    def _queue(self, waiting: _Waiting) -> Iterator[Send]:
+        missing = self._parity._rows.missing
+        push, heard = waiting.message, self._workers[waiting.sender.index]
+        is_next = isinstance(push, Push) and heard.progress is not None and push.number == heard.progress.pushed + 1
+        if is_next and waiting.stripes & missing and not self._queues.get(waiting.sender.index):
+            holding = self._parity._rows.holding
+            self._parity._rows.holding = lambda *push: holding(*push) | missing  # type: ignore[method-assign]
+            yield from self._apply(waiting.sender, push)  # type: ignore[arg-type]
+            self._parity._rows.holding = holding  # type: ignore[method-assign]
+            self._late.append((waiting, waiting.stripes & missing))
+        else:
+            yield from super()._queue(waiting)
+
+    def resume(self) -> Iterator[Send]:
+        for waiting, stripes in [each for each in self._late if not self._parity.lacks(each[1])]:
+            self._late.remove((waiting, stripes))
+            push = waiting.message
+            assert isinstance(push, Push)
+            worker = waiting.sender.index
+            held = self._parity._rows.holding(worker, push.number)
+            others = self._records.touched(push.gradients) - (stripes - held)
+            differences = self._records.update(push.number, {worker: push.gradients}, others)
+            yield from self._parity._spread(worker, push.number, differences)
+        yield from super().resume()
+
+    @property
+    def _late(self) -> list[tuple[_Waiting, StripeSet]]:
+        late: list[tuple[_Waiting, StripeSet]] = self.__dict__.setdefault("late", [])
+        return late
+
+
+class ForgetsTheDead(ParityHost):
+    """Rule 2: forgets what it has seen of a server that died."""
+
+    def adopt(self, member: int) -> Iterator[Send]:
+        if member in self._seen:
+            self._seen[member] = Layers()
+        return super().adopt(member)
+
+
+class TellsOnlyWhatItApplied(Possession):
+    """Rule 3: says of values that they hold what was applied here."""
+
+    def held(self, stripes: StripeSet, applied: Vector) -> Iterator[tuple[StripeSet, Vector]]:
+        return iter([(stripes, applied)] if stripes else [])
+
+
+class InheritsNothing(Possession):
+    """Rule 3: applies again what decoded rows hold."""
+
+    def holding(self, worker: int, number: int) -> StripeSet:
+        return self._layout.none
+
+
+class WaitsForViews(Parity):
+    """Rule 4: hears a newer incarnation without closing the older one's stream."""
+
+    def handle(self, sender: Member, message: Message) -> Iterator[Send]:
+        incarnations = self._peers._incarnations
+        known = incarnations[sender.index]
+        incarnations[sender.index] = min(known, sender.incarnation)
+        if sender.incarnation > known:
+            incarnations[sender.index] = sender.incarnation
+        sends = list(super().handle(sender, message))
+        incarnations[sender.index] = known
+        yield from sends
+
+
+class TakesAnyAnswer(ParityHost):
+    """Rule 5: takes an answer for one to whatever it last asked."""
+
+    def values(self, sender: Member, values: Values) -> Iterator[Send]:
+        if values.attempt not in self._asked and values.attempt not in self._decodes:
+            for attempt, asked in self._asked.items():
+                if asked.member == sender.index and asked.stripes & values.stripes:
+                    return super().values(sender, replace(values, attempt=attempt))
+        return super().values(sender, values)
+
+
+class DecodesFromParts(ParityHost):
+    """Rule 6: decodes stripes whose parity lacks others' records."""
+
+    def want(self, asker: Member, want: Want) -> Iterator[Send]:
+        return self._decode(asker, want, want.stripes)
+
+
+class WaitsWithoutTheShare(ParityHost):
+    """Rule 6: waits for parities that lack the dead server's record."""
+
+    def want(self, asker: Member, want: Want) -> Iterator[Send]:
+        waiting = want.stripes & self.lacks
+        self._wait(asker, want, waiting)
+        yield from self._decode(asker, want, want.stripes - waiting)
+
+
+class WaitsForTheDead(ParityHost):
+    """Rule 7: waits until all members have their rows."""
+
+    def _conclude(self, attempt: int, decode: Any) -> Iterator[Send]:
+        if not any(decode.needed.values()):
+            yield from super()._conclude(attempt, decode)
+
+
+class WaitsForADeadHost(Possession):
+    """Rule 7: does not ask again where a host died."""
+
+    def adopt(self, host: int) -> None:
+        pass
+
+
+class EncodesAnewInSilence(ParityHost):
+    """Rule 7: does not refuse those who wait for a parity that is encoded anew."""
+
+    def _refuse(self, asker: Member, want: Want, stripes: StripeSet) -> Iterator[Send]:
+        if self._is_encoding:
+            return iter(())
+        return super()._refuse(asker, want, stripes)
+
+    def _encode_anew(self, stripes: StripeSet) -> Iterator[Send]:
+        self._is_encoding = True
+        sends = list(super()._encode_anew(stripes))
+        self._is_encoding = False
+        return iter(sends)
+
+    _is_encoding = False
+
+
+class SkipsForSavedRows(Possession):
+    """Rule 8: believes that rows from a save hold what others hold."""
+
+    def fall_back(self, dense: Any) -> Iterator[Send]:
+        doomed, before = self.doomed, list(self._held._layers)
+        sends = list(super().fall_back(dense))
+        if before and doomed:
+            self._held.put(doomed, before[0][1])
+        yield from sends
+
+
+class SeesForSavedRows(ParityHost):
+    """Rule 8: believes that rows from a save hold what it has seen of others."""
+
+    def _add(self, values: Values, asked: Any) -> Iterator[Send]:
+        most = max(
+            (held for _, held in self._seen[asked.member]._layers), key=lambda each: sum(each.values()), default={}
+        )
+        held = {worker: max(most.get(worker, 0), number) for worker, number in values.held.items()}
+        return super()._add(replace(values, held=held), asked)
+
+
+class KeepsDeadParities(ParityHost):
+    """Does not encode anew where a member has rows from a save."""
+
+    def fell(self, sender: Member, fell: Fell) -> Iterator[Send]:
+        return iter(())
+
+
+class CountsUnstable(Parity):
+    """Tells workers that a push is applied before hosts have it."""
+
+    def stable(self, worker: int, applied: int) -> int:
+        return applied
+
+
+class WaitsForDeadHosts(Stability):
+    """Waits for the acknowledgement of a host that died."""
+
+    def forget(self, host: int) -> None:
+        pass
+
+
+class AbsorbsBeforeItsValue(ParityHost):
+    """Takes differences into parities that lack their sender's record."""
+
+    def difference(self, sender: Member, difference: Any) -> Iterator[Send]:
+        lacking, self._lacking[sender.index] = self._lacking[sender.index], self._layout.none
+        sends = list(super().difference(sender, difference))
+        self._lacking[sender.index] = lacking
+        yield from sends
+
+
+class AccumulatesOnce(ParityHost):
+    """Takes differences into the parity, and not into what it decodes with."""
+
+    def difference(self, sender: Member, difference: Any) -> Iterator[Send]:
+        decodes, self._decodes = self._decodes, {}
+        sends = list(super().difference(sender, difference))
+        self._decodes = decodes
+        yield from sends
+
+
+class GreetsAtOnce(ProtectedAsynchronous):
+    """Answers a hello before everything that is applied is stable."""
+
+    def greet(self, sender: Member) -> Iterator[Send]:
+        sends = list(super().greet(sender))
+        self._opens[sender.index] = 0
+        yield from sends
+        yield from self._tell(sender.index)
+
+
+class ReportsUnstable(ProtectedAsynchronous):
+    """Lets a new worker go on behind pushes that may be lost yet."""
+
+    def close(self, worker: int) -> Progress | None:
+        super().close(worker)
+        return self._workers[worker].progress
+
+
+class SkipsInSilence(ProtectedAsynchronous):
+    """Does not answer a push that comes again."""
+
+    def _tell(self, worker: int) -> Iterator[Send]:
+        told = self._last.get(worker)
+        for send in super()._tell(worker):
+            if send != told:
+                self._last[worker] = send
+                yield send
+
+    @property
+    def _last(self) -> dict[int, Send]:
+        last: dict[int, Send] = self.__dict__.setdefault("last", {})
+        return last
+
+
+class IsWholeTooEarly(Possession):
+    """Believes that it has caught up when no row is missing."""
+
+    def catch_up(self, applied: Vector) -> bool:
+        if not self.missing:
+            self._held = Layers()
+        return super().catch_up(applied)
+
+
+class OwnsOldParities(Parity):
+    """A server that was replaced before anyone started does not tell hosts."""
+
+    def begin(self) -> Iterator[Send]:
+        return iter(())
+
+
+class SavesWhileItRebuilds(ControllerCore):
+    """A save begins while rows are missing."""
+
+    @property
+    def is_whole(self) -> bool:
+        loading, self._loading = self._loading, set()
+        is_whole = super().is_whole
+        self._loading = loading
+        return is_whole
+
+
+class SurveysWhileItRebuilds(ServerCore):
+    """Answers the beginning of a save while rows are missing."""
+
+    def _settle(self) -> Iterator[Send]:
+        if self._protected is None or self._protected[0].is_rebuilt:
+            yield from super()._settle()
+            return
+        protected, survey = self._protected, self._survey
+        self._survey = None
+        yield from super()._settle()
+        self._protected, self._survey = None, survey
+        yield from super()._settle()
+        self._protected = protected
+
+
+class AnswersOnce(Parity):
+    """Does not give later what was absent when a host asked."""
+
+    def _answer(self, question: Any, *, is_first: bool = False) -> Iterator[Send]:
+        yield from super()._answer(question, is_first=is_first)
+        self._unanswered.clear()

@@ -1,0 +1,131 @@
+"""A job whose rows are protected by parity, on the same network and among the same dead."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.cluster.core.controller import Recovery
+from holdfast.cluster.core.members import Member, Role, View
+from holdfast.cluster.core.outputs import Output, Saved
+from holdfast.cluster.core.server import ServerCore
+from holdfast.cluster.core.stripes import Protection
+from tests.cluster.core.model import Applied, BrokenPromise, Part, SavedRow, Storage
+from tests.cluster.core.simulation import Simulation
+from tests.cluster.core.striped import Ledger, Rotation, StripedShard, Striping
+from tests.cluster.core.world import Cores, Process
+
+
+@dataclass(frozen=True)
+class Code:
+    """How rows are coded."""
+
+    data: int
+    parity: int
+    servers: int
+    rows: tuple[int, ...]
+
+    @classmethod
+    def drawn(cls, chance: random.Random, parity: int) -> Code:
+        data = chance.randint(1, 3)
+        servers = data + parity + chance.choice((0, 0, 1))
+        rows = tuple(chance.randint(1, 2 * data + 1) for _ in range(servers))
+        return cls(data, parity, servers, rows)
+
+
+class ParitySimulation(Simulation):
+    """One schedule."""
+
+    ORPHANS_PATIENCE = 300  # a push takes more messages
+
+    def __init__(self, seed: int, cores: Cores = Cores(), *, parity: int = 1, **traits: Any) -> None:  # noqa: B008
+        self.code = Code.drawn(random.Random(seed), parity)
+        layout = Rotation(self.code.rows, data=self.code.data, parity=parity)
+        self.striping = Striping(layout, Ledger(), seed)
+        chance = random.Random(seed + 1)
+        self.eagerness = chance.choice((0.02, 0.1, 0.2, 0.3))  # to rebuild what nobody waits for
+        self.mercy = chance.choice((0.0, 0.9, 0.99))  # the share of faults that wait until redundancy is whole
+        self.fallen: set[tuple[int, int]] = set()  # rows that came from a save on their own
+        super().__init__(seed, cores, **{"synchronous": False, **traits})
+
+    def _servers(self) -> int:
+        return self.code.servers
+
+    def _modes(self) -> dict[str, Any]:
+        return {**super()._modes(), "parity": True}
+
+    def _storage(self, view: View) -> list[Storage]:
+        return [Storage(self._first(server)) for server in range(len(view.servers))]
+
+    def _first(self, server: int) -> Part:
+        rows = self.striping.layout.rows[server]
+        return Part({row: SavedRow(record=self.striping.ledger.first(server, row)) for row in rows})
+
+    def _shard(self, index: int) -> StripedShard:
+        shard = StripedShard(index, self.striping, self.storage[index], self.ever[index])
+        shard.fallen = lambda server, row: self.fallen.add((server, row))
+        return shard
+
+    def _server(self, member: Member, shard: Any) -> ServerCore:
+        protection = Protection(self.striping.layout, shard)
+        return self.cores.server(member, shard, synchronous=self.traits.synchronous, protection=protection)
+
+    def _note_loss(self, member: Member) -> None:
+        """Rows are noted one by one."""
+
+    # ---- the training ----------------------------------------------------------------------------------------------
+
+    def _happen(self) -> None:
+        if self.chance.random() < self.eagerness:
+            self._advance()
+        else:
+            super()._happen()
+
+    def _break_something(self) -> None:
+        if self.chance.random() < self.mercy and not self._is_redundant():
+            self.faults += 1
+        else:
+            super()._break_something()
+
+    def _is_redundant(self) -> bool:
+        servers = [self.processes.get(each) for each in self.controller.view.members if each.role is Role.SERVER]
+        protected = [each.core._protected for each in servers if each is not None and each.runs]
+        return len(protected) == len(servers) and all(
+            each is not None and each[0].is_rebuilt and each[0]._host.is_whole for each in protected
+        )
+
+    def _advance(self) -> None:
+        if servers := self._running(Role.SERVER):
+            process = self.chance.choice(servers)
+            self.network.send(process.member, process.core.advance())
+
+    def _pulls(self, process: Process, place: int) -> list[Any]:
+        return [(index, process.member.index, place + 1) for index in range(len(self.storage))]
+
+    # ---- promises --------------------------------------------------------------------------------------------------
+
+    def _lead(self, leader: Any, outputs: list[Output]) -> None:
+        for each in outputs:
+            if isinstance(each, Saved):
+                self._check_parities()
+        super()._lead(leader, outputs)
+
+    def _check_parities(self) -> None:
+        """Nothing is on its way: each parity that is whole is what its members' rows make it."""
+        view = self.controller.view
+        servers = [self.processes[each] for each in view.members if each.role is Role.SERVER]
+        shards = {each.member.index: each.shard for each in servers}
+        for process in servers:
+            if not process.runs:
+                continue
+            parity, _ = process.core._protected
+            for stripe in self.striping.layout.hosted(process.member.index) - parity._host.lacks:
+                if process.shard.parities[stripe] != process.shard.encoded(stripe, shards):
+                    raise BrokenPromise(f"{process.member} has a wrong parity of stripe {stripe}")
+
+    def _wanted(self, index: int, row: Any, everything: set[Applied]) -> set[Applied]:
+        return {each for each in everything if row in self.striping.touched(index, *each)}
+
+    def _is_whole(self, index: int, row: Any) -> bool:
+        return self.traits.recovery is Recovery.FULL or (index, row) not in self.fallen

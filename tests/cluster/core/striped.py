@@ -1,0 +1,284 @@
+"""Rows that are coded: a small layout of stripes, and records whose parities are real, so that a wrong row shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from holdfast.cluster.core.messages import Copied
+from holdfast.cluster.core.progress import Progress
+from holdfast.cluster.core.stripes import Syndrome
+from tests.cluster.core.field import divide, power, times
+from tests.cluster.core.model import Applied, BrokenPromise, Log, Part, SavedRow, Storage
+
+Stripes = frozenset[int]
+DENSE = -1  # the row of each server that is mirrored
+
+
+class Rotation:
+    """Stripes of one row that rotate over all servers. Those of dense parts have names below 0."""
+
+    none: Stripes = frozenset()
+
+    def __init__(self, rows: tuple[int, ...], *, data: int, parity: int) -> None:
+        servers = len(rows)
+        self.rows: list[dict[int, int]] = [{} for _ in rows]  # by server, by row: the stripe
+        self.members: dict[int, dict[int, int]] = {}  # by stripe, by server: the member's number
+        self.hosts: dict[int, tuple[int, ...]] = {}
+        for server, count in enumerate(rows):
+            for row in range(count):
+                cycle, member = divmod(row, data)
+                first = (server - parity - member) % servers
+                stripe = cycle * servers + first
+                self.rows[server][row] = stripe
+                self.members.setdefault(stripe, {})[server] = member
+                self.hosts[stripe] = tuple((first + number) % servers for number in range(parity))
+            stripe = -1 - server
+            self.rows[server][DENSE] = stripe
+            self.members[stripe] = {server: 0}
+            self.hosts[stripe] = tuple((server + 1 + number) % servers for number in range(parity))
+        self.row = [{stripe: row for row, stripe in each.items()} for each in self.rows]
+        self.by_hosts = cache(self._by_hosts)
+        self.by_member = cache(self._by_member)
+
+    def owned(self, server: int) -> Stripes:
+        return frozenset(self.row[server])
+
+    def hosted(self, server: int) -> Stripes:
+        return frozenset(stripe for stripe, hosts in self.hosts.items() if server in hosts)
+
+    def _by_hosts(self, stripes: Stripes) -> Mapping[tuple[int, ...], Stripes]:
+        found: dict[tuple[int, ...], set[int]] = {}
+        for stripe in sorted(stripes):
+            found.setdefault(self.hosts[stripe], set()).add(stripe)
+        return {hosts: frozenset(each) for hosts, each in found.items()}
+
+    def _by_member(self, stripes: Stripes) -> Mapping[int, Stripes]:
+        found: dict[int, set[int]] = {}
+        for stripe in sorted(stripes):
+            for server in self.members[stripe]:
+                found.setdefault(server, set()).add(stripe)
+        return {server: frozenset(each) for server, each in found.items()}
+
+    def block(self, stripes: Stripes) -> Stripes:
+        if not stripes:
+            return stripes
+        first = min(stripes)
+        return frozenset(each for each in stripes if self.hosts[each] == self.hosts[first] and each <= first + 2)
+
+
+@dataclass
+class Ledger:
+    """Every record that any row ever had, and what had been applied to it by then."""
+
+    logs: dict[int, Log] = field(default_factory=dict)
+
+    def first(self, server: int, row: int) -> int:
+        return self._enter(hash((server, row, 29)), ())
+
+    def fold(self, record: int, entry: tuple[Any, ...], pushes: Log) -> int:
+        return self._enter(hash((record, entry)), (*self.logs[record], *pushes))
+
+    def _enter(self, value: int, log: Log) -> int:
+        record = value % (1 << 64)
+        self.logs[record] = log
+        return record
+
+
+@dataclass(frozen=True)
+class Striping:
+    """What all servers of a job share."""
+
+    layout: Rotation
+    ledger: Ledger
+    seed: int
+
+    def touched(self, server: int, worker: int, number: int) -> tuple[int, ...]:
+        """The rows that a push changes, the dense one always."""
+        rows = len(self.layout.rows[server]) - 1
+        dice = hash((self.seed, server, worker, number))
+        return (*(row for row in range(rows) if (dice >> (3 * row + 5)) % 3 == 0), DENSE)
+
+
+class StripedShard:
+    """Rows of one server, and its parities of others' rows."""
+
+    def __init__(self, index: int, striping: Striping, storage: Storage, ever: set[Applied]) -> None:
+        self.index = index
+        self._layout, self._ledger, self._striping = striping.layout, striping.ledger, striping
+        self._storage = storage
+        self._ever = ever
+        self.rows: dict[int, int] = {}  # records
+        self.parities: dict[int, int] = {}  # by stripe
+        self.fallen: Callable[[int, int], None] = lambda server, row: None
+        self.progress: Callable[[], Mapping[int, Progress]] = dict
+        self.is_full = lambda: False
+        self.may_save: Callable[[], bool] = lambda: True
+
+    # ---- rows ------------------------------------------------------------------------------------------------------
+
+    def load(self, checkpoint: int | None) -> Mapping[int, Progress]:
+        assert checkpoint is not None, "rows come from parities, or everyone goes back"
+        self._storage.rows = dict(self._storage.checkpoints[checkpoint].rows)
+        self.rows = {row: saved.record for row, saved in self._storage.rows.items()}
+        return {}
+
+    def take_dense(self, dense: Any) -> None:
+        raise BrokenPromise("a worker's copy is taken with rows that fall back, or not at all")
+
+    def read(self, rows: Any) -> Any:
+        index, worker, number = rows
+        if index != self.index:
+            raise BrokenPromise(f"server {self.index} is asked for rows of server {index}")
+        return tuple(self.rows[row] for row in self._striping.touched(index, worker, number))
+
+    def pulled(self, rows: Any) -> Stripes:
+        return self._stripes(*rows[1:])
+
+    def touched(self, gradients: Any) -> Stripes:
+        return self._stripes(*gradients[:2])
+
+    def _stripes(self, worker: int, number: int) -> Stripes:
+        touched = self._striping.touched(self.index, worker, number)
+        return frozenset(self._layout.rows[self.index][row] for row in touched)
+
+    def apply(self, step: int, gradients: Mapping[int, Any]) -> None:
+        raise BrokenPromise("a push is applied, and no parity hears of it")
+
+    def update(self, step: int, gradients: Mapping[int, Any], without: Stripes) -> Mapping[int, Any]:
+        self._ever.update((worker, step) for worker in gradients)
+        touched: dict[int, list[int]] = {}
+        for worker, (_, number, *_) in gradients.items():
+            for row in self._striping.touched(self.index, worker, number):
+                touched.setdefault(row, []).append(worker)
+        differences: dict[int, dict[int, Any]] = {}
+        for row, workers in touched.items():
+            stripe = self._layout.rows[self.index][row]
+            if stripe in without:
+                continue
+            difference = self._update(row, step, {worker: gradients[worker] for worker in workers})
+            for host in self._layout.hosts[stripe]:
+                differences.setdefault(host, {})[stripe] = difference
+        return differences
+
+    def _update(self, row: int, step: int, gradients: Mapping[int, Any]) -> Any:
+        if row not in self.rows:
+            raise BrokenPromise(f"server {self.index} changes row {row}, which it does not have")
+        entry, pushes = (step, *gradients.items()), tuple((worker, step) for worker in gradients)
+        before = self.rows[row]
+        if twice := set(pushes) & set(self._ledger.logs[before]):
+            raise BrokenPromise(f"server {self.index} applies {twice} twice to row {row}")
+        self.rows[row] = self._ledger.fold(before, entry, pushes)
+        return (entry, pushes) if row == DENSE else before ^ self.rows[row]
+
+    def give(self, stripes: Stripes) -> Any:
+        return {stripe: self.rows[self._layout.row[self.index][stripe]] for stripe in stripes}
+
+    def solve(self, stripes: Stripes, syndromes: Mapping[int, Syndrome], lost: tuple[int, ...]) -> None:
+        for stripe in stripes:
+            row = self._layout.row[self.index][stripe]
+            record = self._solved(stripe, {host: each.records[stripe] for host, each in syndromes.items()}, lost)
+            if record not in self._ledger.logs:
+                raise BrokenPromise(f"row {row} of server {self.index} is wrong")
+            self.rows[row] = record
+
+    def _solved(self, stripe: int, syndromes: Mapping[int, int], lost: tuple[int, ...]) -> int:
+        if stripe < 0:
+            return next(iter(syndromes.values()))
+        members, hosts = self._layout.members[stripe], self._layout.hosts[stripe]
+        if len(lost) == 1:
+            ((host, syndrome),) = syndromes.items()
+            return divide(syndrome, power(hosts.index(host), members[self.index]))
+        first, second = (syndromes[host] for host in hosts)
+        (other,) = set(lost) - {self.index}
+        mine, theirs = power(1, members[self.index]), power(1, members[other])
+        return divide(second ^ times(theirs, first), mine ^ theirs)
+
+    def fall_back(self, stripes: Stripes, dense: Any) -> Mapping[int, Progress]:
+        held: dict[int, Progress] = {}
+        for stripe in stripes:
+            row = self._layout.row[self.index][stripe]
+            if row in self.rows:
+                raise BrokenPromise(f"row {row} of server {self.index} is there, and is taken from a save")
+            saved = self._storage.rows[row]
+            self.rows[row] = saved.record
+            self.fallen(self.index, row)
+            for worker, progress in saved.progress.items():
+                held[worker] = max(held.get(worker, progress), progress, key=lambda each: each.pushed)
+        return held
+
+    # ---- parities --------------------------------------------------------------------------------------------------
+
+    def clear(self, stripes: Stripes) -> None:
+        self.parities.update(dict.fromkeys(stripes, 0))
+
+    def add(self, member: int, stripes: Stripes, records: Any) -> None:
+        for stripe in stripes:
+            self._take(self.parities, self.index, stripe, member, records[stripe])
+
+    def absorb(self, member: int, difference: Any, without: Stripes) -> None:
+        for stripe, each in difference.items():
+            if stripe not in without:
+                self._take(self.parities, self.index, stripe, member, each)
+
+    def _take(self, parities: dict[int, int], host: int, stripe: int, member: int, record: Any) -> None:
+        """A record, or the difference of one; the dense part's is what was applied to it."""
+        if isinstance(record, tuple):
+            if parities[stripe] not in self._ledger.logs:
+                raise BrokenPromise(f"the mirror of {member} on server {host} is wrong")
+            parities[stripe] = self._ledger.fold(parities[stripe], *record)
+        else:
+            number = self._layout.members[stripe][member]
+            coefficient = power(self._layout.hosts[stripe].index(host), number) if stripe >= 0 else 1
+            parities[stripe] ^= times(coefficient, record)
+
+    def accumulator(self, stripes: Stripes) -> _Accumulator:
+        return _Accumulator(self, stripes)
+
+    def encoded(self, stripe: int, shards: Mapping[int, StripedShard]) -> int:
+        """What the parity of a stripe is to be."""
+        parities = {stripe: 0}
+        for member in self._layout.members[stripe]:
+            shard = shards[member]
+            self._take(parities, self.index, stripe, member, shard.rows[self._layout.row[member][stripe]])
+        return parities[stripe]
+
+    # ---- saves -----------------------------------------------------------------------------------------------------
+
+    def survey(self) -> bytes:
+        return b"%d" % self.index
+
+    def copy(self, save: int, progress: Mapping[int, Progress], intent: bytes) -> Copied:
+        if self.is_full():
+            return Copied(save, "the store is full")
+        self._storage.staged[save] = Part({row: self._saved(row, progress) for row in self.rows}, 0, self.progress())
+        return Copied(save, report=b"%d" % self.index)
+
+    def copy_priority(self, save: int, progress: Mapping[int, Progress]) -> Copied:
+        if self.may_save():
+            self._storage.rows.update({row: self._saved(row, progress) for row in (0, DENSE)})
+        return Copied(save)
+
+    def call_off(self, save: int) -> None:
+        self._storage.staged.pop(save, None)
+
+    def _saved(self, row: int, progress: Mapping[int, Progress]) -> SavedRow:
+        return SavedRow(self._ledger.logs[self.rows[row]], dict(progress), self.rows[row])
+
+
+class _Accumulator:
+    def __init__(self, shard: StripedShard, stripes: Stripes) -> None:
+        self._shard = shard
+        self._sums = dict.fromkeys(stripes, 0)
+
+    def add(self, member: int, stripes: Stripes, records: Any) -> None:
+        for stripe in stripes & self._sums.keys():
+            self._shard._take(self._sums, self._shard.index, stripe, member, records[stripe])
+
+    def absorb(self, member: int, difference: Any) -> None:
+        self.add(member, frozenset(difference), difference)
+
+    def syndrome(self, stripes: Stripes) -> Any:
+        return {stripe: self._shard.parities[stripe] ^ self._sums[stripe] for stripe in stripes}
