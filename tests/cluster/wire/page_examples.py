@@ -24,6 +24,8 @@ _OPAQUE = {
     "rows": "arrays",
     "values": "arrays",
     "gradients": "arrays",
+    "stripes": "arrays",
+    "records": "arrays",
     "dense": "arrays | None",
     "place": "bytes | None",
 }

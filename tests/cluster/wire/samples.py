@@ -23,7 +23,8 @@ LARGE = st.sampled_from(list(DTYPES.values())).map(lambda dtype: np.zeros((70, 3
 PLACES = st.none() | st.binary(max_size=20)
 PAYLOADS = st.lists(ARRAYS | LARGE, max_size=3).map(tuple)
 PLAIN = {int: NUMBERS, bool: st.booleans(), float: st.floats(), str: st.text(max_size=9), bytes: st.binary(max_size=9)}
-OPAQUE = {"rows": PAYLOADS, "values": PAYLOADS, "gradients": PAYLOADS, "dense": st.none() | PAYLOADS, "place": PLACES}
+ARRAY_FIELDS = ("rows", "values", "gradients", "stripes", "records")
+OPAQUE = {**dict.fromkeys(ARRAY_FIELDS, PAYLOADS), "dense": st.none() | PAYLOADS, "place": PLACES}
 
 
 def drawn(hint: Any, name: str = "") -> st.SearchStrategy[Any]:

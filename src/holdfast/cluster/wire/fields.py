@@ -179,6 +179,8 @@ OPAQUE = {
     "rows": _PAYLOAD,
     "values": _PAYLOAD,
     "gradients": _PAYLOAD,
+    "stripes": _PAYLOAD,
+    "records": _PAYLOAD,
     "dense": _optional(_PAYLOAD),
     "place": _optional(_PLAIN[bytes]),
 }

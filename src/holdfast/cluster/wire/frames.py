@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 from holdfast.cluster.core import messages as core
 from holdfast.cluster.core import notes
+from holdfast.cluster.core import parity_messages as parity
 from holdfast.cluster.core.members import Member, Role
 from holdfast.cluster.wire.address import Address, Peer
 from holdfast.cluster.wire.fields import record
@@ -87,6 +88,19 @@ TYPES: dict[int, type] = {
     25: core.Finished,
     26: core.Failed,
     27: core.Lost,
+    28: parity.Difference,
+    29: parity.Absorbed,
+    30: parity.Want,
+    31: parity.Given,
+    32: parity.Refused,
+    33: parity.Fell,
+    34: parity.Ask,
+    35: parity.Values,
+    36: parity.Rebuild,
+    37: parity.FallBack,
+    38: parity.OutOfReach,
+    39: parity.Rebuilt,
+    40: parity.Redundant,
     128: notes.Up,
     129: notes.NamedCheckpoint,
     130: notes.Decide,
