@@ -102,7 +102,9 @@ class ControllerCore(Leader):
         self._loading.add(member)
         if self._is_gathering:
             return [Send(member, Load(self.view, self._checkpoint, self._places))]
-        return [Send(member, Rebuild(self.view) if self._has_parity else Load(self.view, None, {}))]
+        if self._has_parity:
+            return [Send(member, Rebuild(self.view, self._absent))]
+        return [Send(member, Load(self.view, None, {}))]
 
     def died(self, member: Member) -> list[Output]:
         """A process ended, stopped answering, or lost frames: another takes its place."""
@@ -184,6 +186,7 @@ class ControllerCore(Leader):
         """What parity cannot give comes from saves: for one server, or for all."""
         if self._is_full:
             yield from self._abandon_save()
+            yield WentBack(self._checkpoint)
             yield from self._go_back(self.view.replacing_all())
         else:
             yield Send(server, FallBack())

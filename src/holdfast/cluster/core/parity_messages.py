@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from holdfast.cluster.core.members import View
+from holdfast.cluster.core.progress import Progress
 
 # ---- a server to the hosts of its stripes, and back ------------------------------------------------------------------
 
@@ -93,6 +94,7 @@ class Rebuild:
     """To a new server: take the rows of the one that died from the parities of others."""
 
     view: View
+    absent: Mapping[int, Progress]  # how far workers came that have left
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,7 +129,8 @@ class ServerCore:
                 self.ended, self.next_life = True, member
             case End():
                 self.ended = True
-            case Rebuild(view):
+            case Rebuild(view, absent):
+                self._loaded = absent
                 yield from self._rebuild(view)
             case FallBack():
                 yield from self._fall_back()
