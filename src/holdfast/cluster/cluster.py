@@ -267,7 +267,11 @@ class Cluster:
         )
         controller = parts.controller(self._endpoint, self._beats, launcher, spares=self._spares)
         self._count = parts.count
-        with StopSignals(controller.stop) as signals, parts.view or nullcontext(), closing(parts.recorder):
+        with ExitStack() as stack:
+            signals = stack.enter_context(StopSignals(controller.stop))
+            stack.enter_context(parts.view or nullcontext())
+            stack.enter_context(closing(parts.recorder))
+            stack.enter_context(closing(parts.count))
 
             def turn() -> None:
                 signals.drain()
