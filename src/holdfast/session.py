@@ -34,6 +34,8 @@ from holdfast.checkpoint.trainer.resume import position_of
 from holdfast.checkpoint.trainer.settings import Settings
 from holdfast.checkpoint.trainer.unclosed import warn_unless_closed
 from holdfast.checkpoint.training.epoch import Epoch
+from holdfast.checkpoint.training.own_loop import OwnLoop
+from holdfast.checkpoint.training.stand_in import StandIn
 from holdfast.errors import ConfigurationError, RunError
 from holdfast.events import Happening, Recovery, SaveCommitted, SaveGivenUp, SnapshotTaken
 from holdfast.hooks import EventQueue, Hooks
@@ -150,6 +152,8 @@ class Checkpointer:
         self._agents = parts.agents
         self._routine = parts.routine
         self._takeover_s = settings.takeover_s
+        self._loader = loader
+        self._own_loop: OwnLoop | None = None
         self._started = False
         self._closed = False
         self._count_as_closed: Callable[[], object] = lambda: None
@@ -160,6 +164,13 @@ class Checkpointer:
     def steps(self) -> int:
         """Optimizer steps taken, across all restarts."""
         return self._routine.steps
+
+    @property
+    def epoch(self) -> int:
+        """Epochs that are over, across all restarts: the number, from 0, of the one that the next batch belongs to."""
+        if self._reader is None:
+            raise ConfigurationError("epoch needs the data loader: pass loader= to Checkpointer")
+        return self._reader.next_epoch
 
     @property
     def stats(self) -> SaveStats:
@@ -253,6 +264,21 @@ class Checkpointer:
         self._ensure_started()
         return self._reader.one_pass(anew=anew, on_iterator=self._parts.resumption.restore_rng)
 
+    def as_loader(self, metrics: Callable[[], Mapping[str, Tensor | float]] | None = None) -> Any:
+        """The loader, for a library that trains in a loop of its own: hand it this instead, and call nothing else.
+
+        It looks like the loader. Every pass over it is an epoch; the first one after a resume is the rest of its epoch.
+        When the library asks for a batch, the one before counts as trained, and saves are taken. What it does between
+        two epochs is done when it asks for the next one's first batch: no save is taken before that.
+
+        Args:
+            metrics: Called after each batch; gives metrics by name, as for ``step()``.
+        """
+        if self._reader is None or not self._reader.has_length:
+            raise ConfigurationError("as_loader() needs a data loader with a length: pass loader= to Checkpointer")
+        self._own_loop = OwnLoop(self._reader, self.one_pass, lambda: self.step(**(metrics() if metrics else {})))
+        return StandIn(self._loader, self._own_loop.read)
+
     def step(self, loss: Tensor | float | None = None, **metrics: Tensor | float) -> None:
         """Call once per batch, after the optimizer. Saves if a save is due; otherwise never forces a device sync.
 
@@ -280,6 +306,7 @@ class Checkpointer:
         Returns:
             Whether a snapshot was taken.
         """
+        self._settle()
         with self._events:
             self._ensure_started(stepping=True)
             taken = self._routine.save(tag)
@@ -402,6 +429,7 @@ class Checkpointer:
         if self._closed:
             return
         try:
+            self._settle()
             with self._events:
                 if self._started:
                     self._routine.finish()
@@ -428,6 +456,11 @@ class Checkpointer:
             self._release()
 
     # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """A library's loop has ended, or saves by itself: its last batch is trained."""
+        if self._own_loop is not None:
+            self._own_loop.settle()
 
     def _start(self, position: Position, *, pls: Mapping[str, Any] | None = None, stepping: bool = False) -> None:
         self._stand_on(position, pls, stepping=stepping)

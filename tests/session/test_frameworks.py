@@ -11,7 +11,7 @@ from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
-from torch.utils.data import BatchSampler, RandomSampler, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, TensorDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import holdfast as hf
@@ -45,7 +45,22 @@ def guarded(store: MemoryStore, model: Any, optimizers: Any, loader: Any) -> hf.
     )
 
 
-@pytest.mark.parametrize("make", [shuffled, by_batch_sampler])
+def plain() -> Any:
+    return DataLoader(Noisy(), batch_size=4, shuffle=True)
+
+
+class Noisy(Dataset[Any]):
+    """Draws a random number for every sample."""
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> tuple[Tensor]:
+        torch.rand(1)
+        return (torch.tensor(index),)
+
+
+@pytest.mark.parametrize("make", [shuffled, by_batch_sampler, plain])
 @pytest.mark.parametrize("options", [{}, {"use_seedable_sampler": True}], ids=["plain", "seedable"])
 def test_an_accelerate_program_trains_every_sample_once(make: Callable[[], Any], options: dict[str, Any]) -> None:
     def train(store: MemoryStore, *, seed: int, until: int | None = None) -> tuple[list[int], Any]:
@@ -53,14 +68,14 @@ def test_an_accelerate_program_trains_every_sample_once(make: Callable[[], Any],
         loader = make()
         model, optimizers = build()
         torch.manual_seed(seed)
-        config = DataLoaderConfiguration(use_stateful_dataloader=True, **options)
+        config = DataLoaderConfiguration(use_stateful_dataloader=make is not plain, **options)
         loader = Accelerator(cpu=True, dataloader_config=config).prepare(loader)
         seen: list[int] = []
         with guarded(store, model, optimizers, loader) as guard:
             guard.resume()
             for (numbers,) in guard.batches(epochs=2):
                 seen += numbers.tolist()
-                guard.step(loss=train_step(model, optimizers, int(numbers.sum())))
+                guard.step(loss=train_step(model, optimizers, int(numbers.sum() + torch.randint(9, ()))))
                 if guard.steps == until:
                     break
         return seen, snapshot(model, optimizers)

@@ -536,8 +536,8 @@ def test_a_loader_without_state_is_refused_with_the_remedy(stateless: object) ->
     ("make", "options", "message"),
     [
         (
-            lambda: DataLoader(Samples()),
-            {"use_stateful_dataloader": False},
+            lambda: DataLoader(Stream()),
+            {"use_stateful_dataloader": False, "dispatch_batches": False},
             "has no state.*use_stateful_dataloader=True",
         ),
         (lambda: loader(StatefulStream()), {}, "DataLoaderDispatcher.*dispatch_batches=False"),

@@ -15,6 +15,7 @@ from holdfast.checkpoint.training.loaders import (
     begin_pass,
     continue_at,
     generator_states,
+    has_length,
     has_small_state,
     is_replayed,
     leave_pass,
@@ -79,6 +80,21 @@ class Reader:
         return self._read_ahead is not None
 
     @property
+    def next_epoch(self) -> int:
+        """The epoch of the batch that comes next, if there is another one in an epoch that was begun."""
+        return self._upcoming_epoch + (self.at_end_of_pass and not self._epoch_ended)
+
+    @property
+    def has_length(self) -> bool:
+        """Whether the loader says how many batches a pass has."""
+        return has_length(self._loader)
+
+    @property
+    def at_end_of_pass(self) -> bool:
+        """Whether the last batch handed out was a pass's last one, as far as the loader says."""
+        return self.has_length and self._epoch_batches == len(self._loader)  # type: ignore[arg-type]
+
+    @property
     def is_live(self) -> bool:
         """Whether a loop is in the middle of ``batches()``."""
         return self._live
@@ -132,7 +148,7 @@ class Reader:
 
         A pass that was left before its end is over now; with ``anew`` the loaded one is, too.
         """
-        if self._loaded is None or anew:
+        if self._loaded is None or anew or self.at_end_of_pass:
             self._leave_pass()
         return self.batches(self._upcoming_epoch + 1, on_iterator=on_iterator)
 

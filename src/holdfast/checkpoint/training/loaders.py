@@ -57,7 +57,8 @@ def require_resumable(loader: object) -> StatefulLoader:
     kind = type(loader).__qualname__
     if isinstance(loader, DataLoader) and loader.num_workers > 0 and not loader.in_order:
         raise ReaderError(f"a {kind} with in_order=False has no exact state; set in_order=True.")
-    if is_plain(loader):
+    if is_plain(base_of(loader)):
+        require_known_wrapper(loader, is_plain=True)
         return PlainDataLoader(cast(DataLoader[Any], loader))
     if not isinstance(loader, StatefulLoader):
         raise ReaderError(f"a {kind} has no state: a resumed run could not tell what was read. {_USE_STATEFUL}.")
@@ -80,6 +81,15 @@ def has_small_state(loader: StatefulLoader) -> bool:
     if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
         return False
     return not hasattr(loader.dataset, "state_dict")
+
+
+def has_length(loader: Any) -> bool:
+    """Whether it says how many batches a pass has."""
+    try:
+        len(loader)
+    except (TypeError, NotImplementedError):
+        return False
+    return True
 
 
 def state_of(loader: StatefulLoader) -> dict[str, Any]:

@@ -8,20 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 from torch.utils.data import DataLoader, IterableDataset
 
+from holdfast.checkpoint.training.wrapped_loaders import WRAPPED, base_of, open_with
+from holdfast.errors import ReaderError
+
 
 class PlainDataLoader:
-    """A DataLoader over a map-style dataset, as a loader with a state. It looks like the one inside."""
+    """A DataLoader over a map-style dataset, as a loader with a state. It looks like the one inside.
+
+    That may be one that Accelerate has prepared: then indices are skipped in the loader that it wraps.
+    """
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self._loader = loader
+        self._reads: Any = base_of(loader)
         self._batches = 0  # handed out in this pass
         self._is_loaded = False
 
     def __getattr__(self, name: str) -> Any:
+        if name == WRAPPED:  # which is none of a reader's business
+            raise AttributeError(name)
         return getattr(self._loader, name)
 
     def __iter__(self) -> Iterator[Any]:
@@ -29,12 +38,19 @@ class PlainDataLoader:
         self._batches, self._is_loaded = skipped, False
         return self._counted(self._opened(skipped) if skipped else iter(self._loader))
 
+    def __len__(self) -> int:
+        return len(self._loader)
+
     def state_dict(self) -> dict[str, Any]:
         """As of the last batch handed out."""
         return {"batches": self._batches}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """The next pass is the rest of one."""
+        """The next pass is the rest of one.
+
+        Args:
+            state_dict: What ``state_dict()`` gave in that pass.
+        """
         self._batches, self._is_loaded = state_dict["batches"], True
 
     def _counted(self, iterator: Iterator[Any]) -> Iterator[Any]:
@@ -45,17 +61,43 @@ class PlainDataLoader:
 
     def _opened(self, skipped: int) -> Iterator[Any]:
         """A pass without its first batches. Worker processes are given indices as soon as they start: skip before."""
-        indices = "sampler" if self._loader.batch_sampler is None else "batch_sampler"
-        attributes = self._loader.__dict__  # a DataLoader refuses to be changed
+        indices = "sampler" if self._reads.batch_sampler is None else "batch_sampler"
+        attributes = self._reads.__dict__  # a DataLoader refuses to be changed
         sampler = attributes[indices]
         attributes[indices] = _SkipOnce(sampler, skipped)
-        self._loader._iterator = None  # workers that were kept would go on with the sampler that they know
+        self._reads._iterator = None  # workers that were kept would go on with the sampler that they know
         try:
-            iterator = iter(self._loader)
+            iterator: Any = iter(self._reads)
         finally:
             attributes[indices] = sampler
         iterator._sampler_iter.skip()  # the order is drawn now: later the random numbers are those of the run again
-        return iterator
+        if self._reads is not self._loader:
+            open_with(self._reads, iterator)
+            iterator = iter(self._loader)
+        return cast(Iterator[Any], iterator)
+
+
+class Replayed(PlainDataLoader):
+    """Declares that a ``DataLoader`` with an iteration of its own can be continued as a plain one is.
+
+    It must read its dataset by the indices of its sampler, in their order, and get the same order from the same random
+    numbers. A resume lets the sampler repeat its order and skips the indices already trained. Plain ``DataLoader``
+    objects need no such declaration.
+
+    Args:
+        loader: An object of a subclass of ``torch.utils.data.DataLoader``, over a map-style dataset.
+
+    Raises:
+        ReaderError: It is not such a loader.
+    """
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+            raise ReaderError(
+                f"hf.Replayed() takes a DataLoader over a map-style dataset, not {type(loader).__qualname__}: there is "
+                "no order of indices to repeat. Give your loader state_dict() and load_state_dict() instead."
+            )
+        super().__init__(loader)
 
 
 class _SkipOnce:

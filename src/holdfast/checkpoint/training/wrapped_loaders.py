@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -21,18 +22,30 @@ _STATEFUL = (
 )
 
 
+WRAPPED = "base_dataloader"
+_opened: WeakKeyDictionary[Any, Iterator[Any]] = WeakKeyDictionary()  # what a loader's next pass is
+
+
 def base_of(loader: Any) -> Any:
     """The loader that does the reading: that inside of a wrapper, else itself."""
-    return getattr(loader, "base_dataloader", loader)
+    return getattr(loader, WRAPPED, loader)
 
 
-def require_known_wrapper(loader: Any) -> None:
-    """Raise ReaderError for wrappers whose state is not that of the batch handed out."""
+def open_with(base: Any, iterator: Iterator[Any]) -> None:
+    """Let the next pass over the wrapped loader read from ``iterator``."""
+    _opened[base] = iterator
+
+
+def require_known_wrapper(loader: Any, *, is_plain: bool = False) -> None:
+    """Raise ReaderError for wrappers whose state is not that of the batch handed out.
+
+    ``is_plain``: the wrapped loader needs none, its position is a number.
+    """
     base = base_of(loader)
     if base is loader:
         return
     kind = type(loader).__qualname__
-    if not hasattr(base, "state_dict"):
+    if not is_plain and not hasattr(base, "state_dict"):
         raise ReaderError(f"a {kind} around a {type(base).__qualname__} has no state. {_STATEFUL}.")
     if kind != "DataLoaderShard":
         raise ReaderError(f"the state of a {kind} does not match the batch it yields; set dispatch_batches=False.")
@@ -65,7 +78,7 @@ class InnerFetches:
         self._skips = dropped
 
     def _iterate(self) -> Iterator[Any]:
-        iterator = type(self._base).__iter__(self._base)
+        iterator = _opened.pop(self._base, None) or type(self._base).__iter__(self._base)
         while True:
             try:
                 batch = self._fetch(iterator)

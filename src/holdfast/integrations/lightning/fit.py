@@ -18,8 +18,9 @@ from torch import Tensor
 
 from holdfast.checkpoint.trainer.sigterm import TerminationFlag
 from holdfast.checkpoint.training.rng import capture_rng, restore_rng
+from holdfast.checkpoint.training.stand_in import StandIn
 from holdfast.errors import Terminated
-from holdfast.integrations.lightning.loader import GuardedLoader, replace_train_loader
+from holdfast.integrations.lightning.loader import replace_train_loader
 from holdfast.integrations.lightning.loops import Loops
 from holdfast.integrations.lightning.state import extras
 from holdfast.session import Checkpointer
@@ -49,7 +50,7 @@ class GuardedFit:
             self._over = not self._loops.within_epoch
         self._accounted = self._loops.batches
         (loader,) = combined.flattened
-        replace_train_loader(self._trainer, combined, GuardedLoader(loader, self._read_epoch))
+        replace_train_loader(self._trainer, combined, StandIn(loader, self._read_epoch))
 
     def watch(self, *, sigterm: bool) -> None:
         """Training begins. From here on SIGTERM ends it as the guard does, at one step on all ranks.

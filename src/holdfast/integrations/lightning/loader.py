@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -18,29 +17,10 @@ from lightning.pytorch.trainer.states import RunningStage, TrainerFn
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
+from holdfast.checkpoint.training.stand_in import StandIn
 from holdfast.errors import ConfigurationError
 
 Untyped = Any  # a Trainer: connectors give it attributes that its class does not declare
-_HIDDEN = ("state_dict", "load_state_dict")  # the guard saves the position; Lightning would save another
-
-
-class GuardedLoader:
-    """Looks like the train loader, and yields what the guard reads from it."""
-
-    def __init__(self, loader: Any, read: Callable[[], Iterator[Any]]) -> None:
-        self._loader = loader
-        self._read = read
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._read()
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in _HIDDEN or name.startswith("__") or "_loader" not in vars(self):
-            raise AttributeError(name)
-        return getattr(self._loader, name)
 
 
 def find_train_loader(trainer: Untyped) -> CombinedLoader | None:
@@ -68,7 +48,7 @@ def find_train_loader(trainer: Untyped) -> CombinedLoader | None:
     return combined
 
 
-def replace_train_loader(trainer: Trainer, combined: CombinedLoader, loader: GuardedLoader) -> None:
+def replace_train_loader(trainer: Trainer, combined: CombinedLoader, loader: StandIn) -> None:
     """Let ``fit`` read from ``loader`` instead of the only one in ``combined``."""
     combined.flattened = [loader]
     trainer.fit_loop._data_source.instance = combined
