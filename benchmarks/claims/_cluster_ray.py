@@ -71,6 +71,14 @@ class RayExchange:
         self._pulls[self._pulled] = calls, dense
         return self._pulled
 
+    def is_there(self, number: int) -> bool:
+        """Ask Ray."""
+        calls, _ = self._pulls[number]
+        return len(ray.wait(calls, num_returns=len(calls), timeout=0)[0]) == len(calls)
+
+    def let_in(self) -> None:
+        """Ray does so by itself."""
+
     def take(self, number: int) -> Pulled:
         """Wait."""
         calls, dense = self._pulls.pop(number)

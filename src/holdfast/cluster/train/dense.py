@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from holdfast.cluster.train.devices import to_device
-from holdfast.cluster.train.exchange import Floats
+from holdfast.cluster.train.transfer import Transfer
 from holdfast.errors import ConfigurationError
 
 
@@ -36,12 +35,21 @@ class DenseVector:
         """Whether a backward pass reached it since the last step."""
         return any(each.grad is not None for each in self._parameters)
 
-    def install(self, values: Floats | Sequence[Floats] | Tensor) -> None:
-        """Take values over: one copy, whatever the number of parameters."""
-        pieces = [values] if isinstance(values, Tensor) else to_device(values, self._flat.device)
-        if sum(each.numel() for each in pieces) != self._flat.numel():
-            raise ConfigurationError(f"the dense vector has {self._flat.numel()} values, and others came from servers")
-        torch.cat(pieces, out=self._flat)
+    def install(self, values: Transfer) -> None:
+        """Take over what came from servers: one copy, whatever the number of parameters."""
+        if values.values != self._flat.numel():
+            raise ConfigurationError(
+                f"the dense vector has {self._flat.numel()} values, and {values.values} came from servers"
+            )
+        values.fill(self._flat)
+        self._changed()
+
+    def bring_back(self, values: Tensor) -> None:
+        """Take over what ``values()`` gave before."""
+        self._flat.copy_(values)
+        self._changed()
+
+    def _changed(self) -> None:
         self.is_installed = True
         self._attach()
         torch.clear_autocast_cache()  # it would keep copies of the last ones in lower precision

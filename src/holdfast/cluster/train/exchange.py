@@ -47,8 +47,14 @@ class Exchange(Protocol):
     def pull(self, keys: Sequence[Keys], *, dense: bool = True) -> int:
         """Ask for rows, ascending keys for each group; the number by which to ``take`` the answer."""
 
+    def is_there(self, number: int) -> bool:
+        """Whether the answer to a pull has come, and was let in."""
+
     def take(self, number: int) -> Pulled:
         """The answer to a pull, once. Pulls may be taken in any order."""
 
     def push(self, step: PushedStep) -> None:
         """Send a step's gradients."""
+
+    def let_in(self) -> None:
+        """Handle what has come, without waiting for anything: for a moment that is free."""

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from holdfast.cluster.placement import Group, Keys, Placement
-from holdfast.cluster.train.devices import to_device, to_host
-from holdfast.cluster.train.exchange import Exchange, Floats
+from holdfast.cluster.train.devices import to_host
+from holdfast.cluster.train.exchange import Exchange
 from holdfast.cluster.train.occurrences import Occurrences
 from holdfast.cluster.train.row_set import Expected, Held, Positions, RowSet
 from holdfast.cluster.train.server_order import ID_MASK, TABLE_SHIFT, Cells, ServerOrder
 from holdfast.cluster.train.table import Gradient, Table, outside
+from holdfast.cluster.train.transfer import Transfer
 
 _NO_ROWS = np.empty(0, np.int64)
 
@@ -50,12 +51,20 @@ class _GroupRequest:
     positions: Tensor | None = None  # of each id of each view, among the rows of all tables
 
 
+class _Moving(NamedTuple):
+    """What came from servers, on its way to the device."""
+
+    rows: Sequence[Transfer]  # by group
+    dense: Transfer | None
+
+
 @dataclass(slots=True)
 class Request:
     """Rows on their way."""
 
     number: int
     groups: list[_GroupRequest]
+    moving: _Moving | None = None  # once servers have answered
 
 
 @dataclass(slots=True)
@@ -63,7 +72,7 @@ class Arrived:
     """What came of a request."""
 
     held: list[Held]  # by table
-    dense: Floats | Sequence[Floats] | None
+    dense: Transfer | None
 
 
 class GroupPush(NamedTuple):
@@ -98,18 +107,28 @@ class Fetcher:
         number = self._exchange.pull([each.order.keys for each in groups], dense=dense)
         return Request(number, groups)
 
+    def expect(self, request: Request) -> None:
+        """It is received soon: if it has come, let it be moved until then."""
+        if request.moving is None and self._exchange.is_there(request.number):
+            request.moving = self._take(request.number)
+
+    def _take(self, number: int) -> _Moving:
+        pulled = self._exchange.take(number)
+        dense = None if pulled.dense is None else Transfer(pulled.dense, self._device)
+        return _Moving([Transfer(each, self._device) for each in pulled.rows], dense)
+
     def receive(self, request: Request) -> Arrived:
         """Wait for what was asked for."""
-        pulled = self._exchange.take(request.number)
+        moving = request.moving or self._take(request.number)
         self._last = list(request.groups)
         held: dict[int, Held] = {}  # by table
-        for group, asked, rows in zip(self._placement.groups, request.groups, pulled.rows, strict=True):
-            together = asked.order.to_tables(_joined(to_device(rows, self._device)))
+        for group, asked, rows in zip(self._placement.groups, request.groups, moving.rows, strict=True):
+            together = asked.order.to_tables(rows.tensor())
             values = together.split_with_sizes(asked.order.counts)
             for member, table in enumerate(group.tables):
                 held[table] = Held(RowSet(asked.ids[member]), values[member], asked.expected[member])
             self._gather(asked, together, [(self._tables[table], held[table]) for table in group.tables])
-        return Arrived([held[table] for table in range(len(self._tables))], pulled.dense)
+        return Arrived([held[table] for table in range(len(self._tables))], moving.dense)
 
     def _gather(self, asked: _GroupRequest, rows: Tensor, tables: Sequence[tuple[Table, Held]]) -> None:
         """The row of each id, for the tables whose modules take just that."""
@@ -141,8 +160,8 @@ class Fetcher:
         member = groups[home].tables.index(number)
         addresses = to_host(ids) + (member << TABLE_SHIFT)
         orders = [ServerOrder(each, addresses if at == home else _NO_ROWS) for at, each in enumerate(self._cells)]
-        pulled = self._exchange.take(self._exchange.pull([each.keys for each in orders], dense=False))
-        return orders[home].to_tables(_joined(to_device(pulled.rows[home], self._device)))  # no other table has any
+        moving = self._take(self._exchange.pull([each.keys for each in orders], dense=False))
+        return orders[home].to_tables(moving.rows[home].tensor())  # no other table has any
 
     def gradients(self) -> list[GroupPush]:
         """Of all tables since the last step, in the order of keys."""

@@ -41,6 +41,10 @@ class LocalExchange:
         self._answers[self._pulled] = Pulled(rows=rows, dense=self.dense() if dense else None)
         return self._pulled
 
+    def is_there(self, number: int) -> bool:
+        """At once."""
+        return number in self._answers
+
     def take(self, number: int) -> Pulled:
         """The answer to a pull, once."""
         return self._answers.pop(number)
@@ -56,6 +60,9 @@ class LocalExchange:
         for shard in self.shards:
             shard.dense.apply(step.dense[shard.dense.piece.start : shard.dense.piece.end], lr=step.lr_dense)
         self.place = step.place
+
+    def let_in(self) -> None:
+        """Nothing comes by itself."""
 
     def dense(self) -> Floats:
         """A copy of the whole dense vector."""

@@ -303,6 +303,7 @@ class TrainingLoop:
             raise ConfigurationError("a step needs a batch: call step() in a loop over batches(loader)")
         groups, dense = self._fetcher.gradients(), self._dense.gradients()
         copies = HostCopies([dense, *(each.gradients for each in groups)])  # begun before the check waits
+        self._exchange.let_in()  # while the device computes
         if self.settings.on_nan != "push" and not all_finite([dense, *(each.gradients for each in groups)]):
             self._refuse()
             return

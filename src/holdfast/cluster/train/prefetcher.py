@@ -63,6 +63,8 @@ class Prefetcher:
 
     def next(self) -> Prefetched | None:
         """The next batch, once those beyond it are asked for; None at the end."""
+        if self._queue and (request := self._queue[0].request) is not None:
+            self._fetcher.expect(request)  # it is moved while those beyond it are read
         while not self._is_over and len(self._queue) <= self._ahead:
             batch = next(self._batches, _OVER)
             if batch is _OVER:

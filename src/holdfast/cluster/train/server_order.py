@@ -102,5 +102,5 @@ class ServerOrder:
             both = np.empty((2, len(self._addresses)), np.int64)
             both[0] = self._sources
             both[1][self._sources] = np.arange(len(self._addresses))
-            (self._indexes,) = to_device(both, device)
+            self._indexes = to_device(both, device)
         return self._indexes

@@ -25,7 +25,7 @@ class SetAside:
 
     def bring_back(self) -> None:
         """Go on as before."""
-        self._dense.install(self._values)
+        self._dense.bring_back(self._values)
         restore_rng(self._rng)
         for module, mode in self._modes:
             module.training = mode

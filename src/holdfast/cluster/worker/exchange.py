@@ -54,6 +54,10 @@ class SocketExchange:
         self._dense_wanted[self._core.pulled] = dense
         return self._core.pulled
 
+    def is_there(self, number: int) -> bool:
+        """Whether the answers of all servers have come."""
+        return self._core.is_answered(number)
+
     def take(self, number: int) -> Pulled:
         """Wait for the answers of all servers."""
         self._until(lambda: self._core.is_answered(number))
@@ -83,7 +87,6 @@ class SocketExchange:
             )
             pushes.append(gradients.to_arrays())
         self._link.send(self._core.push(pushes, step.place))
-        self.let_in(0.0)
 
     def tell(self, report: bytes) -> None:
         """How it goes, to the controller."""
@@ -105,7 +108,7 @@ class SocketExchange:
         place: bytes | None = self._core.progress.place
         return place
 
-    def let_in(self, timeout_s: float) -> None:
+    def let_in(self, timeout_s: float = 0.0) -> None:
         """Handle what has arrived; wait for something, for so long at most."""
         for sender, message in self._link.receive(timeout_s):
             self._handle(sender, message)
