@@ -51,6 +51,7 @@ def trace(spans: Spans, worker: TrainingLoop) -> None:
     for owner, name, label in (
         (inner._fetcher, "request", "unique"),
         (inner._exchange, "pull", "pull, sending"),
+        (inner._exchange, "let_in", "letting messages in"),
         (inner._exchange, "take", "pull, waiting"),
         (inner._fetcher, "receive", "rows to the model"),
         (inner._dense, "install", "dense values to the model"),
@@ -58,6 +59,7 @@ def trace(spans: Spans, worker: TrainingLoop) -> None:
         (inner._dense, "gradients", "gradients to the host"),
         (module.HostCopies, "__init__", "gradients to the host"),
         (module.HostCopies, "arrays", "gradients to the host"),
+        (module, "sum_of", "check for NaN"),
         (module, "all_finite", "check for NaN"),
         (inner, "_place_now", "place"),
         (inner._encoder, "encode", "place"),

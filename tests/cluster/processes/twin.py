@@ -126,7 +126,12 @@ class Mean:
         self._exchange = exchange
         self._workers = workers
         self._pushes: list[PushedStep] = []
-        self.pull, self.take = exchange.pull, exchange.take
+        self.pull, self.is_there, self.take, self.let_in = (
+            exchange.pull,
+            exchange.is_there,
+            exchange.take,
+            exchange.let_in,
+        )
 
     def push(self, step: PushedStep) -> None:
         """Wait for the others."""

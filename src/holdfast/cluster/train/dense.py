@@ -63,7 +63,7 @@ class DenseVector:
         if not self._parameters:
             return torch.empty(0, device=self._flat.device)
         parts = [
-            (torch.zeros_like(view) if each.grad is None else each.grad.detach().to_dense()).reshape(-1)
+            (torch.zeros_like(view) if (found := each.grad) is None else _strided(found)).reshape(-1)
             for each, view in zip(self._parameters, self._views, strict=True)
         ]
         return torch.cat(parts) if len(parts) > 1 else parts[0].clone()
@@ -73,3 +73,7 @@ class DenseVector:
         for each, view in zip(self._parameters, self._views, strict=True):
             if each.data_ptr() != view.data_ptr() or each.device != view.device:
                 each.data = view
+
+
+def _strided(gradient: Tensor) -> Tensor:
+    return gradient if gradient.layout == torch.strided else gradient.to_dense()

@@ -187,7 +187,7 @@ class Fetcher:
         if not views:
             ids = [torch.empty(0, dtype=torch.int64, device=self._device) for _ in group.tables]
             return _GroupRequest(ServerOrder(self._cells[number], _NO_ROWS), ids, [[] for _ in group.tables])
-        flat = torch.cat([each.ids.reshape(-1) for each in views]).to(torch.int64)
+        flat = torch.cat([each.ids if each.ids.dim() == 1 else each.ids.reshape(-1) for each in views]).to(torch.int64)
         # An id below 0 or beyond all rows stays one, and does not become the address of another table's row.
         addresses = flat.clamp(-1, ID_MASK - 1) + self._bases(number, views)
         unique, inverse = torch.unique(addresses, return_inverse=True)

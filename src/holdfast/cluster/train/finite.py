@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import Literal, TypeAlias
 
 import torch
@@ -15,10 +16,14 @@ OnNan: TypeAlias = Literal["raise", "skip", "push"]
 CHOICES: tuple[OnNan, ...] = ("raise", "skip", "push")
 
 
-def all_finite(tensors: Sequence[Tensor]) -> bool:
-    """Whether every value is a finite number. A sum tells in one pass, unless it overflows itself."""
-    sums = torch.stack([each.sum() for each in tensors])  # one answer to wait for
-    return bool(sums.isfinite().all()) or all(bool(each.isfinite().all()) for each in tensors)
+def sum_of(tensors: Sequence[Tensor]) -> Tensor:
+    """Of all values: one number to wait for."""
+    return torch.stack([each.sum() for each in tensors]).sum()
+
+
+def all_finite(tensors: Sequence[Tensor], total: Tensor) -> bool:
+    """Whether every value is a finite number. Their sum tells, unless it overflows itself."""
+    return isfinite(total.item()) or all(bool(each.isfinite().all()) for each in tensors)
 
 
 def not_finite(tables: Sequence[Table], dense: Sequence[tuple[str, nn.Parameter]]) -> NotFinite:

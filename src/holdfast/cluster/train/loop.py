@@ -19,7 +19,7 @@ from holdfast.cluster.train.dense import DenseVector
 from holdfast.cluster.train.devices import HostCopies, to_host
 from holdfast.cluster.train.exchange import Exchange, Floats, PushedStep
 from holdfast.cluster.train.fetcher import Fetcher, nothing_of
-from holdfast.cluster.train.finite import all_finite, not_finite
+from holdfast.cluster.train.finite import all_finite, not_finite, sum_of
 from holdfast.cluster.train.forecast import Forecast, IdsFunction
 from holdfast.cluster.train.metrics import Metrics
 from holdfast.cluster.train.optimizer import WorkerOptimizer
@@ -178,7 +178,7 @@ class TrainingLoop:
 
     def place(self) -> bytes:
         """From where the next step starts."""
-        return self._place_now().to_bytes()
+        return self._place_now(self._steps).to_bytes()
 
     # ---- what tables ask for ---------------------------------------------------------------------------------------
 
@@ -302,14 +302,13 @@ class TrainingLoop:
         if self._is_evaluating or self._reading is None:
             raise ConfigurationError("a step needs a batch: call step() in a loop over batches(loader)")
         groups, dense = self._fetcher.gradients(), self._dense.gradients()
-        copies = HostCopies([dense, *(each.gradients for each in groups)])  # begun before the check waits
-        self._exchange.let_in()  # while the device computes
-        if self.settings.on_nan != "push" and not all_finite([dense, *(each.gradients for each in groups)]):
+        tensors = [dense, *(each.gradients for each in groups)]
+        copies, total = HostCopies(tensors), sum_of(tensors)
+        self._exchange.let_in()  # this and the place, while the device computes
+        place = self._encoder.encode(self._place_after_step())
+        if self.settings.on_nan != "push" and not all_finite(tensors, total):
             self._refuse()
             return
-        if not self._is_used:
-            self._reading.complete()
-            self._is_used = True
         self._steps += 1
         dense_array, *gradients = copies.arrays()
         self._exchange.push(
@@ -319,10 +318,17 @@ class TrainingLoop:
                 dense=dense_array,
                 lr_tables=lr_tables,
                 lr_dense=lr_dense,
-                place=self._encoder.encode(self._place_now()),
+                place=place,
             )
         )
         self._clear()
+
+    def _place_after_step(self) -> Place:
+        """Also where the step is then left out: its batch does not come again either."""
+        if not self._is_used and self._reading is not None:
+            self._reading.complete()
+        self._is_used = True
+        return self._place_now(self._steps + 1)
 
     def _refuse(self) -> None:
         names = [each.name for each in self._built.plan.dense]
@@ -339,5 +345,5 @@ class TrainingLoop:
         for each in self._built.dense:
             each.grad = None
 
-    def _place_now(self) -> Place:
-        return place_of(self._reading, steps=self._steps, buffers=self._buffers.now())
+    def _place_now(self, steps: int) -> Place:
+        return place_of(self._reading, steps=steps, buffers=self._buffers.now())

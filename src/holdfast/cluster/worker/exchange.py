@@ -21,7 +21,7 @@ class LifeOver(BaseException):
 
 
 class SocketExchange:
-    """A worker's side of the protocol: every call lets in what has arrived.
+    """A worker's side of the protocol. Whatever waits lets in what arrives; ``let_in`` does so once in a step.
 
     Args:
         link: To the others.
