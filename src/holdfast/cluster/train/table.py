@@ -97,10 +97,11 @@ class Table:
     def gathered(self, ids: Tensor) -> Tensor | None:
         """The row of each id, ``[ids, width]``, where they were gathered; from the next batch on they are."""
         self.wants_gathered = True
+        is_trained = self._is_trained
         for expected in self._require_batch().expected:
             if expected.matches(ids):
-                rows = expected.gathered(trained=self._is_trained)
-                if rows is not None:
+                rows = expected.gathered(trained=is_trained)
+                if rows is not None and is_trained:
                     self._mark(expected)
                 return rows
         return None
@@ -130,7 +131,8 @@ class Table:
     def _positions(self, ids: Tensor) -> Tensor:
         for expected in self._require_batch().expected:
             if expected.matches(ids):
-                self._mark(expected)
+                if self._is_trained:
+                    self._mark(expected)
                 return expected.positions.view(ids.shape)
         positions = self._search(ids)
         if self._is_trained:
@@ -139,9 +141,9 @@ class Table:
 
     def _mark(self, expected: Expected) -> None:
         rows = self._require_batch().rows
-        if self._is_trained and expected.is_only:
+        if expected.is_only:
             rows.mark_all()
-        elif self._is_trained:
+        else:
             rows.mark(expected.positions)
 
     def _search(self, ids: Tensor) -> Tensor:
@@ -204,9 +206,13 @@ class Table:
             self._join(self._graded, shown, rows, values, gradient)
 
     def _show(self, rows: RowSet, values: Tensor, gradient: Tensor) -> None:
-        self.parameter.grad = None
-        self.parameter.data = values
-        self.parameter.grad = gradient
+        shown = self.parameter
+        if (
+            shown.data_ptr() != values.data_ptr() or shown.shape != values.shape
+        ):  # else it shows them since the batch came
+            shown.grad = None
+            shown.data = values
+        shown.grad = gradient
         self._graded = rows
 
     @torch.no_grad()
