@@ -20,6 +20,7 @@ from holdfast.cluster.train.row_set import Expected, Held, Positions, RowSet
 from holdfast.cluster.train.server_order import ID_MASK, TABLE_SHIFT, Cells, ServerOrder
 from holdfast.cluster.train.table import Gradient, Table, outside
 from holdfast.cluster.train.transfer import Transfer
+from holdfast.errors import ConfigurationError
 
 _NO_ROWS = np.empty(0, np.int64)
 
@@ -119,7 +120,7 @@ class Fetcher:
 
     def receive(self, request: Request) -> Arrived:
         """Wait for what was asked for."""
-        moving = request.moving or self._take(request.number)
+        moving, request.moving = request.moving or self._take(request.number), None
         self._last = list(request.groups)
         held: dict[int, Held] = {}  # by table
         for group, asked, rows in zip(self._placement.groups, request.groups, moving.rows, strict=True):
@@ -193,7 +194,7 @@ class Fetcher:
         unique, inverse = torch.unique(addresses, return_inverse=True)
         order = ServerOrder(self._cells[number], to_host(unique))  # the one time that the host waits for the device
         if not order.is_inside:
-            self._refuse(group, views)
+            raise self._first_outside(group, views)
         return _cut(order, unique, inverse, views)
 
     def _bases(self, number: int, views: Sequence[_View]) -> Tensor:
@@ -206,12 +207,13 @@ class Fetcher:
             known = self._spreads[number] = _Spread(layout, torch.from_numpy(bases).to(views[0].ids.device))
         return known.bases
 
-    def _refuse(self, group: Group, views: Sequence[_View]) -> None:
-        for view in views:
-            ids = view.ids.reshape(-1)
-            wrong = ids[(ids < 0) | (ids >= int(group.rows[view.member]))]
-            if len(wrong):
-                raise outside(self._tables[group.tables[view.member]].spec, int(wrong[0]))
+    def _first_outside(self, group: Group, views: Sequence[_View]) -> ConfigurationError:
+        outsiders = (
+            outside(self._tables[group.tables[view.member]].spec, row)
+            for view in views
+            for row in view.ids[(view.ids < 0) | (view.ids >= int(group.rows[view.member]))].tolist()
+        )
+        return next(outsiders)
 
 
 def _cut(order: ServerOrder, unique: Tensor, inverse: Tensor, views: Sequence[_View]) -> _GroupRequest:
