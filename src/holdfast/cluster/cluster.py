@@ -72,7 +72,7 @@ class Cluster:
         save: When a save is due. Steps are those of all workers together.
         strategy: What a checkpoint holds, and what the death of a server means.
         precision: How precisely rows are stored.
-        retention: Which checkpoints are kept.
+        retention: Which checkpoints are kept; where everyone goes back after a server's death, the last two at least.
         overlap: What to do when a save is due while the previous one is still being written.
         synchronous: One optimizer step on the mean of all workers' gradients, instead of one for each of them.
         launcher: Starts the processes: ``LocalProcesses`` or ``Ray``.
@@ -222,6 +222,12 @@ class Cluster:
         steps = [each.steps_until_due(start) for each in policies]
         return min((each for each in steps if each is not None), default=None)
 
+    @property
+    def _retention(self) -> Retention:
+        """A newer checkpoint may be committed that nobody has heard of when everyone is told to go back."""
+        goes_back = self._pacing.synchronous or self._policies.partial is None
+        return self._policies.retention | KeepLast(2) if goes_back else self._policies.retention
+
     def _listen(self, stack: ExitStack, launcher: Launcher) -> Contacts:
         credentials = Credentials.make()
         self._endpoint = Endpoint(CONTROLLER, credentials, f"tcp://{launcher.host}:*")
@@ -247,7 +253,7 @@ class Cluster:
                 term=beginning.term,
                 strategy=self._strategy,
                 precision=self._policies.precision,
-                retention=self._policies.retention,
+                retention=self._retention,
                 overlap=self._policies.overlap,
                 settings=self._settings,
             ),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 
 import holdfast as hf
-from holdfast.cluster.happenings import Committed, Started, WentBack
+from holdfast.cluster.happenings import Committed, Paused, Started, WentBack
 from tests.cluster.processes.jobs import RunningJob
 from tests.cluster.processes.twin import Recipe, Twin, assert_same, saved_at_end
 
@@ -22,11 +23,11 @@ def test_everyone_goes_back_and_comes_to_what_an_undisturbed_run_comes_to(
     job.saved(10)
     job.run_to(14)
     before = job.process("server-2").pid, job.process("worker-0").pid
-    job.kill("server-1")
+    die_with_news(job, step=20)
     job.until(lambda: len(job.of(WentBack)) == 2)
-    job.run_to(20)
+    job.run_to(22)
     assert (job.process("server-2").pid, job.process("worker-0").pid) == before  # processes stay
-    job.saved(20)
+    job.wait_for(Committed, 2)
     job.gate.open(60, step_s=0.02)
     job.until(lambda: job.gate.at() > 24)
     job.kill("worker-1")  # a worker and a server in one step
@@ -34,10 +35,22 @@ def test_everyone_goes_back_and_comes_to_what_an_undisturbed_run_comes_to(
     job.finish(60)
     first, second, *_ = job.of(WentBack)
     assert (first.checkpoint, first.lost_steps) == ("", 3)
-    assert (second.checkpoint, second.lost_steps) == (job.of(Committed)[0].checkpoint, 4)
+    assert (second.checkpoint, second.lost_steps) == (job.of(Committed)[0].checkpoint, 10)
     twin = Twin(recipe)
     twin.run_to(60)
     assert_same(saved_at_end(job.url, recipe), twin.values())
     assert hf.open_run(job.url).verify() == []
     job.assert_nothing_is_left()
     assert job.of(Started)
+
+
+def die_with_news(job: RunningJob, *, step: int) -> None:
+    """Server 0 dies when a save is committed and nobody has heard of it."""
+    agent = job.agent(0)
+    agent.suspend()
+    job.run_to(step)
+    job.until(lambda: any(each.step == step for each in job.of(Paused)))
+    server = job.kill("server-0", signal.SIGSTOP)
+    agent.resume()
+    job.until(lambda: hf.open_run(job.url).checkpoints()[-1].step == step)
+    server.kill()

@@ -19,7 +19,9 @@ SERVERS = 2
 
 
 def start_on_ray(start_job: Callable[..., RunningJob], **options: object) -> Struck:
-    job = start_job(RayJob, servers=SERVERS, save=hf.EverySteps(EVERY), silence_s=4.0, settings=SETTINGS, **options)
+    job = start_job(
+        kind=RayJob, servers=SERVERS, save=hf.EverySteps(EVERY), silence_s=4.0, settings=SETTINGS, **options
+    )
     return Struck(job, servers=SERVERS)
 
 

@@ -1,20 +1,30 @@
-"""Partial recovery of real processes: a server's death costs its own rows what was not saved, and nothing else."""
+"""Partial recovery of real processes: a server's death costs its own rows what was not saved, and nothing else.
+
+What it costs is metered and recorded.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 
 import holdfast as hf
-from holdfast.cluster.happenings import Replaced
+from holdfast.checkpoint.shards import ShardedRun
+from holdfast.cluster.controller.resume import find_beginning
+from holdfast.cluster.core.members import Member, Role
+from holdfast.cluster.deaths import deaths_of
+from holdfast.cluster.happenings import Ended, LostSamples, Replaced, Started
 from tests.cluster.processes.jobs import RunningJob
 from tests.cluster.processes.twin import Recipe, Twin, arrays_of, assert_same, newest_saved, saved_at_end
+
+BUDGET = hf.PLS(0.5, total_samples=100, samples_per_step=1)
 
 
 def test_a_killed_server_costs_its_own_unsaved_rows_and_nothing_else(start_job: Callable[..., RunningJob]) -> None:
     recipe, twin = Recipe(), Twin()
-    job = start_job(strategy=hf.Partial(priority=hf.MFU(r=0.25)), save=hf.EverySteps(20))
+    job = start_job(strategy=hf.Partial(priority=hf.MFU(r=0.25), budget=BUDGET), save=hf.EverySteps(20))
     job.run_to(20)
     job.saved(20)
     job.run_to(23)  # nothing was saved since the checkpoint
@@ -28,6 +38,24 @@ def test_a_killed_server_costs_its_own_unsaved_rows_and_nothing_else(start_job: 
     assert_same(saved_at_end(job.url, recipe), twin.values())
     assert hf.open_run(job.url).verify() == []
     job.assert_nothing_is_left()
+    check_accounts(job)
+
+
+def check_accounts(job: RunningJob) -> None:
+    """Both deaths, and what they cost: of three servers each, of a hundred samples."""
+    first, second = job.of(LostSamples)
+    assert (first.member, first.steps) == (Member(Role.SERVER, 1, 2), 3)
+    assert (second.member, second.steps) == (Member(Role.SERVER, 2, 2), 3)  # since its priority save
+    assert (first.pls, second.pls) == (pytest.approx(3 / 100 / 3), pytest.approx(6 / 100 / 3))
+    run = hf.open_run(job.url)
+    assert run.summary().pls == second.pls
+    stored = find_beginning(ShardedRun(job.url), Recipe().placement().plan, workers=1).pls
+    assert stored is not None and stored["pls"] == second.pls
+    (record,) = run.jobs()
+    assert record.events == tuple(job.events)
+    assert {Started, Ended} <= {type(each) for each in record.events}
+    assert (record.servers, record.workers, record.speeds[-1].step) == (3, 1, 31)
+    assert [(death.lost_steps, death.by_spare) for death in deaths_of(record.events)] == [(3, False)] * 2
 
 
 def die_and_come_back(job: RunningJob, twin: Twin, name: str, *, step: int, priority_step: int | None = None) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 import holdfast as hf
 from holdfast.cluster.happenings import Committed, Paused, Replaced
 from tests.cluster.processes.jobs import RunningJob
@@ -31,6 +33,7 @@ def test_a_save_that_server_0_was_writing_when_it_died_does_not_keep_others_from
     job.assert_nothing_is_left()
 
 
+@pytest.mark.slow
 def test_a_priority_save_that_a_dead_server_had_no_part_in_does_not_block_the_others(
     start_job: Callable[..., RunningJob],
 ) -> None:

@@ -13,12 +13,12 @@ from tests.cluster.processes.jobs import RunningJob
 from tests.cluster.processes.twin import Twin, assert_same, saved_at_end
 
 
-def test_dlrm_on_one_and_then_five_servers_is_that_of_a_single_process(
+def test_dlrm_on_one_and_then_three_servers_is_that_of_a_single_process(
     start_job: Callable[..., RunningJob],
 ) -> None:
     one = dlrm.recipe(servers=1)
     twin = Twin(one)
-    for servers, step in ((1, 8), (5, 16)):
+    for servers, step in ((1, 8), (3, 16)):
         job = start_job(servers=servers, limit=step, **dlrm.JOB)
         job.finish(step)
         twin.run_to(step)
