@@ -59,3 +59,15 @@ def test_a_long_grace_does_not_hide_a_death_after_the_first_beat() -> None:
     liveness.watch(ONE, 0, grace_s=100)
     liveness.heard(ONE, 5)
     assert liveness.overdue(16) == [ONE]
+
+
+def test_a_member_that_was_told_to_go_on_as_another_is_counted_on_while_that_one_is() -> None:
+    liveness = Liveness(timeout_s=10)
+    last = Member(Role.SERVER, 0, 3)
+    liveness.watch(ONE, 0)
+    liveness.goes_on(ONE, OTHER, 5, grace_s=5)
+    liveness.goes_on(OTHER, last, 6, grace_s=5)
+    assert liveness.heard(ONE, 15) and liveness.heard(OTHER, 15)  # neither has heard of it yet
+    assert liveness.overdue(20) == [] and liveness.overdue(22) == [last]
+    liveness.forget(last)
+    assert not liveness.heard(ONE, 23) and not liveness.heard(OTHER, 23)

@@ -79,8 +79,7 @@ class Crew:
 
     def goes_back(self, member: Member, next_life: Member) -> None:
         """A process was told to go on as its next incarnation."""
-        self._beats.forget(member)
-        self._beats.watch(next_life, grace_s=_START_GRACE_S)
+        self._beats.goes_on(member, next_life, grace_s=_START_GRACE_S)
         process = self._by_member.get(member)
         if process is not None:
             self._by_member[next_life] = process

@@ -15,20 +15,28 @@ class Liveness:
     def __init__(self, *, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._deadlines: dict[Member, float] = {}
+        self._next_lives: dict[Member, Member] = {}
         self._ticked_s: float | None = None
 
     def watch(self, member: Member, now_s: float, *, grace_s: float = 0.0) -> None:
         """From now on; a process that starts may take ``grace_s`` longer until it is first heard."""
         self._deadlines[member] = now_s + self._timeout_s + grace_s
 
+    def goes_on(self, member: Member, next_life: Member, now_s: float, *, grace_s: float = 0.0) -> None:
+        """It was told to go on as somebody else, and may not have heard that yet: until then nobody dismisses it."""
+        self.forget(member)
+        self._next_lives[member] = next_life
+        self.watch(next_life, now_s, grace_s=grace_s)
+
     def forget(self, member: Member) -> None:
         """It is dead, or replaced."""
         self._deadlines.pop(member, None)
+        self._next_lives.pop(member, None)
 
     def heard(self, member: Member, now_s: float) -> bool:
         """It lives; False: nobody counts on it any more, or yet."""
         if member not in self._deadlines:
-            return False
+            return member in self._next_lives and self._is_watched(self._next_lives[member])
         self._deadlines[member] = now_s + self._timeout_s
         return True
 
@@ -42,3 +50,8 @@ class Liveness:
     def overdue(self, now_s: float) -> list[Member]:
         """Those whose time has run out, as long as they are not forgotten."""
         return [member for member, deadline in self._deadlines.items() if now_s > deadline]
+
+    def _is_watched(self, member: Member) -> bool:
+        while member in self._next_lives:
+            member = self._next_lives[member]
+        return member in self._deadlines

@@ -41,6 +41,12 @@ class Beats:
         with self._lock:
             self._liveness.watch(member, self._runtime.monotonic_s(), grace_s=grace_s)
 
+    def goes_on(self, member: Member, next_life: Member, *, grace_s: float = 0.0) -> None:
+        """A member was told to go on as somebody else: count on that one, and do not dismiss it before it has heard."""
+        with self._lock:
+            self._liveness.goes_on(member, next_life, self._runtime.monotonic_s(), grace_s=grace_s)
+            self._heard.discard(member)
+
     def forget(self, member: Member) -> None:
         """It is dead or replaced; if it lives, its next beat is answered with that."""
         with self._lock:
