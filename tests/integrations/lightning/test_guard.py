@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import holdfast as hf
 from holdfast.errors import ConfigurationError, ReaderError, RunError
 from holdfast.storage import MemoryStore
+from tests.docs.docstrings import arguments, explained, members
 from tests.integrations.lightning.program import BATCH, Module, Setup, Told, everything, samples
 from tests.tiny import same
 
@@ -261,3 +262,11 @@ def test_tables_of_its_own_are_named_by_their_parameters() -> None:
     loader = DataLoader(TensorDataset(*samples()), batch_size=BATCH)
     trainer.fit(Own(), loader, loader)
     assert {table.name for table in hf.open_run(store).tables()} == {"users", "items", "own"}
+
+
+@pytest.mark.parametrize("kind", [hf.lightning.Guard, hf.lightning.CheckpointIO])
+def test_every_argument_is_explained(kind: type) -> None:
+    assert explained(kind) == arguments(kind)
+    for name, value in members(kind):
+        if name in vars(kind) and not isinstance(value, property) and not name.startswith(("on_", "teardown")):
+            assert explained(value) == arguments(value), name

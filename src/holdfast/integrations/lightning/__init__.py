@@ -1,4 +1,4 @@
-"""Lightning: a callback that saves and resumes a ``Trainer``. Needs ``holdfast[lightning]``."""
+"""Lightning: a callback that resumes a ``Trainer``, runs for its own checkpoints. Needs ``holdfast[lightning]``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from holdfast.errors import ConfigurationError
 if find_spec("lightning") is None:
     raise ConfigurationError("hf.lightning needs Lightning: pip install 'holdfast[lightning]'")
 
+from holdfast.integrations.lightning.checkpoint_io import CheckpointIO
 from holdfast.integrations.lightning.guard import Guard
 
-__all__ = ["Guard"]
+__all__ = ["CheckpointIO", "Guard"]
