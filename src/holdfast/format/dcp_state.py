@@ -1,27 +1,27 @@
 """What ``torch.distributed.checkpoint`` (DCP) saved of a training, as a state tree (docs/spec/dcp.md).
 
 DCP knows a training as flat names: a tensor in pieces, which are boxes of it, or any other value. Large pieces are
-stored in segments, each with its SHA-256, so that the next save refers to those that it finds unchanged.
+stored in sections, each with its SHA-256, so that the next save refers to those that it finds unchanged.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast.errors import DamagedData
 from holdfast.format.dtypes import itemsize
 
-SEGMENT_BYTES = 8 << 20  # of a piece, at most; a multiple of the alignment of state pieces
+SECTION_BYTES = 8 << 20  # of a piece, at most; a multiple of the alignment of state pieces
 DIGEST_BYTES = 32
 _FIELDS = {"values", "tensors", "planner", "folders"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DcpPiece:
-    """A box of a tensor: where it begins, its elements (a tensor of the tree), and the SHA-256 of each segment."""
+    """A box of a tensor: where it begins, its elements (a tensor of the tree), and the SHA-256 of each section."""
 
     offsets: tuple[int, ...]
     tensor: Any
@@ -46,7 +46,7 @@ class DcpState:
         values: What is not a tensor, by its flat name.
         tensors: The tensors, by their flat names.
         planner: What the planner keeps with a checkpoint: of DCP's own, the path behind each flat name.
-        folders: Folders of earlier checkpoints that hold segments of this one, and the bytes of all segments in each.
+        folders: Folders of earlier checkpoints that hold sections of this one, and the bytes of all sections in each.
     """
 
     step: int
@@ -54,6 +54,10 @@ class DcpState:
     tensors: Mapping[str, DcpTensor]
     planner: Any
     folders: Mapping[str, int]
+
+    def pieces(self) -> Iterator[tuple[str, DcpPiece]]:
+        """The pieces of all tensors, each after the name of its own."""
+        return ((name, piece) for name, tensor in self.tensors.items() for piece in tensor.pieces)
 
     def to_tree(self) -> dict[str, Any]:
         """As a state tree."""
@@ -100,9 +104,9 @@ def is_dcp(tree: object) -> bool:
     return isinstance(tree, Mapping) and set(tree) == {"step", "dcp"}
 
 
-def segments_of(length: int) -> list[tuple[int, int]]:
-    """Where the segments of a piece of so many bytes begin, and how long they are."""
-    return [(start, min(SEGMENT_BYTES, length - start)) for start in range(0, length, SEGMENT_BYTES)]
+def sections_of(length: int) -> list[tuple[int, int]]:
+    """Where the sections of a piece of so many bytes begin, and how long they are."""
+    return [(start, min(SECTION_BYTES, length - start)) for start in range(0, length, SECTION_BYTES)]
 
 
 def _tensor(name: str, body: Any) -> DcpTensor:

@@ -24,8 +24,6 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
 import holdfast as hf
-from holdfast.checkpoint.commit.chain import Chain
-from holdfast.storage import open_store
 
 WORLDS = (1, 2, 4)
 
@@ -96,7 +94,7 @@ def plain_state(seed: int = 0) -> dict[str, Any]:
             "count": torch.tensor(5 + seed),
             "nothing": torch.empty(0, 4),
             "complex": torch.complex(numbers(3), numbers(3, start=9)),
-            "large": numbers(3 * 2**20, start=seed),  # in two segments
+            "large": numbers(3 * 2**20, start=seed),  # in two sections
         },
         "groups": [{"lr": 0.1 + seed, "betas": (0.9, 0.99), "params": [0, 1], "eps": float("inf")}],
         "epoch": 3 + seed,
@@ -292,28 +290,24 @@ def failure_of_one_rank_commits_nothing(place: Place) -> None:
 
 def rows_of_a_job_of_another_size_are_read(place: Place) -> None:
     """A Checkpointer on all ranks divides the rows of its tables among them."""
-    url = place.run("trainer")
     model = nn.EmbeddingBag(97, 6, mode="sum", sparse=True)
     optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
-    with hf.Checkpointer(url, model=model, optimizer=optimizer, save=hf.Never()) as guard:
-        guard.resume()
-        for number in range(2):
-            optimizer.zero_grad()
-            model(torch.arange(number, 60).unsqueeze(0)).sum().backward()
-            optimizer.step()
-            guard.step()
-        guard.save()
-    dist.barrier()
-    rows = model.weight.detach()
-    sums = optimizer.state[model.weight]["sum"]
-    for written in place.written("trainer"):
-        head = Chain(open_store(written)).head()
-        assert head is not None
+    for number in range(2):
+        optimizer.zero_grad()
+        model(torch.arange(number, 60).unsqueeze(0)).sum().backward()
+        optimizer.step()
+    if dist.get_world_size() < 4:  # the largest world reads what the smaller ones wrote
+        with hf.Checkpointer(place.run("trainer"), model=model, optimizer=optimizer, save=hf.Never()) as guard:
+            guard.resume()
+            guard.save()
+        dist.barrier()
+    rows, sums = model.weight.detach(), optimizer.state[model.weight]["sum"]
+    for world in WORLDS[: WORLDS.index(dist.get_world_size()) + 1][:2]:
         loaded: dict[str, Any] = {
             "model": {"weight": spread(torch.zeros(97, 6), Shard(0))},
             "optimizer": {"state": {"weight": {"sum": spread(torch.zeros(97, 6), Shard(1))}}},
         }
-        load(written, loaded)
+        load(place.run("trainer", world), loaded)
         assert torch.equal(loaded["model"]["weight"].full_tensor(), rows)
         assert torch.equal(loaded["optimizer"]["state"]["weight"]["sum"].full_tensor(), sums)
 

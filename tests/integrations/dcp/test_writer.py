@@ -146,8 +146,8 @@ def test_folders_that_are_mostly_unused_are_let_go(url: str, monkeypatch: pytest
     assert all(torch.equal(found[name], value) for name, value in state.items())
 
 
-def test_a_large_tensor_is_referred_to_segment_by_segment(url: str) -> None:
-    rows = torch.rand(6 << 20)  # 24 MiB, three segments
+def test_a_large_tensor_is_referred_to_section_by_section(url: str) -> None:
+    rows = torch.rand(6 << 20)  # 24 MiB, three sections
     save(url, {"rows": rows}, 1, retention=hf.KeepAll())
     rows[-1] += 1
     save(url, {"rows": rows}, 2, retention=hf.KeepAll())
@@ -201,7 +201,7 @@ def test_full_store_fails_the_save_and_takes_back_what_was_written(url: str) -> 
 @pytest.mark.slow
 def test_a_bucket_holds_checkpoints_of_dcp(s3_place: S3Place) -> None:
     settings: Any = {"options": s3_place.options, "retention": hf.KeepAll()}
-    state = {f"t{number}": torch.rand(3 << 20) for number in range(3)}  # each in two segments
+    state = {f"t{number}": torch.rand(3 << 20) for number in range(3)}  # each in two sections
     for step in (1, 2):
         state["t0"] = torch.rand(3 << 20)
         save(s3_place.url, state, step, **settings)
@@ -224,6 +224,11 @@ def test_step_can_come_as_checkpoint_id(url: str) -> None:
     assert torch.equal(state["a"], numbers(3))
     with pytest.raises(ConfigurationError, match="'latest' is not a step"):
         dcp.save(state, checkpoint_id="latest", storage_writer=writer)
+
+
+def test_policy_that_is_none_is_refused_before_anything_is_written(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="retention=3 is not valid"):
+        hf.dcp.Writer(url, step=1, retention=3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("step", [-1, True, 1.5, "3"])

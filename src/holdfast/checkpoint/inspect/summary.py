@@ -12,8 +12,9 @@ from holdfast.checkpoint.inspect.stored_precision import StoredRows, stored_rows
 from holdfast.checkpoint.read.fetcher import Fetcher, Manifests, lineage
 from holdfast.checkpoint.restore.saved_state import checked_state, shared_state
 from holdfast.errors import DamagedData, RunError
-from holdfast.format.catalog import Entry, Garbage
+from holdfast.format.catalog import Entry, Garbage, folder_of
 from holdfast.format.layout import row_bytes
+from holdfast.format.manifest import Manifest
 from holdfast.storage import ObjectInfo, Store
 from holdfast.types import CheckpointInfo, TableSpec
 
@@ -172,7 +173,7 @@ def _meter(fetcher: Fetcher, parts: Manifests) -> Mapping[str, float | None]:
 
 
 def _restore_bytes(entry: Entry, chain: Sequence[CheckpointInfo], parts: Manifests) -> int:
-    """What the chain wrote; of a checkpoint without tables that refers to segments of others, what it holds."""
+    """What the chain wrote; of a checkpoint without tables that refers to sections of others, what it holds."""
     refers = bool(entry.rounds) and not any(part.tables for part in parts)
     return entry.info.full_bytes if refers else _size_bytes(chain)
 
@@ -198,10 +199,16 @@ def _table(spec: TableSpec, stored: Sequence[StoredRows]) -> TableSummary:
     )
 
 
+def _written(part: Manifest) -> int:
+    """The bytes of its bundles; those of a part without tables may lie in the folders of earlier checkpoints."""
+    own = (bundle for bundle in part.bundles if part.tables or folder_of(bundle.name) == part.checkpoint)
+    return sum(bundle.size_bytes for bundle in own)
+
+
 def _parts(parts: Manifests) -> tuple[PartSummary, ...]:
     return tuple(
         PartSummary(
-            rank=part.rank, bundles=len(part.bundles), rows_written=part.rows_written, size_bytes=part.size_bytes
+            rank=part.rank, bundles=len(part.bundles), rows_written=part.rows_written, size_bytes=_written(part)
         )
         for part in parts
     )

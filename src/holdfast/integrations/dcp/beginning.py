@@ -15,7 +15,7 @@ from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.errors import ConfigurationError, DamagedData, TakenOver
 from holdfast.format.catalog import Entry, Intent, checkpoint_id, folder_of
 from holdfast.integrations.dcp.saved import DcpCheckpoint
-from holdfast.integrations.dcp.stored import Key, StoredPiece, StoredSegment, key_of
+from holdfast.integrations.dcp.stored import Key, StoredPiece, StoredSection, key_of
 from holdfast.policy import Overlap
 from holdfast.runtime import Runtime
 from holdfast.storage import Store
@@ -23,7 +23,7 @@ from holdfast.types import Kind
 
 logger = logging.getLogger("holdfast")
 
-_LEAST_ALIVE = 0.5  # of a folder's bytes, for segments in it to be referred to again
+_LEAST_ALIVE = 0.5  # of a folder's bytes, for sections in it to be referred to again
 
 
 def own_run(store: Store, chain: Chain, job: str, *, patience_s: float, runtime: Runtime) -> Head:
@@ -46,7 +46,7 @@ def own_run(store: Store, chain: Chain, job: str, *, patience_s: float, runtime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Earlier:
-    """The last checkpoint: what of it may be referred to, and the bytes of all segments in each folder."""
+    """The last checkpoint: what of it may be referred to, and the bytes of all sections in each folder."""
 
     pieces: Mapping[Key, StoredPiece]
     folders: Mapping[str, int]
@@ -76,8 +76,8 @@ def last_save(store: Store, head: Head, *, runtime: Runtime) -> Earlier:
             "give dcp.save its own URL"
         )
     alive: dict[str, int] = defaultdict(int)
-    for segment in _segments(found.pieces.values()):
-        alive[folder_of(segment.bundle.name)] += segment.place.length
+    for section in _sections(found.pieces.values()):
+        alive[folder_of(section.bundle.name)] += section.place.length
     folders = {**found.state.folders, entry.info.id: alive[entry.info.id]}
     return Earlier(pieces=_worth_keeping(found.pieces, alive, folders), folders=folders)
 
@@ -85,18 +85,18 @@ def last_save(store: Store, head: Head, *, runtime: Runtime) -> Earlier:
 def _worth_keeping(
     pieces: Mapping[Key, StoredPiece], alive: Mapping[str, int], folders: Mapping[str, int]
 ) -> Mapping[Key, StoredPiece]:
-    """Without segments in folders that are mostly unused by now: written anew, they let the folder go."""
+    """Without sections in folders that are mostly unused by now: written anew, they let the folder go."""
     kept = {folder for folder, size_bytes in alive.items() if size_bytes >= _LEAST_ALIVE * folders.get(folder, 0)}
     if len(kept) == len(alive):
         return pieces
     return {
-        key: StoredPiece(spec=piece.spec, segments=tuple(s for s in piece.segments if folder_of(s.bundle.name) in kept))
+        key: StoredPiece(spec=piece.spec, sections=tuple(s for s in piece.sections if folder_of(s.bundle.name) in kept))
         for key, piece in pieces.items()
     }
 
 
-def _segments(pieces: Iterable[StoredPiece]) -> Iterator[StoredSegment]:
-    return (segment for piece in pieces for segment in piece.segments)
+def _sections(pieces: Iterable[StoredPiece]) -> Iterator[StoredSection]:
+    return (section for piece in pieces for section in piece.sections)
 
 
 def make_intent(head: Head, step: int, *, tag: str | None, metrics: Mapping[str, float], runtime: Runtime) -> Intent:

@@ -15,7 +15,7 @@ from torch import Tensor
 from holdfast.checkpoint.read.crew import Task
 from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.format.dtypes import itemsize, torch_dtype
-from holdfast.integrations.dcp.stored import Key, StoredPiece, StoredSegment
+from holdfast.integrations.dcp.stored import Key, StoredPiece, StoredSection
 
 _SLAB_BYTES = 8 << 20  # read at a time where bytes must be rearranged
 
@@ -51,8 +51,8 @@ def box_tasks(fetcher: Fetcher, piece: StoredPiece, copy: BoxCopy) -> list[Task]
     target = flat_bytes(copy.target, piece.spec.dtype) if _in_one_row(shape, lengths) else None
     if target is not None:
         return [
-            partial(_read_into, fetcher, segment, low, high, target[at : at + high - low])
-            for segment, low, high, at in _overlaps(piece.segments, first, first + len(target))
+            partial(_read_into, fetcher, section, low, high, target[at : at + high - low])
+            for section, low, high, at in _overlaps(piece.sections, first, first + len(target))
         ]
     return [partial(_copy_slab, fetcher, piece, copy, low, high) for low, high in _slabs(piece, lengths)]
 
@@ -71,19 +71,19 @@ def _first_byte(piece: StoredPiece, offsets: Sequence[int]) -> int:
 
 
 def _overlaps(
-    segments: Sequence[StoredSegment], start: int, stop: int
-) -> Iterator[tuple[StoredSegment, int, int, int]]:
-    """The segments that hold these bytes: which of theirs, and where they go."""
-    for segment in segments:
-        low, high = max(start, segment.start), min(stop, segment.start + segment.length)
+    sections: Sequence[StoredSection], start: int, stop: int
+) -> Iterator[tuple[StoredSection, int, int, int]]:
+    """The sections that hold these bytes: which of theirs, and where they go."""
+    for section in sections:
+        low, high = max(start, section.start), min(stop, section.start + section.length)
         if low < high:
-            yield segment, low - segment.start, high - segment.start, low - start
+            yield section, low - section.start, high - section.start, low - start
 
 
-def _read_into(fetcher: Fetcher, segment: StoredSegment, low: int, high: int, target: NDArray[np.uint8]) -> int:
-    is_whole = high - low == segment.place.length
+def _read_into(fetcher: Fetcher, section: StoredSection, low: int, high: int, target: NDArray[np.uint8]) -> int:
+    is_whole = high - low == section.place.length
     memory = (lambda _: target.data) if is_whole else None
-    data = np.frombuffer(fetcher.chunk(segment.bundle, segment.place, low, high, memory=memory), np.uint8)
+    data = np.frombuffer(fetcher.chunk(section.bundle, section.place, low, high, memory=memory), np.uint8)
     if not np.may_share_memory(data, target):
         np.copyto(target, data)
     return high - low
@@ -105,8 +105,8 @@ def _copy_slab(fetcher: Fetcher, piece: StoredPiece, copy: BoxCopy, low: int, hi
     slab = torch.empty((high - low, *shape[1:]) if shape else (), dtype=torch_dtype(piece.spec.dtype))
     memory = slab.reshape(-1).view(torch.uint8).numpy()
     first = _first_byte(piece, (at, *(0 for _ in shape[1:]))) if shape else 0
-    for segment, begin, end, to in _overlaps(piece.segments, first, first + len(memory)):
-        _read_into(fetcher, segment, begin, end, memory[to : to + end - begin])
+    for section, begin, end, to in _overlaps(piece.sections, first, first + len(memory)):
+        _read_into(fetcher, section, begin, end, memory[to : to + end - begin])
     lengths = tuple(copy.target.shape)
     if not shape:
         copy.target.copy_(slab)

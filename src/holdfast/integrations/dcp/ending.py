@@ -21,7 +21,7 @@ from holdfast.format.manifest import BundleRef, Manifest, StateChunk, TensorSpec
 from holdfast.format.state_pieces import Piece
 from holdfast.format.tree import encode_tree
 from holdfast.integrations.dcp.frames import BundleWriter, Source
-from holdfast.integrations.dcp.stored import Key, StoredPiece, StoredSegment, key_of, without_elements
+from holdfast.integrations.dcp.stored import Key, StoredPiece, StoredSection, key_of, without_elements
 from holdfast.storage import Store
 
 
@@ -84,7 +84,7 @@ def _state(
         mark = without_elements(stored.spec)
         kept.append(mark)
         marks[id(mark)] = stored
-        return DcpPiece(offsets=offsets, tensor=mark, digests=tuple(each.digest for each in stored.segments))
+        return DcpPiece(offsets=offsets, tensor=mark, digests=tuple(each.digest for each in stored.sections))
 
     tensors = {
         name: DcpTensor(
@@ -95,7 +95,7 @@ def _state(
         for name, each in metadata.state_dict_metadata.items()
         if isinstance(each, TensorStorageMetadata)
     }
-    used = {folder_of(segment.bundle.name) for each in marks.values() for segment in each.segments}
+    used = {folder_of(section.bundle.name) for each in marks.values() for section in each.sections}
     state = DcpState(
         step=step,
         values=gathered.values,
@@ -110,9 +110,9 @@ def _manifest(intent: Intent, tensors: list[StoredPiece]) -> Manifest:
     bundles: dict[str, BundleRef] = {}
     state = []
     for number, tensor in enumerate(tensors):
-        for segment in tensor.segments:
-            bundles.setdefault(segment.bundle.name, segment.bundle)
-            state.append(_chunk(number, segment, list(bundles).index(segment.bundle.name)))
+        for section in tensor.sections:
+            bundles.setdefault(section.bundle.name, section.bundle)
+            state.append(_chunk(number, section, list(bundles).index(section.bundle.name)))
     specs = tuple(tensor.spec for tensor in tensors)
     return Manifest(
         checkpoint=intent.checkpoint,
@@ -126,9 +126,9 @@ def _manifest(intent: Intent, tensors: list[StoredPiece]) -> Manifest:
     )
 
 
-def _chunk(number: int, segment: StoredSegment, bundle: int) -> StateChunk:
-    piece = Piece(tensor=number, start=segment.start, length=segment.length)
-    return StateChunk(place=replace(segment.place, bundle=bundle), pieces=(piece,))
+def _chunk(number: int, section: StoredSection, bundle: int) -> StateChunk:
+    piece = Piece(tensor=number, start=section.start, length=section.length)
+    return StateChunk(place=replace(section.place, bundle=bundle), pieces=(piece,))
 
 
 def _torch(tensor: Tensor | HostTensor) -> Tensor:

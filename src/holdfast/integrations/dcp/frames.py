@@ -1,6 +1,6 @@
-"""Writes segments of tensors as bundles: copied into aligned memory, hashed, and written past the page cache.
+"""Writes sections of tensors as bundles: copied into aligned memory, hashed, and written past the page cache.
 
-Several threads take segments from one list. A segment is hashed in the copy, so that what is stored is what the digest
+Several threads take sections from one list. A section is hashed in the copy, so that what is stored is what the digest
 says even if the tensor changes meanwhile; where the last checkpoint holds the same bytes, the copy is dropped. Hashing
 takes the most time, and writing waits for the disk, so a few more threads than processors keep both busy.
 """
@@ -23,14 +23,14 @@ from holdfast.checkpoint.read.crew import WORKERS
 from holdfast.checkpoint.snapshot.tensor_filler import bytes_of
 from holdfast.format.bundle import Member, blocks_of, build_head, checksums
 from holdfast.format.catalog import object_name
-from holdfast.format.dcp_state import SEGMENT_BYTES, segments_of
+from holdfast.format.dcp_state import SECTION_BYTES, sections_of
 from holdfast.format.document import digest
 from holdfast.format.layout import padded
 from holdfast.format.manifest import BundleRef, Place, TensorSpec
-from holdfast.integrations.dcp.stored import StoredPiece, StoredSegment
+from holdfast.integrations.dcp.stored import StoredPiece, StoredSection
 from holdfast.storage import Store
 
-_FRAME_BYTES = 4 * SEGMENT_BYTES
+_FRAME_BYTES = 4 * SECTION_BYTES
 _THREADS = WORKERS + 1  # one of them mostly waits for the disk
 
 
@@ -41,11 +41,11 @@ class Source:
     name: str
     spec: TensorSpec
     tensor: Tensor
-    known: Mapping[int, StoredSegment]
+    known: Mapping[int, StoredSection]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Segment:
+class _Section:
     """Bytes ``start ..`` of a source, which is the ``owner``-th."""
 
     owner: int
@@ -56,9 +56,9 @@ class _Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Placed:
-    """A segment in a frame."""
+    """A section in a frame."""
 
-    segment: _Segment
+    section: _Section
     offset: int
     digest: bytes
 
@@ -98,17 +98,17 @@ class BundleWriter:
 
 
 class _Shared:
-    """The segments that threads share out among themselves, and where each went."""
+    """The sections that threads share out among themselves, and where each went."""
 
     def __init__(self, sources: Iterable[Source]) -> None:
         self._lock = threading.Lock()
         self._specs: list[TensorSpec] = []
-        self._found: list[dict[int, StoredSegment]] = []
-        self._waiting = self._segments(sources)
+        self._found: list[dict[int, StoredSection]] = []
+        self._waiting = self._sections(sources)
         self._failed = False
 
-    def take(self) -> _Segment | None:
-        """The next one. A tensor is resolved when its first segment is taken, because that may take memory."""
+    def take(self) -> _Section | None:
+        """The next one. A tensor is resolved when its first section is taken, because that may take memory."""
         with self._lock:
             try:
                 return None if self._failed else next(self._waiting, None)
@@ -120,29 +120,29 @@ class _Shared:
         """Let the other threads stop: one has failed."""
         self._failed = True
 
-    def add(self, segment: _Segment, stored: StoredSegment) -> None:
-        """A segment is stored."""
+    def add(self, section: _Section, stored: StoredSection) -> None:
+        """A section is stored."""
         with self._lock:
-            self._found[segment.owner][segment.start] = stored
+            self._found[section.owner][section.start] = stored
 
     def stored(self) -> list[StoredPiece]:
         """What became of each source."""
         return [
-            StoredPiece(spec=spec, segments=tuple(found[start] for start in sorted(found)))
+            StoredPiece(spec=spec, sections=tuple(found[start] for start in sorted(found)))
             for spec, found in zip(self._specs, self._found, strict=True)
         ]
 
-    def _segments(self, sources: Iterable[Source]) -> Iterator[_Segment]:
+    def _sections(self, sources: Iterable[Source]) -> Iterator[_Section]:
         for owner, source in enumerate(sources):
             self._specs.append(source.spec)
             self._found.append({})
             data = bytes_of(source.tensor)
-            for start, length in segments_of(len(data)):
-                yield _Segment(owner=owner, start=start, source=source, data=data[start : start + length])
+            for start, length in sections_of(len(data)):
+                yield _Section(owner=owner, start=start, source=source, data=data[start : start + length])
 
 
 class _Frame:
-    """The memory of one thread: filled with segments, written as a bundle, filled again."""
+    """The memory of one thread: filled with sections, written as a bundle, filled again."""
 
     def __init__(self, writer: BundleWriter, shared: _Shared) -> None:
         self._writer = writer
@@ -153,32 +153,32 @@ class _Frame:
         self._used = 0
 
     def fill(self) -> None:
-        """Take segments until none is left."""
+        """Take sections until none is left."""
         try:
-            while (segment := self._shared.take()) is not None:
-                if self._used + padded(len(segment.data)) > len(self._memory):
+            while (section := self._shared.take()) is not None:
+                if self._used + padded(len(section.data)) > len(self._memory):
                     self._write()
-                self._add(segment)
+                self._add(section)
             self._write()
         except BaseException:
             self._shared.give_up()
             raise
 
-    def _add(self, segment: _Segment) -> None:
-        offset, length = self._used, len(segment.data)
+    def _add(self, section: _Section) -> None:
+        offset, length = self._used, len(section.data)
         target = self._memory[offset : offset + length]
-        if segment.data.is_cpu:
-            np.copyto(target, segment.data.numpy())  # torch would start threads of its own for it
+        if section.data.is_cpu:
+            np.copyto(target, section.data.numpy())  # torch would start threads of its own for it
         else:
-            torch.from_numpy(target).copy_(segment.data)
+            torch.from_numpy(target).copy_(section.data)
         found = hashlib.sha256(target.data).digest()
-        known = segment.source.known.get(segment.start)
+        known = section.source.known.get(section.start)
         if known is not None and (known.length, known.digest) == (length, found):
-            self._shared.add(segment, known)
+            self._shared.add(section, known)
             return
         self._used += padded(length)
         self._memory[offset + length : self._used] = 0
-        self._placed.append(_Placed(segment=segment, offset=offset, digest=found))
+        self._placed.append(_Placed(section=section, offset=offset, digest=found))
 
     def _write(self) -> None:
         if not self._placed:
@@ -186,23 +186,23 @@ class _Frame:
         bundle = self._writer.put(self._memory[: self._used].data, self._placed)
         block = 0
         for each in self._placed:
-            length = len(each.segment.data)
+            length = len(each.section.data)
             place = Place(bundle=0, offset=bundle.head_bytes + each.offset, length=padded(length), block=block)
             block += blocks_of(padded(length))
-            stored = StoredSegment(
-                start=each.segment.start, length=length, digest=each.digest, bundle=bundle, place=place
+            stored = StoredSection(
+                start=each.section.start, length=length, digest=each.digest, bundle=bundle, place=place
             )
-            self._shared.add(each.segment, stored)
+            self._shared.add(each.section, stored)
         self._placed, self._used = [], 0
 
 
 def _chunk(body: memoryview, placed: _Placed) -> memoryview:
-    return body[placed.offset : placed.offset + padded(len(placed.segment.data))]
+    return body[placed.offset : placed.offset + padded(len(placed.section.data))]
 
 
 def _member(placed: _Placed) -> Member:
-    source, segment = placed.segment.source, placed.segment
-    if len(segment.data) == source.spec.length:
+    source, section = placed.section.source, placed.section
+    if len(section.data) == source.spec.length:
         return Member(name=source.name, dtype=source.spec.dtype, shape=source.spec.shape, offset=placed.offset)
-    name = f"{source.name}+{segment.start}"
-    return Member(name=name, dtype="U8", shape=(len(segment.data),), offset=placed.offset)
+    name = f"{source.name}+{section.start}"
+    return Member(name=name, dtype="U8", shape=(len(section.data),), offset=placed.offset)

@@ -16,12 +16,13 @@ from holdfast.checkpoint.training.forms import as_tensor
 from holdfast.errors import DamagedData
 from holdfast.format.catalog import Entry
 from holdfast.format.dcp_state import DcpState, is_dcp
+from holdfast.format.document import parse
 from holdfast.format.host_values import HostTensor
 from holdfast.format.manifest import Manifest, StateChunk
 from holdfast.format.tree import decode_tree
 from holdfast.integrations.dcp.boxes import BoxCopy, box_tasks
 from holdfast.integrations.dcp.contents import described_tensor
-from holdfast.integrations.dcp.stored import Key, StoredPiece, StoredSegment, without_elements
+from holdfast.integrations.dcp.stored import Key, StoredPiece, StoredSection, without_elements
 
 _REMOTE_WORKERS = 8  # these mostly wait
 
@@ -46,12 +47,7 @@ class DcpCheckpoint:
         if not is_dcp(tree):
             return None
         state = DcpState.from_tree(tree, name=name)
-        number_of = {id(each): number for number, each in enumerate(empty, start=1)}
-        numbers = {
-            (fqn, piece.offsets): number_of[id(piece.tensor)]
-            for fqn, tensor in state.tensors.items()
-            for piece in tensor.pieces
-        }
+        numbers = parse(name, lambda: _numbers(state, empty))
         pieces = _stored(manifest, state, numbers, name)
         values = _values(fetcher, manifest, skeleton, empty, set(numbers.values()))
         return cls(fetcher=fetcher, entry=entry, state=values or state, pieces=pieces)
@@ -77,25 +73,35 @@ class DcpCheckpoint:
             crew.do(tasks)
 
 
+def _numbers(state: DcpState, empty: Sequence[HostTensor]) -> dict[Key, int]:
+    """Which state tensor each piece is."""
+    number_of = {id(each): number for number, each in enumerate(empty, start=1)}
+    found = {(fqn, piece.offsets): number_of[id(piece.tensor)] for fqn, piece in state.pieces()}
+    if len(set(found.values())) != sum(1 for _ in state.pieces()):
+        raise ValueError("two pieces are at one place, or are one tensor")
+    return found
+
+
 def _stored(manifest: Manifest, state: DcpState, numbers: Mapping[Key, int], name: str) -> dict[Key, StoredPiece]:
     chunks: dict[int, list[StateChunk]] = defaultdict(list)
     for chunk in manifest.state:
         for part in chunk.pieces:
             chunks[part.tensor].append(chunk)
     found: dict[Key, StoredPiece] = {}
-    for fqn, tensor in state.tensors.items():
-        for piece in tensor.pieces:
-            number = numbers[fqn, piece.offsets]
-            own = chunks[number]
-            if len(own) != len(piece.digests) or any(len(chunk.pieces) != 1 for chunk in own):
-                raise DamagedData(name, f"has {len(piece.digests)} digests of a piece of {fqn}, not one for each chunk")
-            segments = tuple(_segment(manifest, *each) for each in zip(own, piece.digests, strict=True))
-            found[fqn, piece.offsets] = StoredPiece(spec=manifest.tensors[number], segments=segments)
+    for fqn, piece in state.pieces():
+        number = numbers[fqn, piece.offsets]
+        own = chunks[number]
+        if len(own) != len(piece.digests) or any(len(chunk.pieces) != 1 for chunk in own):
+            raise DamagedData(name, f"has {len(piece.digests)} digests of a piece of {fqn}, not one for each chunk")
+        if manifest.tensors[number].dtype != state.tensors[fqn].dtype:
+            raise DamagedData(name, f"has a piece of {fqn} of another type")
+        sections = tuple(_section(manifest, *each) for each in zip(own, piece.digests, strict=True))
+        found[fqn, piece.offsets] = StoredPiece(spec=manifest.tensors[number], sections=sections)
     return found
 
 
-def _segment(manifest: Manifest, chunk: StateChunk, digest: bytes) -> StoredSegment:
-    return StoredSegment(
+def _section(manifest: Manifest, chunk: StateChunk, digest: bytes) -> StoredSection:
+    return StoredSection(
         start=chunk.pieces[0].start,
         length=chunk.pieces[0].length,
         digest=digest,

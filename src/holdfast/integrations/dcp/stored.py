@@ -1,4 +1,4 @@
-"""What ranks tell each other about a save: where segments of tensors are stored. Plain values, which DCP pickles."""
+"""What ranks tell each other about a save: where sections of tensors are stored. Plain values, which DCP pickles."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def without_elements(spec: TensorSpec) -> HostTensor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredSegment:
+class StoredSection:
     """Bytes ``start ..`` of a piece: their SHA-256, and the chunk of a bundle that holds them."""
 
     start: int
@@ -42,7 +42,7 @@ class StoredPiece:
     """A box of a tensor as it is stored, in the order of its bytes."""
 
     spec: TensorSpec
-    segments: tuple[StoredSegment, ...]
+    sections: tuple[StoredSection, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from holdfast.checkpoint.agent.cleanup import Cleanup
 from holdfast.checkpoint.commit.chain import Chain
 from holdfast.checkpoint.commit.space import patient_store
 from holdfast.checkpoint.training.forms import form_of
+from holdfast.checkpoint.wire.messages import Message, Notice
 from holdfast.checkpoint.write.committer import Committer, SaveTimes
 from holdfast.errors import ConfigurationError, HoldfastError, UnsupportedState
 from holdfast.format.catalog import Intent
@@ -89,9 +90,11 @@ class Writer(StorageWriter):
         super().__init__()
         self._url = os.fspath(url) if isinstance(url, str | os.PathLike) else url
         self._step = _checked_step(step)
+        if not isinstance(retention, Retention):
+            raise ConfigurationError(f"retention={retention!r} is not valid; pass a policy such as hf.KeepLast(3)")
         self._retention = retention
         self._tag = tag
-        self._metrics = dict(metrics or {})
+        self._metrics = {name: float(value) for name, value in (metrics or {}).items()}
         self._options = options
         self._job = _job(os.getpid())
         self._opened: Store | None = None
@@ -161,7 +164,7 @@ class Writer(StorageWriter):
         except BaseException:
             _try_to(bundles.discard)
             raise
-        results += [_result(item, segments) for item, segments in zip(tensors, stored, strict=True)]
+        results += [_result(item, sections) for item, sections in zip(tensors, stored, strict=True)]
         future: Future[list[WriteResult]] = Future()
         future.set_result(results)
         return future
@@ -183,7 +186,7 @@ class Writer(StorageWriter):
             grace_s=_GRACE_S,
             leads=True,
             leftovers=None,
-            tell=lambda notice: logger.warning("%s", notice),
+            tell=_tell,
             runtime=self._runtime,
         )
         cleanup.after_commit()
@@ -221,6 +224,11 @@ class Writer(StorageWriter):
         )
 
 
+def _tell(message: Message) -> None:
+    if isinstance(message, Notice):
+        logger.warning("%s", message.message)
+
+
 def _checked_step(step: int) -> int:
     if not isinstance(step, int) or isinstance(step, bool) or step < 0:
         raise ConfigurationError(f"step={step!r} is not valid; pass the number of optimizer steps taken")
@@ -239,7 +247,7 @@ def _sources(items: list[WriteItem], planner: SavePlanner, assignment: Assignmen
             name=f"dcp/{fqn}@{','.join(map(str, offsets))}",
             spec=spec,
             tensor=tensor,
-            known={segment.start: segment for segment in known.segments} if known is not None and same else {},
+            known={section.start: section for section in known.sections} if known is not None and same else {},
         )
 
 
