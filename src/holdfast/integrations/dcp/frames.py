@@ -21,13 +21,14 @@ from torch import Tensor
 
 from holdfast.checkpoint.read.crew import WORKERS
 from holdfast.checkpoint.snapshot.tensor_filler import bytes_of
-from holdfast.format.bundle import Member, blocks_of, build_head, checksums
+from holdfast.format.bundle import BLOCK_BYTES, Member, blocks_of, build_head
 from holdfast.format.catalog import object_name
 from holdfast.format.dcp_state import SECTION_BYTES, sections_of
 from holdfast.format.document import digest
 from holdfast.format.layout import padded
 from holdfast.format.manifest import BundleRef, Place, TensorSpec
 from holdfast.integrations.dcp.stored import StoredPiece, StoredSection
+from holdfast.kernels.checksums import fast_checksums
 from holdfast.storage import Store
 
 _FRAME_BYTES = 4 * SECTION_BYTES
@@ -75,6 +76,7 @@ class BundleWriter:
 
     def write(self, sources: Iterable[Source]) -> list[StoredPiece]:
         """Store these, in their order. Returns when they are durable."""
+        fast_checksums()  # compiled before the threads need it
         shared = _Shared(sources)
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="holdfast-dcp") as pool:
             working = [pool.submit(_Frame(self, shared).fill) for _ in range(_THREADS)]
@@ -84,7 +86,8 @@ class BundleWriter:
 
     def put(self, body: memoryview, placed: Sequence[_Placed]) -> BundleRef:
         """Store a frame as the next bundle; the chunks' checksums stand in its head in their order."""
-        directory = [crc for each in placed for crc in checksums(_chunk(body, each))]
+        checksums = fast_checksums()
+        directory = [crc for each in placed for crc in checksums(_chunk(body, each), BLOCK_BYTES)]
         head = build_head([_member(each) for each in placed], len(body), directory)
         with self._lock:
             name = object_name(self._checkpoint, f"{self._rank:05d}-{len(self._attempted) + 1:06d}.safetensors")

@@ -1,0 +1,31 @@
+"""Checksums by carry-less multiplication are those of zlib, whatever the bytes and the blocks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.kernels.checksums import fast_checksums, zlib_checksums
+
+
+@given(data=st.binary(max_size=700), skipped=st.integers(0, 40), block_bytes=st.sampled_from([1, 16, 63, 64, 100, 256]))
+def test_any_bytes_at_any_address_have_the_checksums_of_zlib(data: bytes, skipped: int, block_bytes: int) -> None:
+    view = memoryview(bytes(skipped) + data)[skipped:]
+    assert fast_checksums()(view, block_bytes) == zlib_checksums(view, block_bytes)
+
+
+@pytest.mark.parametrize("length", [0, 131071, 131072, 131073, 3 * 131072 + 64, 1 << 20])
+def test_blocks_of_a_bundle(length: int) -> None:
+    data = np.random.default_rng(length).integers(0, 256, length, dtype=np.uint8).data
+    assert fast_checksums()(data, 131072) == zlib_checksums(data, 131072)
+
+
+def test_a_flipped_bit_shows() -> None:
+    data = bytearray(1024)
+    before = fast_checksums()(memoryview(data), 1024)
+    for position in (0, 15, 64, 700, 1023):
+        data[position] ^= 4
+        assert fast_checksums()(memoryview(data), 1024) != before
+        data[position] ^= 4
