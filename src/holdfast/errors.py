@@ -85,6 +85,9 @@ class DamagedData(HoldfastError):
         self.object_name, self.what = printable(object_name), printable_lines(what)  # it may quote what it found
         super().__init__(f"{self.object_name}: {self.what}")
 
+    def __reduce__(self) -> tuple[type[DamagedData], tuple[str, str]]:
+        return type(self), (self.object_name, self.what)  # ranks send each other what went wrong
+
 
 class UnreadableData(DamagedData):
     """The store holds the object, but its disk returns an error instead of the bytes."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.kernels.checksums import fast_checksums, zlib_checksums
 
 
+@settings(max_examples=40)
 @given(data=st.binary(max_size=700), skipped=st.integers(0, 40), block_bytes=st.sampled_from([1, 16, 63, 64, 100, 256]))
 def test_any_bytes_at_any_address_have_the_checksums_of_zlib(data: bytes, skipped: int, block_bytes: int) -> None:
     view = memoryview(bytes(skipped) + data)[skipped:]

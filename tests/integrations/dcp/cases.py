@@ -24,6 +24,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
 import holdfast as hf
+from holdfast.storage import LocalStore
 
 WORLDS = (1, 2, 4)
 
@@ -288,6 +289,20 @@ def failure_of_one_rank_commits_nothing(place: Place) -> None:
     save(url, state, 3)
 
 
+def damage_that_one_rank_finds_is_told_to_all(place: Place) -> None:
+    url, last = place.run("damage"), dist.get_world_size() - 1
+    save(url, {"rows": spread(numbers(8, 4), Shard(0))}, 1)
+    if dist.get_rank() == 0:
+        store = LocalStore(url)
+        (name,) = [each.name for each in store.list("data/") if each.name.endswith(f"/{last:05d}-000001.safetensors")]
+        data = bytearray(store.get(name))
+        data[-1] ^= 1
+        store.put(name, bytes(data))
+    dist.barrier()
+    with refused(f"{last:05d}-000001.safetensors", "does not match its checksum"):
+        load(url, {"rows": spread(torch.zeros(8, 4), Shard(0))})
+
+
 def rows_of_a_job_of_another_size_are_read(place: Place) -> None:
     """A Checkpointer on all ranks divides the rows of its tables among them."""
     model = nn.EmbeddingBag(97, 6, mode="sum", sparse=True)
@@ -334,6 +349,7 @@ CASES = [
     objects_that_need_pickle_are_refused_by_their_path,
     unchanged_tensors_are_referred_to,
     failure_of_one_rank_commits_nothing,
+    damage_that_one_rank_finds_is_told_to_all,
     rows_of_a_job_of_another_size_are_read,
     ranks_that_find_different_checkpoints_are_refused,
 ]

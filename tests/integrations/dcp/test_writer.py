@@ -16,6 +16,7 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.planner import SavePlanner
 
 import holdfast as hf
+from holdfast import errors
 from holdfast.errors import ConfigurationError, RunError
 from holdfast.integrations.dcp import writer as writer_module
 from holdfast.storage import LocalStore
@@ -264,6 +265,13 @@ def test_run_of_a_checkpointer_is_not_written_to_and_neither_the_other_way_round
     with hf.Checkpointer(theirs, model=model) as guard, pytest.raises(RunError, match=r"hf\.dcp\.Reader"):
         guard.resume()
     assert [info.standing for info in hf.open_run(theirs).checkpoints()] == [""]  # nobody doubts it
+
+
+def test_ranks_can_send_each_other_any_error() -> None:
+    for kind in (errors.DamagedData, errors.UnreadableData):
+        sent = pickle.loads(pickle.dumps(kind("data/x", "is missing")))
+        assert (type(sent), str(sent), sent.object_name) == (kind, "data/x: is missing", "data/x")
+    assert str(pickle.loads(pickle.dumps(errors.TakenOver("by b")))) == "by b"
 
 
 def test_damage_is_found_and_named(url: str) -> None:

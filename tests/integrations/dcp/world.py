@@ -8,6 +8,7 @@ import subprocess
 import sys
 import traceback
 import warnings
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -47,6 +48,7 @@ def run_world(place: Path, world: int, cases: list[str], *, dying: int | None = 
 def _main(place: Path, rank: int, world: int, names: list[str]) -> None:
     import torch
     import torch.distributed as dist
+    from torch.distributed.checkpoint.api import CheckpointException
 
     from tests.integrations.dcp import cases
 
@@ -60,10 +62,12 @@ def _main(place: Path, rank: int, world: int, names: list[str]) -> None:
         try:
             getattr(cases, name)(cases.Place(place))
             results[name] = None
-        except Exception:
+        except (Exception, CheckpointException):  # which is no Exception
             results[name] = traceback.format_exc()
     (place / f"result-{world}-{rank}").write_text(json.dumps(results))
-    os._exit(0)  # where a rank has died, leaving the group would wait for it
+    with suppress(RuntimeError):  # where a rank has died
+        dist.barrier()
+    os._exit(0)  # to leave the group would wait for it
 
 
 if __name__ == "__main__":
