@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from holdfast.follower import Follower as Follower
     from holdfast.integrations import dcp as dcp
     from holdfast.integrations import lightning as lightning
+    from holdfast.integrations import metrics as metrics
     from holdfast.policy import MFU as MFU
     from holdfast.policy import PLS as PLS
     from holdfast.policy import SCAR as SCAR
@@ -122,6 +123,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = {  # under the interfaces of other libraries
     "dcp": "holdfast.integrations.dcp",
     "lightning": "holdfast.integrations.lightning",
+    "metrics": "holdfast.integrations.metrics",
 }
 
 __all__ = sorted(_HOME_OF)
