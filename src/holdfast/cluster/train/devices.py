@@ -39,7 +39,7 @@ def pinned(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Te
     """Memory of the host that a device reads and writes by itself. Torch keeps it, and gives it out again."""
     if device.type != "cuda":
         raise ConfigurationError(f"workers train on a CPU or on a CUDA device, not on {device.type}")
-    return torch.empty(shape, dtype=dtype, pin_memory=True)
+    return torch.empty(shape, dtype=dtype, device="cpu", pin_memory=True)
 
 
 def to_host(tensor: Tensor) -> NDArray[Any]:
