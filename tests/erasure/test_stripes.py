@@ -46,7 +46,6 @@ def test_a_row_and_its_parity_rows_find_each_other(found: Stripes) -> None:
                 assert host != position and (at < found.size(host)).all()
                 np.testing.assert_array_equal(found.parities(at), np.full(len(at), parity))
                 np.testing.assert_array_equal(found.data_rows(at, member), mine)
-                assert np.isin(at, found.hosted_rows(host, parity)).all()
 
 
 @settings(deadline=None)
@@ -110,18 +109,6 @@ def test_slices_hold_every_row_once_in_its_order(found: Stripes) -> None:
     for member in range(found.ring.data):
         mine = order[cuts[member] : cuts[member + 1]]
         assert (found.members(rows[mine]) == member).all() and (np.diff(mine) > 0).all()
-
-
-@given(stripes(), st.integers(0, 5), st.integers(0, 5))
-def test_cycles_divide_what_a_server_hosts(found: Stripes, first: int, count: int) -> None:
-    for position in range(found.ring.size):
-        every = [found.hosted_rows(position, parity) for parity in range(found.ring.parity)]
-        assert sorted(np.concatenate(every).tolist()) == list(range(found.size(position)))
-        some = found.hosted_rows(position, 0, first, first + count)
-        stride = found.block_rows * found.ring.parity
-        np.testing.assert_array_equal(
-            some, every[0][(every[0] // stride >= first) & (every[0] // stride < first + count)]
-        )
 
 
 @pytest.mark.parametrize("servers", [5, 7, 16])

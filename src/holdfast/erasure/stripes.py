@@ -96,14 +96,6 @@ class Stripes:
         ]
         return max(int(last) + 1 for last in lasts)
 
-    def hosted_rows(self, position: int, parity: int, first: int = 0, end: int | None = None) -> Ids:
-        """All rows of parities with this number in a server's array, or those of some cycles."""
-        stride, size = self.ring.parity * self.block_rows, self.size(position)
-        last = -(-size // stride) if end is None else end
-        blocks = np.arange(first, last) * stride + parity * self.block_rows
-        rows: Ids = (blocks[:, None] + np.arange(self.block_rows)).ravel()
-        return rows[rows < size]
-
     def _moved(self, rows: Integers, from_blocks: int, to_blocks: int, block: int) -> Ids:
         """The same cycle and offset in an array with another number of blocks per cycle, in one of these."""
         blocks, offsets = np.divmod(rows.astype(np.int64, copy=False), self.block_rows)
