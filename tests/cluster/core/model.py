@@ -81,10 +81,20 @@ class Reference:
         active = [worker for worker in range(workers) if places[worker] < self._lengths[worker]]
         if not active:
             raise BrokenPromise(f"step {step} is taken, and all data have ended before it")
-        gradients = {worker: gradient(worker, places[worker], values) for worker in active}
-        return tuple(fold(each, step, gradients) for each in values), tuple(
+        gradients = {
+            worker: gradient(worker, places[worker], self._pulled(worker, places[worker], values)) for worker in active
+        }
+        return self._fold(step, gradients, places, values), tuple(
             place + (worker in active) for worker, place in enumerate(places)
         )
+
+    def _pulled(self, worker: int, place: int, values: Any) -> Any:
+        """What a worker pulls for a batch."""
+        return values
+
+    def _fold(self, step: int, gradients: Mapping[int, int], places: tuple[int, ...], values: Any) -> Any:
+        """A step on all servers."""
+        return tuple(fold(each, step, gradients) for each in values)
 
 
 def gradient(worker: int, place: int, values: tuple[int, ...]) -> int:

@@ -9,17 +9,19 @@ from typing import Any
 from holdfast.cluster.core.controller import ControllerCore
 from holdfast.cluster.core.layers import Layers
 from holdfast.cluster.core.members import Member, View
-from holdfast.cluster.core.messages import Message, Push, Send
+from holdfast.cluster.core.messages import Applied, Exhausted, Message, Push, Send
 from holdfast.cluster.core.parity import Parity
 from holdfast.cluster.core.parity_host import ParityHost
 from holdfast.cluster.core.parity_messages import Fell, Values, Want
 from holdfast.cluster.core.possession import Possession
-from holdfast.cluster.core.progress import Progress
+from holdfast.cluster.core.progress import BEGINNING, Progress
 from holdfast.cluster.core.protected import ProtectedAsynchronous, _Waiting
+from holdfast.cluster.core.protected_steps import ProtectedSynchronous
 from holdfast.cluster.core.server import ServerCore
 from holdfast.cluster.core.stability import Stability
 from holdfast.cluster.core.stripes import Protection, StripeSet
 from holdfast.cluster.core.vectors import Vector
+from holdfast.cluster.core.worker import WorkerCore
 from tests.cluster.core.world import Cores
 
 
@@ -235,8 +237,8 @@ class AccumulatesOnce(ParityHost):
 class GreetsAtOnce(ProtectedAsynchronous):
     """Answers a hello before everything that is applied is stable."""
 
-    def greet(self, sender: Member) -> Iterator[Send]:
-        sends = list(super().greet(sender))
+    def greet(self, sender: Member, start: Progress) -> Iterator[Send]:
+        sends = list(super().greet(sender, start))
         self._opens[sender.index] = 0
         yield from sends
         yield from self._tell(sender.index)
@@ -314,3 +316,51 @@ class AnswersOnce(Parity):
     def _answer(self, question: Any, *, is_first: bool = False) -> Iterator[Send]:
         yield from super()._answer(question, is_first=is_first)
         self._unanswered.clear()
+
+
+class BeginsWithTheFirst(ProtectedSynchronous):
+    """Goes on behind the step that the first worker names."""
+
+    @property
+    def _knows_where(self) -> bool:
+        for heard in self._workers.values():
+            heard.progress = heard.progress or BEGINNING
+        return True
+
+
+class LeavesPromisesToTheDead(ProtectedSynchronous):
+    """Does not promise again what a predecessor promised."""
+
+    def _promise_again(self) -> Iterator[Send]:
+        return iter(())
+
+
+class SettlesAtOnce(ProtectedSynchronous):
+    """Says that it needs nothing more of what only workers have."""
+
+    @property
+    def is_settled(self) -> bool:
+        return self._has_begun
+
+
+class AnswersHellosAtOnce(ProtectedSynchronous):
+    """Answers a new worker before its predecessor's last step has ended."""
+
+    def _answer_hellos(self) -> Iterator[Send]:
+        if self._has_begun:
+            hellos, self._hellos = self._hellos, {}
+            yield from (Send(sender, Applied(self._ended)) for sender, _ in hellos.values())
+
+
+class GoesOnWithoutBoth(ControllerCore):
+    """Lets the others go on where a worker and a server died within a step."""
+
+    def _sets_everyone_back(self, dead: Member) -> bool:
+        return False
+
+
+class ExhaustedOnce(WorkerCore):
+    """Does not tell a new server that its data have ended."""
+
+    def _send_again(self, index: int, channel: Any) -> Iterator[Send]:
+        return (send for send in super()._send_again(index, channel) if not isinstance(send.message, Exhausted))

@@ -6,14 +6,14 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.cluster.core.controller import Recovery
 from holdfast.cluster.core.members import Member, Role, View
+from holdfast.cluster.core.messages import Hello, Message
 from holdfast.cluster.core.outputs import Output, Saved
 from holdfast.cluster.core.server import ServerCore
 from holdfast.cluster.core.stripes import Protection
-from tests.cluster.core.model import Applied, BrokenPromise, Part, SavedRow, Storage
+from tests.cluster.core.model import Applied, BrokenPromise, Part, SavedRow, Storage, gradient
 from tests.cluster.core.simulation import Simulation
-from tests.cluster.core.striped import Ledger, Rotation, StripedShard, Striping
+from tests.cluster.core.striped import Ledger, Rotation, StripedReference, StripedShard, Striping
 from tests.cluster.core.world import Cores, Process
 
 
@@ -37,7 +37,7 @@ class Code:
 class ParitySimulation(Simulation):
     """One schedule."""
 
-    ORPHANS_PATIENCE = 300  # a push takes more messages
+    ORPHANS_PATIENCE = 600  # a push takes more messages
 
     def __init__(self, seed: int, cores: Cores = Cores(), *, parity: int = 1, **traits: Any) -> None:  # noqa: B008
         self.code = Code.drawn(random.Random(seed), parity)
@@ -46,8 +46,8 @@ class ParitySimulation(Simulation):
         chance = random.Random(seed + 1)
         self.eagerness = chance.choice((0.02, 0.1, 0.2, 0.3))  # to rebuild what nobody waits for
         self.mercy = chance.choice((0.0, 0.9, 0.99))  # the share of faults that wait until redundancy is whole
-        self.fallen: set[tuple[int, int]] = set()  # rows that came from a save on their own
-        super().__init__(seed, cores, **{"synchronous": False, **traits})
+        self.fallen: dict[tuple[int, int], dict[int, int]] = {}  # by row from a save, the pushes that it may lack
+        super().__init__(seed, cores, **traits)
 
     def _servers(self) -> int:
         return self.code.servers
@@ -62,14 +62,38 @@ class ParitySimulation(Simulation):
         rows = self.striping.layout.rows[server]
         return Part({row: SavedRow(record=self.striping.ledger.first(server, row)) for row in rows})
 
+    def _reference(self, view: View) -> StripedReference:
+        first = [self._first(server).rows for server in range(len(view.servers))]
+        records = [{row: saved.record for row, saved in rows.items()} for rows in first]
+        return StripedReference(self.striping, records, len(view.workers), self.lengths)
+
     def _shard(self, index: int) -> StripedShard:
-        shard = StripedShard(index, self.striping, self.storage[index], self.ever[index])
-        shard.fallen = lambda server, row: self.fallen.add((server, row))
+        shard = StripedShard(index, self.striping, self.storage[index], self.ever[index], self.reference)
+        shard.fallen = self._note_fallen
         return shard
 
     def _server(self, member: Member, shard: Any) -> ServerCore:
         protection = Protection(self.striping.layout, shard)
         return self.cores.server(member, shard, synchronous=self.traits.synchronous, protection=protection)
+
+    def _note_fallen(self, server: int, row: int) -> None:
+        """It may lack what workers know to be applied, and what newer saved rows hold: the rest is sent again."""
+        lacks = self.fallen.setdefault((server, row), {})
+        for saved in self.storage[server].rows.values():
+            for worker, progress in saved.progress.items():
+                lacks[worker] = max(lacks.get(worker, 0), progress.pushed)
+        for process in self.processes.values():
+            if process.member.role is Role.WORKER and process.core.view is not None:
+                worker, applied = process.member.index, process.core._channels[server].applied
+                lacks[worker] = max(lacks.get(worker, 0), applied.pushed)
+
+    def _receive(self, sender: Member, receiver: Member, message: Message) -> None:
+        """What a dead server said to a worker may arrive after rows have come from a save."""
+        if isinstance(message, Hello):
+            for (server, _), lacks in self.fallen.items():
+                if server == receiver.index:
+                    lacks[sender.index] = max(lacks.get(sender.index, 0), message.progress.pushed)
+        super()._receive(sender, receiver, message)
 
     def _note_loss(self, member: Member) -> None:
         """Rows are noted one by one."""
@@ -103,6 +127,11 @@ class ParitySimulation(Simulation):
     def _pulls(self, process: Process, place: int) -> list[Any]:
         return [(index, process.member.index, place + 1) for index in range(len(self.storage))]
 
+    def _gradients(self, process: Process, place: int) -> list[Any]:
+        worker = process.member.index
+        what = gradient(worker, place, process.values or ()) if self.traits.synchronous else 0
+        return [(worker, place + 1, what)] * len(self.storage)
+
     # ---- promises --------------------------------------------------------------------------------------------------
 
     def _lead(self, leader: Any, outputs: list[Output]) -> None:
@@ -124,8 +153,15 @@ class ParitySimulation(Simulation):
                 if process.shard.parities[stripe] != process.shard.encoded(stripe, shards):
                     raise BrokenPromise(f"{process.member} has a wrong parity of stripe {stripe}")
 
+    def _check_model(self, save: int) -> None:
+        rows = tuple(each.checkpoints[save].rows for each in self.storage)
+        values = tuple({row: saved.record for row, saved in each.items()} for each in rows)
+        if self.reference is not None and values != self.reference.values(self._last_step()):
+            raise BrokenPromise("the model is not that of an undisturbed run")
+
     def _wanted(self, index: int, row: Any, everything: set[Applied]) -> set[Applied]:
         return {each for each in everything if row in self.striping.touched(index, *each)}
 
-    def _is_whole(self, index: int, row: Any) -> bool:
-        return self.traits.recovery is Recovery.FULL or (index, row) not in self.fallen
+    def _needed(self, index: int, row: Any, wanted: set[Applied]) -> set[Applied]:
+        lacks = self.fallen.get((index, row), {})
+        return {(worker, number) for worker, number in wanted if number > lacks.get(worker, 0)}

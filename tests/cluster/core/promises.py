@@ -74,9 +74,7 @@ class Promises(World):
 
     def _check_checkpoint(self, save: int) -> None:
         if self.reference is not None:
-            values = tuple(each.checkpoints[save].value for each in self.storage)
-            if values != self.reference.values(self._last_step()):
-                raise BrokenPromise("the model is not that of an undisturbed run")
+            self._check_model(save)
             return
         everything = {(who, n) for who, each in self.progress.items() for n in range(1, each.pushed + 1)}
         for index, storage in enumerate(self.storage):
@@ -84,15 +82,20 @@ class Promises(World):
                 wanted = self._wanted(index, row, everything)
                 if len(set(saved.log)) != len(saved.log) or not set(saved.log) <= wanted:
                     raise BrokenPromise(f"server {index} applied what it must not to {row}: {saved.log}")
-                if self._is_whole(index, row) and set(saved.log) != wanted:
-                    raise BrokenPromise(f"server {index} lost nothing, and lacks {wanted - set(saved.log)} in {row}")
+                if missing := self._needed(index, row, wanted) - set(saved.log):
+                    raise BrokenPromise(f"server {index} did not lose {missing} of {row}, and lacks it")
             if not self.ever[index] >= everything:
                 raise BrokenPromise(f"nobody ever applied {everything - self.ever[index]} on server {index}")
+
+    def _check_model(self, save: int) -> None:
+        values = tuple(each.checkpoints[save].value for each in self.storage)
+        if self.reference is not None and values != self.reference.values(self._last_step()):
+            raise BrokenPromise("the model is not that of an undisturbed run")
 
     def _wanted(self, index: int, row: Any, everything: set[Applied]) -> set[Applied]:
         """Those pushes that concern a row."""
         return everything
 
-    def _is_whole(self, index: int, row: Any) -> bool:
-        """Whether a row never came from a save on its own."""
-        return self.traits.recovery is Recovery.FULL or index not in self.lost
+    def _needed(self, index: int, row: Any, wanted: set[Applied]) -> set[Applied]:
+        """Those of them that it cannot have lost with a server."""
+        return wanted if self.traits.recovery is Recovery.FULL or index not in self.lost else set()

@@ -11,7 +11,7 @@ from holdfast.cluster.core.messages import Copied
 from holdfast.cluster.core.progress import Progress
 from holdfast.cluster.core.stripes import Syndrome
 from tests.cluster.core.field import divide, power, times
-from tests.cluster.core.model import Applied, BrokenPromise, Log, Part, SavedRow, Storage
+from tests.cluster.core.model import Applied, BrokenPromise, Log, Part, Reference, SavedRow, Storage
 
 Stripes = frozenset[int]
 DENSE = -1  # the row of each server that is mirrored
@@ -101,17 +101,60 @@ class Striping:
         dice = hash((self.seed, server, worker, number))
         return (*(row for row in range(rows) if (dice >> (3 * row + 5)) % 3 == 0), DENSE)
 
+    def by_row(self, server: int, pushes: Mapping[int, Any]) -> dict[int, dict[int, Any]]:
+        """Of pushes by worker, those that concern a row."""
+        rows: dict[int, dict[int, Any]] = {}
+        for worker, push in pushes.items():
+            for row in self.touched(server, worker, push[1]):
+                rows.setdefault(row, {})[worker] = push
+        return rows
+
+    def folded(self, ledger: Ledger, server: int, rows: Mapping[int, int], step: int, pushes: Any) -> dict[int, int]:
+        """Rows after a step."""
+        changed = dict(rows)
+        for row, theirs in self.by_row(server, pushes).items():
+            changed[row] = ledger.fold(rows[row], *entry_of(step, theirs))
+        return changed
+
+
+def entry_of(step: int, pushes: Mapping[int, Any]) -> tuple[tuple[Any, ...], Log]:
+    """What pushes leave in a record, and in its log."""
+    return (step, *pushes.items()), tuple((worker, step) for worker in pushes)
+
+
+class StripedReference(Reference):
+    """Synchronous training of such rows without a network or a death: records by server and row, after each step."""
+
+    def __init__(self, striping: Striping, first: list[dict[int, int]], workers: int, lengths: tuple[int, ...]) -> None:
+        super().__init__(len(first), workers, lengths)
+        self._striping = striping
+        self._ledger = Ledger(dict(striping.ledger.logs))
+        self._states: list[Any] = [(tuple(first), (0,) * len(lengths))]
+
+    def values(self, step: int) -> Any:
+        return super().values(step)
+
+    def _fold(self, step: int, gradients: Mapping[int, int], places: tuple[int, ...], values: Any) -> Any:
+        pushes = {worker: (worker, places[worker] + 1, each) for worker, each in gradients.items()}
+        ledger, folded = self._ledger, self._striping.folded
+        return tuple(folded(ledger, index, each, step, pushes) for index, each in enumerate(values))
+
+    def _pulled(self, worker: int, place: int, values: Any) -> Any:
+        touched = self._striping.touched
+        return tuple(tuple(each[row] for row in touched(index, worker, place + 1)) for index, each in enumerate(values))
+
 
 class StripedShard:
     """Rows of one server, and its parities of others' rows."""
 
-    def __init__(self, index: int, striping: Striping, storage: Storage, ever: set[Applied]) -> None:
+    def __init__(self, index: int, striping: Striping, storage: Storage, ever: set[Applied], reference: Any) -> None:
         self.index = index
         self._layout, self._ledger, self._striping = striping.layout, striping.ledger, striping
         self._storage = storage
         self._ever = ever
         self.rows: dict[int, int] = {}  # records
         self.parities: dict[int, int] = {}  # by stripe
+        self._reference = reference  # None: asynchronous
         self.fallen: Callable[[int, int], None] = lambda server, row: None
         self.progress: Callable[[], Mapping[int, Progress]] = dict
         self.is_full = lambda: False
@@ -149,29 +192,34 @@ class StripedShard:
 
     def update(self, step: int, gradients: Mapping[int, Any], without: Stripes) -> Mapping[int, Any]:
         self._ever.update((worker, step) for worker in gradients)
-        touched: dict[int, list[int]] = {}
-        for worker, (_, number, *_) in gradients.items():
-            for row in self._striping.touched(self.index, worker, number):
-                touched.setdefault(row, []).append(worker)
         differences: dict[int, dict[int, Any]] = {}
-        for row, workers in touched.items():
+        for row, pushes in self._striping.by_row(self.index, gradients).items():
             stripe = self._layout.rows[self.index][row]
             if stripe in without:
                 continue
-            difference = self._update(row, step, {worker: gradients[worker] for worker in workers})
+            difference = self._update(row, step, pushes)
             for host in self._layout.hosts[stripe]:
                 differences.setdefault(host, {})[stripe] = difference
+        self._check(step)
         return differences
 
     def _update(self, row: int, step: int, gradients: Mapping[int, Any]) -> Any:
         if row not in self.rows:
             raise BrokenPromise(f"server {self.index} changes row {row}, which it does not have")
-        entry, pushes = (step, *gradients.items()), tuple((worker, step) for worker in gradients)
+        entry, pushes = entry_of(step, gradients)
         before = self.rows[row]
         if twice := set(pushes) & set(self._ledger.logs[before]):
             raise BrokenPromise(f"server {self.index} applies {twice} twice to row {row}")
         self.rows[row] = self._ledger.fold(before, entry, pushes)
         return (entry, pushes) if row == DENSE else before ^ self.rows[row]
+
+    def _check(self, step: int) -> None:
+        if self._reference is not None:
+            expected = self._reference.values(step)[self.index]
+            if wrong := [row for row, record in self.rows.items() if record != expected[row]]:
+                raise BrokenPromise(
+                    f"rows {wrong} of server {self.index} are not what they should be after {step} steps"
+                )
 
     def give(self, stripes: Stripes) -> Any:
         return {stripe: self.rows[self._layout.row[self.index][stripe]] for stripe in stripes}

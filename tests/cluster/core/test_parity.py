@@ -44,7 +44,9 @@ def test_no_row_is_wrong_in_very_many_schedules(part: int) -> None:
 
 # Jobs in which a rule matters.
 PARTIAL = {"synchronous": False, "recovery": Recovery.PARTIAL, "resizes": 0, "ending": Ending.DATA, "faults": 8}
+MANY_SAVES = {**PARTIAL, "faults": 12, "saves": 40}
 ORPHANED = {**PARTIAL, "ending": Ending.ORPHANS}
+IN_STEP = {"synchronous": True, "resizes": 0, "ending": Ending.DATA, "faults": 8}
 
 MUTANTS: Mapping[str, tuple[Cores, Mapping[str, Any]]] = {
     "1: a push is applied whole": (protected(pace=mutants.AppliesWhatIsThere), PARTIAL),
@@ -65,19 +67,29 @@ MUTANTS: Mapping[str, tuple[Cores, Mapping[str, Any]]] = {
     "a dead host's acknowledgement is not waited for": (protected(stability=mutants.WaitsForDeadHosts), PARTIAL),
     "differences before a value are in it": (protected(host=mutants.AbsorbsBeforeItsValue), PARTIAL),
     "differences after a value are not": (protected(host=mutants.AccumulatesOnce), PARTIAL),
-    "a hello is answered when all is stable": (protected(pace=mutants.GreetsAtOnce), PARTIAL),
+    "a hello is answered when all is stable": (protected(pace=mutants.GreetsAtOnce), MANY_SAVES),
     "a new worker goes on behind what is stable": (protected(pace=mutants.ReportsUnstable), PARTIAL),
     "a push that comes again is answered": (protected(pace=mutants.SkipsInSilence), PARTIAL),
     "rows are whole when they hold no more than was applied": (protected(rows=mutants.IsWholeTooEarly), PARTIAL),
     "loaded rows have no parity yet": (protected(parity=mutants.OwnsOldParities), PARTIAL),
     "no save while rows are missing": (Cores(server=mutants.SurveysWhileItRebuilds), ORPHANED),
     "what was absent is given when it is there": (protected(parity=mutants.AnswersOnce), PARTIAL),
+    "a step ends when it is stable": (protected(parity=mutants.CountsUnstable), IN_STEP),
+    "a new server hears all workers before it goes on": (protected(pace=mutants.BeginsWithTheFirst), IN_STEP),
+    "what a predecessor promised is promised again": (protected(pace=mutants.LeavesPromisesToTheDead), IN_STEP),
+    "a new server is settled when a step of it has ended": (protected(pace=mutants.SettlesAtOnce), IN_STEP),
+    "a new worker is settled when its predecessor's steps have ended": (
+        protected(pace=mutants.AnswersHellosAtOnce),
+        IN_STEP,
+    ),
+    "a worker and a server within a step set everyone back": (Cores(controller=mutants.GoesOnWithoutBoth), IN_STEP),
+    "a new server hears whose data have ended": (Cores(worker=mutants.ExhaustedOnce), IN_STEP),
 }
 RARE = {
     "3: a value says what it holds",
     "5: answers to an older attempt are dropped",
-    "8: saved rows hold what was saved",
-    "8: saved rows start anew at their host",
+    "what a predecessor promised is promised again",
+    "a new worker is settled when its predecessor's steps have ended",
     "a hello is answered when all is stable",
 }  # one schedule in some hundreds shows them
 

@@ -18,6 +18,7 @@ from holdfast.cluster.core.messages import (
     Message,
     NewView,
     Send,
+    Settled,
     Standing,
     Start,
 )
@@ -72,6 +73,7 @@ class ControllerCore(Leader):
         self._up: set[Member] = set()  # processes that run, told of their view or not
         self._told: set[Member] = set()  # members that were given a view to begin with
         self._loading: set[Member] = set()
+        self._unsettled: set[Member] = set()  # new ones who need what others have not finished
         self._called_back: dict[Member, Member] = {}  # until they are up as who they are to be
         self._inquests: dict[int, Inquest] = {}
         self._starts: dict[int, Progress] = {}  # where workers go on that are not started yet
@@ -115,7 +117,7 @@ class ControllerCore(Leader):
         if self.ended or not self.view.holds(dead):
             return []
         outputs = [*self._abandon_save()]
-        if dead.role is Role.SERVER and self._is_full and not (self._has_parity or self._is_gathering):
+        if self._sets_everyone_back(dead):
             outputs.append(WentBack(self._checkpoint))
             outputs.extend(self._go_back(self.view.replacing_all(), dead))
         else:
@@ -129,14 +131,22 @@ class ControllerCore(Leader):
         self._wanted_workers = workers
         return self._proceed()
 
+    def _sets_everyone_back(self, dead: Member) -> bool:
+        """Without parity, a server does. With it, a worker and a server that die within one step of all do."""
+        if self._is_gathering or not self._has_parity:
+            return dead.role is Role.SERVER and self._is_full and not self._is_gathering
+        return self._is_synchronous and any(each.role is not dead.role for each in self._unsettled)
+
     # ---- one death -------------------------------------------------------------------------------------------------
 
     def _replace(self, dead: Member) -> Iterator[Output]:
         self.view = self.view.replacing(dead)
         if dead.role is Role.WORKER:
             self._lives[dead.index] += 1
-        for known in (self._up, self._told, self._loading, self._finished):
+        for known in (self._up, self._told, self._loading, self._finished, self._unsettled):
             known.discard(dead)
+        if self._has_parity and not self._is_gathering:
+            self._unsettled.add(self.view.member(dead.role, dead.index))
         yield Replace(self.view.member(dead.role, dead.index))
         yield from (Send(each, NewView(self.view)) for each in self.view.members if each in self._told)
         if dead.role is Role.WORKER and not self._is_gathering:
@@ -167,6 +177,8 @@ class ControllerCore(Leader):
                 return self._start_all()
             case Lost(worker, pushes):
                 return [Loss(sender, worker, pushes)]
+            case Settled():
+                self._unsettled.discard(sender)
             case OutOfReach(rows):
                 return [LostToParity(sender, rows), *self._climb_down(sender)]
             case Rebuilt(rows, fallen):
@@ -213,7 +225,7 @@ class ControllerCore(Leader):
                     yield Send(member, GoBack(self._called_back[member]))
         missing = (each for each in view.members if each not in self._called_back.values())
         yield from (Join(each) if dead is None else Replace(each) for each in missing)
-        for known in (self._up, self._told, self._loading, self._finished):
+        for known in (self._up, self._told, self._loading, self._finished, self._unsettled):
             known.clear()
         for told in (self._inquests, self._starts, self._copied):
             told.clear()

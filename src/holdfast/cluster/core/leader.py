@@ -20,6 +20,7 @@ from holdfast.cluster.core.messages import (
     Paused,
     SavePriority,
     Send,
+    Settled,
     Standing,
     Surveyed,
 )
@@ -30,7 +31,7 @@ from holdfast.cluster.core.save import Save
 
 Report: TypeAlias = (
     Loaded | Lost | OutOfReach | Rebuilt | Redundant
-    | Standing | Paused | Surveyed | Copied | Finished | Failed | Broken
+    | Standing | Paused | Surveyed | Copied | Finished | Settled | Failed | Broken
 )  # fmt: skip  # what it is told
 
 

@@ -227,6 +227,11 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
+class Settled:
+    """Synchronous training, from a new member: nothing is needed any more that only its predecessor knew."""
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """From anyone: the training cannot go on, such as where the user's code raised."""
 
@@ -245,7 +250,7 @@ Message: TypeAlias = (
     | NewView | GoBack | Load | Rebuild | FallBack | Start
     | Pause | Survey | Snapshot | CallOff | GoOn | SavePriority | End
     | Loaded | Lost | OutOfReach | Rebuilt | Redundant | Standing
-    | Paused | Surveyed | Copied | Finished | Failed | Broken | Note
+    | Paused | Surveyed | Copied | Finished | Settled | Failed | Broken | Note
 )  # fmt: skip
 
 

@@ -63,8 +63,8 @@ class Heard:
 class Pace(Protocol):
     """A way to apply pushes."""
 
-    def greet(self, sender: Member) -> Iterator[Send]:
-        """A worker's stream begins: tell it what is applied."""
+    def greet(self, sender: Member, start: Progress) -> Iterator[Send]:
+        """A worker's stream begins, behind these pushes: tell it what is applied."""
         ...
 
     def pull(self, sender: Member, pull: Pull) -> Iterator[Send]:
@@ -103,7 +103,7 @@ class Asynchronous:
         self._shard = shard
         self._workers = workers
 
-    def greet(self, sender: Member) -> Iterator[Send]:
+    def greet(self, sender: Member, start: Progress) -> Iterator[Send]:
         """It is answered at once."""
         yield Send(sender, Applied((self._workers[sender.index].progress or BEGINNING).pushed))
 

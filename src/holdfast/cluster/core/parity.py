@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,6 +92,19 @@ class Parity:
     def lacks(self, stripes: StripeSet) -> bool:
         """Whether some of these rows are not there."""
         return bool(stripes & self._rows.missing)
+
+    def lacks_for(self, pushes: Iterable[Any]) -> bool:
+        """Whether rows are not there that some of these pushes change."""
+        return not self._is_rebuilt and any(self.lacks(self._records.touched(each)) for each in pushes)
+
+    def lacks_pulled(self, rows: Any) -> bool:
+        """Whether rows are not there that a pull reads."""
+        return not self._is_rebuilt and self.lacks(self._records.pulled(rows))
+
+    def fetch_for(self, gradients: Any) -> Iterator[Send]:
+        """Ask for the rows that a push changes."""
+        if not self._is_rebuilt:
+            yield from self.fetch(self._records.touched(gradients))
 
     def fetch(self, stripes: StripeSet) -> Iterator[Send]:
         """Ask for what is missing of these rows."""

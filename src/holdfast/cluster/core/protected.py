@@ -33,6 +33,11 @@ class ProtectedPace(Pace, Protocol):
         """By worker, its last push; in synchronous training, of worker 0, the last step."""
         ...
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing that a predecessor had not finished is needed from anybody."""
+        ...
+
     def resume(self) -> Iterator[Send]:
         """Rows came, or pushes became stable."""
         ...
@@ -50,7 +55,7 @@ class ProtectedAsynchronous:
         self._places: dict[int, deque[Progress]] = {}  # by worker, from its last push that is stable on
         self._told: dict[int, int] = {}  # by worker, the push up to which it was told that all are applied
 
-    def greet(self, sender: Member) -> Iterator[Send]:
+    def greet(self, sender: Member, start: Progress) -> Iterator[Send]:
         """It is answered when all that is applied is stable: the answer tells what the worker must not send again."""
         worker = sender.index
         self._opens[worker] = self._pushed(worker)
@@ -99,6 +104,11 @@ class ProtectedAsynchronous:
             yield from self._work_off(queue)
         for worker in self._opens:
             yield from self._tell(worker)
+
+    @property
+    def is_settled(self) -> bool:
+        """Any worker can die."""
+        return True
 
     @property
     def applied(self) -> Vector:

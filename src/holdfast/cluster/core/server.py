@@ -23,6 +23,7 @@ from holdfast.cluster.core.messages import (
     Push,
     SavePriority,
     Send,
+    Settled,
     Snapshot,
     Standing,
     Survey,
@@ -33,6 +34,7 @@ from holdfast.cluster.core.parity import Parity
 from holdfast.cluster.core.parity_messages import FallBack, Rebuild
 from holdfast.cluster.core.progress import BEGINNING, Progress
 from holdfast.cluster.core.protected import ProtectedAsynchronous, ProtectedPace
+from holdfast.cluster.core.protected_steps import ProtectedSynchronous
 from holdfast.cluster.core.stripes import Protection
 from holdfast.cluster.core.synchronous import Synchronous
 from holdfast.cluster.core.vectors import Vector
@@ -66,6 +68,7 @@ class ServerCore:
         self._protected: tuple[Parity, ProtectedPace] | None = None  # once it has loaded, where it has protection
         self._loaded: Mapping[int, Progress] = {}  # by worker, what is in the rows that were loaded
         self._wants_dense = False
+        self._is_settled = True  # nothing that a predecessor had not finished is needed from anybody
         self._dense: Any = None  # a worker's copy, while it is not known whether it is needed
         self._survey: Survey | None = None  # to be answered once all rows are there
         self._waiting: list[tuple[Member, Message]] = []
@@ -153,8 +156,11 @@ class ServerCore:
     def _settle(self) -> Iterator[Send]:
         leader = self._allegiance.leader
         if self._protected is not None:
-            parity, _ = self._protected
+            parity, pace = self._protected
             yield from parity.settle(leader)
+            if not self._is_settled and pace.is_settled:
+                self._is_settled = True
+                yield Send(leader, Settled())
             if not parity.is_rebuilt:
                 return
         if (survey := self._survey) is not None:
@@ -226,7 +232,10 @@ class ServerCore:
         layout, records = protection.layout, protection.records
         parity = Parity(self.member, layout, records, view, applied=applied, rebuild=rebuild)
         pace: ProtectedPace = ProtectedAsynchronous(records, self._workers, parity)
+        if self._is_synchronous:
+            pace = ProtectedSynchronous(self.member, records, self._workers, view, parity)
         self._protected = parity, pace
+        self._is_settled = not rebuild
         return pace
 
     def _adopt_view(self, view: View) -> Iterator[Send]:
@@ -291,7 +300,7 @@ class ServerCore:
             heard.progress = held if held.pushed > hello.progress.pushed else hello.progress
             if lost := heard.progress.pushed - held.pushed:
                 yield Send(self._allegiance.leader, Lost(sender.index, lost))
-        yield from self._pace.greet(sender)
+        yield from self._pace.greet(sender, hello.progress)
 
     def _go_on_behind(self, worker: int, hello: Hello, parity: Parity) -> Iterator[Send]:
         """Everything that a worker was told to be applied is in all parities; what rows hold beyond is skipped."""

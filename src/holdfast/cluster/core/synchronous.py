@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from holdfast.cluster.core.members import Member, Role, View
 from holdfast.cluster.core.messages import Applied, Held, Pull, Push, Rows, Send
@@ -35,7 +36,7 @@ class Synchronous:
         if (promised := self._promised.get(self._member.index)) is not None:
             yield from (Send(server, Held(promised)) for server in self._servers if server not in before)
 
-    def greet(self, sender: Member) -> Iterator[Send]:
+    def greet(self, sender: Member, start: Progress) -> Iterator[Send]:
         """It is answered at once."""
         yield Send(sender, Applied((self._workers[sender.index].progress or BEGINNING).pushed))
 
@@ -93,18 +94,32 @@ class Synchronous:
                 yield Send(server, Held(self._step + 1))
         yield from self._apply()
 
+    @property
+    def _is_agreed(self) -> bool:
+        """Whether every server holds all of the next step."""
+        return all(self._promised.get(each.index, 0) > self._step for each in self._servers)
+
+    @property
+    def _gradients(self) -> dict[int, Any]:
+        return {each: self._pushes[each].gradients for each in sorted(self._pushes)}
+
     def _apply(self) -> Iterator[Send]:
-        if any(self._promised.get(each.index, 0) <= self._step for each in self._servers):
-            return
-        self._shard.apply(self._step + 1, {each: self._pushes[each].gradients for each in sorted(self._pushes)})
+        if self._is_agreed:
+            self._shard.apply(self._step + 1, self._gradients)
+            self._count_step()
+            yield from self._tell()
+            yield from self._answer()
+
+    def _count_step(self) -> None:
         for worker, heard in self._workers.items():
             heard.progress = self._progress(worker)
         self._step += 1
         self._pushes.clear()
+
+    def _tell(self) -> Iterator[Send]:
         for worker, heard in self._workers.items():
             if heard.greeted:
                 yield Send(Member(Role.WORKER, worker, heard.incarnation), Applied(self._step))
-        yield from self._answer()
 
     def _answer(self) -> Iterator[Send]:
         waiting, self._pulls = self._pulls, []

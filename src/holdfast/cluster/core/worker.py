@@ -25,6 +25,7 @@ from holdfast.cluster.core.messages import (
     Push,
     Rows,
     Send,
+    Settled,
     Start,
 )
 from holdfast.cluster.core.progress import BEGINNING, Progress
@@ -80,6 +81,7 @@ class WorkerCore:
         self._progress = BEGINNING
         self._owed = 0  # the last push of a predecessor that a server has applied
         self._pause: Pause | None = None  # for a save that is waited for
+        self._is_settled = False  # all that it did not compute itself is applied everywhere
         self._is_reported = False  # that nothing is in flight
         self._allegiance = Allegiance()
 
@@ -229,6 +231,8 @@ class WorkerCore:
         yield Send(server, Hello(channel.applied, self._stable, self._dense(index)))
         unanswered: list[Message] = [*channel.pushes, *channel.pulls.values()]
         yield from (Send(server, message) for message in unanswered)
+        if self.finished and self._is_synchronous:
+            yield Send(server, Exhausted())
 
     def _from_server(self, sender: Member, message: Message) -> list[Send]:
         channel = self._channels[sender.index]
@@ -239,7 +243,7 @@ class WorkerCore:
             case Applied(number):
                 channel.is_open = True
                 self._note_applied(channel, number)
-                return list(self._report_pause())
+                return [*self._settle(), *self._report_pause()]
         return []
 
     def _note_applied(self, channel: _Channel, number: int) -> None:
@@ -250,6 +254,11 @@ class WorkerCore:
         elif number > channel.applied.pushed:  # a step of the others
             channel.applied = Progress(number, self._progress.place)
             self._progress = max(self._progress, self._stable, key=lambda each: each.pushed)
+
+    def _settle(self) -> Iterator[Send]:
+        if self._is_synchronous and not self._is_settled and all(each.is_open for each in self._channels):
+            self._is_settled = True
+            yield Send(self._allegiance.leader, Settled())
 
     def _report_pause(self) -> Iterator[Send]:
         if self._pause is None or self._is_reported or not self._is_pausing:

@@ -101,6 +101,7 @@ TYPES: dict[int, type] = {
     38: parity.OutOfReach,
     39: parity.Rebuilt,
     40: parity.Redundant,
+    41: core.Settled,
     128: notes.Up,
     129: notes.NamedCheckpoint,
     130: notes.Decide,
