@@ -86,6 +86,7 @@ MUTANTS: Mapping[str, tuple[Cores, Mapping[str, Any]]] = {
     "a new server hears whose data have ended": (Cores(worker=mutants.ExhaustedOnce), IN_STEP),
 }
 RARE = {
+    "8: saved rows start anew at their host",
     "3: a value says what it holds",
     "5: answers to an older attempt are dropped",
     "what a predecessor promised is promised again",
