@@ -28,11 +28,16 @@ class Abandoned(BaseException):
 class RunningJob(Watched):
     """A cluster at work. Everything that it ever started is remembered.
 
+    Attributes:
+        PATIENCE_S: How long to wait for something that is bound to happen.
+
     Args:
         url: Of its run.
         folder: For its gate, which is shut at first: workers are held before their first step.
         options: Of the cluster; a job of one worker and three servers is the default.
     """
+
+    PATIENCE_S = WAIT_S
 
     def __init__(self, url: Path, folder: Path, **options: Any) -> None:
         super().__init__(os.getpid())
@@ -86,7 +91,7 @@ class RunningJob(Watched):
 
     def until(self, is_met: Callable[[], Any]) -> None:
         """Wait for something that is bound to happen while the job runs."""
-        end_s = time.monotonic() + WAIT_S
+        end_s = time.monotonic() + self.PATIENCE_S
         while not is_met():
             assert self._thread.is_alive(), f"the job ended: {self.problem!r}, after {self.events[-3:]}"
             assert time.monotonic() < end_s, f"nothing happened after {self.events[-3:]}"

@@ -14,7 +14,9 @@ from tests.cluster.processes.jobs import RunningJob
 
 
 class RayJob(RunningJob):
-    """The same, on Ray. Its processes are Ray's, too."""
+    """The same, on Ray. Its processes are Ray's, too, which take their time to start on a busy machine."""
+
+    PATIENCE_S = 240.0
 
     def __init__(self, url: Path, folder: Path, **options: Any) -> None:
         self._ray = Observed()

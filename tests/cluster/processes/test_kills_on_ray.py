@@ -25,6 +25,7 @@ def start_on_ray(start_job: Callable[..., RunningJob], **options: object) -> Str
     return Struck(job, servers=SERVERS)
 
 
+@pytest.mark.timeout(600)
 def test_members_that_are_killed_or_stopped_on_ray_leave_the_rest_bit_for_bit(
     start_job: Callable[..., RunningJob],
 ) -> None:

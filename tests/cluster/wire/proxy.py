@@ -34,6 +34,7 @@ class Proxy:
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self._threads[0].join()  # it may be connecting somebody
         self.cut()
         for thread in self._threads:
             thread.join()
