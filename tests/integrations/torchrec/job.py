@@ -58,6 +58,12 @@ class Job:
         found: tuple[str, Any] = self.pipes[number].recv()
         return found
 
+    def ask_one(self, number: int, name: str, **arguments: Any) -> Any:
+        self.pipes[number].send((name, arguments))
+        kind, value = self.answer(number)
+        assert kind == "done", value
+        return value
+
     def kill(self, number: int) -> None:
         self.whole = False
         self.processes[number].kill()

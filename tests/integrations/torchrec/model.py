@@ -72,10 +72,13 @@ class Model(nn.Module):
         self.top = nn.Linear(DIM * (len(BAGS) + len(SEQUENCES)), 1)
 
     def forward(self, features: KeyedJaggedTensor) -> Tensor:
+        return self.top(self.look_up(features)).squeeze(1)
+
+    def look_up(self, features: KeyedJaggedTensor) -> Tensor:
         pooled = self.bags(features).values()
         single: Mapping[str, JaggedTensor] = self.sequences(features)
         means = [single[f"f_{name}"].values().view(-1, IDS, DIM).mean(1) for name in SEQUENCES]
-        return self.top(torch.cat([pooled, *means], dim=1)).squeeze(1)
+        return torch.cat([pooled, *means], dim=1)
 
 
 def batch(step: int, rank: int, world: int) -> tuple[KeyedJaggedTensor, Tensor]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import signal
 import traceback
 import warnings
 from datetime import timedelta
@@ -13,8 +15,11 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch.optim import Optimizer
+from torchrec import KeyedJaggedTensor
 
 import holdfast as hf
+from holdfast.checkpoint.training.divided import SeeRows
+from holdfast.integrations.torchrec.lookups import LookupWatch
 from holdfast.storage import open_store
 from tests.integrations.torchrec.model import LR, OPTIMIZERS, Model, Plan, batch, shard
 
@@ -45,8 +50,17 @@ class Rank:
     def guard(self, url: str, *, agent: bool = False, **options: Any) -> None:
         """A Checkpointer over it, whose agent is a thread unless a process is asked for."""
         options = {"save": hf.Never(), "overlap": hf.Overlap.WAIT, "settings": SETTINGS, **options}
+        self.url = url
         where = url if agent else open_store(url)
         self.checkpointer = hf.Checkpointer(where, model=self.dmp, optimizer=self.optimizers, **options)
+        self.others: list[hf.Checkpointer] = []
+
+    def guard_also(self, url: str, **options: Any) -> None:
+        """One more Checkpointer over the same training, which saves at the same steps."""
+        first, others = self.checkpointer, self.others
+        self.guard(url, **options)
+        assert self.checkpointer.resume() == 0
+        self.checkpointer, self.others = first, [*others, self.checkpointer]
 
     def resume(self, **options: Any) -> int:
         return self.checkpointer.resume(**options)
@@ -61,11 +75,61 @@ class Rank:
             loss.backward()
             for optimizer in self.optimizers:
                 optimizer.step()
-            self.checkpointer.step()
-            if save_every and self.checkpointer.steps % save_every == 0:
-                self.shadows[self.checkpointer.steps] = self.held()
-                assert self.checkpointer.save(wait=True)
+            self.step(save_every)
         return self.checkpointer.steps
+
+    def step(self, save_every: int) -> None:
+        """The optimizers have stepped."""
+        guards = [self.checkpointer, *self.others]
+        for guard in guards:
+            guard.step()
+        if save_every and self.checkpointer.steps % save_every == 0:
+            self.shadows[self.checkpointer.steps] = self.held()
+            assert all([guard.save(wait=True) for guard in guards])
+
+    def train_pipelined(self, steps: int, save_every: int) -> int:
+        """The rows of the next batch are looked up before those of this one are updated."""
+        model: Model = self.dmp.module
+        ahead = model.look_up(self._features(0))
+        for _ in range(steps):
+            target = batch(self.checkpointer.steps, self.number, self.world)[1]
+            looked_up, ahead = ahead, model.look_up(self._features(1))
+            self.optimizers[0].zero_grad()
+            (model.top(looked_up).squeeze(1) - target).square().sum().backward()
+            for parameter in model.top.parameters():
+                dist.all_reduce(parameter.grad)
+            self.optimizers[0].step()
+            self.step(save_every)
+        return self.checkpointer.steps
+
+    def _features(self, ahead: int) -> KeyedJaggedTensor:
+        return batch(self.checkpointer.steps + ahead, self.number, self.world)[0]
+
+    def evaluate(self, step: int) -> None:
+        """Lookups that are followed by no backward pass."""
+        with torch.no_grad():
+            self.dmp(batch(step, self.number, self.world)[0])
+        self.dmp(batch(step, self.number, self.world)[0])
+
+    def watch_badly(self) -> None:
+        """From now on one row of each lookup is missed."""
+        whole = LookupWatch._goes_back
+
+        def goes_back(watch: LookupWatch, see: SeeRows, lookup: dict[str, Any], gradient: torch.Tensor) -> None:
+            whole(watch, lambda name, ids: see(name, ids[1:]), lookup, gradient)
+
+        LookupWatch._goes_back = goes_back  # type: ignore[method-assign]
+
+    def die_in(self, where: str) -> None:
+        """Be killed where a save reaches this point."""
+        kind, _, method = where.rpartition(".")
+        owner = getattr(importlib.import_module(kind.rpartition(".")[0]), kind.rpartition(".")[2])
+        setattr(owner, method, lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
+
+    def saved_rows(self) -> int:
+        """How many rows a save writes now; told to rank 0."""
+        assert self.checkpointer.save(wait=True)
+        return hf.open_run(self.url).checkpoints()[-1].rows_written
 
     def shadow(self, step: int) -> Arrays:
         return self.shadows[step]

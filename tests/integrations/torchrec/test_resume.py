@@ -10,9 +10,20 @@ import holdfast as hf
 from tests.integrations.torchrec.job import Job, Jobs, assert_same, joined
 from tests.integrations.torchrec.model import Plan
 
+STRATEGIES = [
+    hf.Full(),
+    hf.OneShot(),
+    hf.Consecutive(),
+    hf.Intermittent(),
+    hf.Grid(),
+    hf.Partial(priority=hf.MFU(r=0.5)),
+]
 ONE = Plan(bags="tw rw tw rw tw tw", sequences="tw rw tw", world=1)
 TWO = Plan(bags="tw rw cw rw tw dp", sequences="tw rw cw", world=2)
 TURNED = Plan(bags="rw tw cw dp cw rw", sequences="cw tw rw", world=2, turn=1)
+HALVES = Plan(bags="rw tw cw dp cw rw", sequences="rw tw cw", world=2)  # the columns split as in FOUR
+DENSE = Plan(bags="dense_tw dense_rw cw dense_rw dp dp", sequences="dense_tw dense_rw tw", world=2)
+ONLY_ROWS = Plan(bags="tw rw cw tw rw cw", sequences="tw rw cw", world=2)
 FOUR = Plan(bags="tw rw cw twrw grid dp", sequences="tw rw cw", world=4)
 
 
@@ -49,3 +60,107 @@ def test_a_resume_takes_another_plan_and_another_number_of_ranks(jobs: Jobs, tmp
         step += 4
         job.call("train", steps=4, save_every=2)
         before = joined(job.call("shadow", step=step))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise"])
+def test_whatever_the_strategy_a_killed_job_goes_on_elsewhere(jobs: Jobs, tmp_path: Path, optimizer: str) -> None:
+    job = jobs.get(4)
+    urls = [str(tmp_path / type(strategy).__name__) for strategy in STRATEGIES]
+    job.call("build", plan=FOUR, optimizer=optimizer)
+    job.call("guard", url=urls[0], strategy=STRATEGIES[0])
+    assert job.call("resume") == [0] * 4
+    for url, strategy in zip(urls[1:], STRATEGIES[1:], strict=True):
+        job.call("guard_also", url=url, strategy=strategy)
+    job.call("train", steps=6, save_every=2)
+    before = joined(job.call("shadow", step=6))
+    job.ask("train", steps=100)
+    job.kill(2)
+    job.stop()
+    job = jobs.get(2)
+    for url, strategy in zip(urls, STRATEGIES, strict=True):
+        job.call("build", plan=HALVES, optimizer=optimizer, seed=1)
+        job.call("guard", url=url, strategy=strategy)
+        assert job.call("resume") == [6, 6]
+        assert_same(joined(job.call("held")), before)
+
+
+def test_a_tracker_that_misses_a_row_is_found_out(jobs: Jobs, tmp_path: Path) -> None:
+    job, url = jobs.get(2), str(tmp_path / "run")
+    job.whole = False  # its ranks are of no use afterwards
+    job.call("watch_badly")
+    saved(job, url, TWO, "adagrad", steps=6, every=2, strategy=hf.Consecutive())
+    before = joined(job.call("shadow", step=6))
+    job.call("build", plan=TWO, optimizer="adagrad", seed=1)
+    job.call("guard", url=url)
+    assert job.call("resume") == [6, 6]
+    with pytest.raises(AssertionError, match="differs"):
+        assert_same(joined(job.call("held")), before)
+
+
+def test_rows_that_a_pipelined_trainer_looked_up_before_a_save_are_in_the_next_one(jobs: Jobs, tmp_path: Path) -> None:
+    job, url = jobs.get(2), str(tmp_path / "run")
+    job.call("build", plan=ONLY_ROWS, optimizer="adagrad")
+    job.call("guard", url=url, strategy=hf.Consecutive())
+    job.call("resume")
+    job.call("train_pipelined", steps=6, save_every=1)
+    before = joined(job.call("shadow", step=6))
+    job.call("build", plan=ONLY_ROWS, optimizer="adagrad", seed=1)
+    job.call("guard", url=url)
+    assert job.call("resume") == [6, 6]
+    assert_same(joined(job.call("held")), before)
+
+
+def test_a_lookup_without_a_backward_pass_marks_nothing(jobs: Jobs, tmp_path: Path) -> None:
+    job, url = jobs.get(2), str(tmp_path / "run")
+    saved(job, url, ONLY_ROWS, "adagrad", steps=2, every=1, strategy=hf.Consecutive())
+    job.call("evaluate", step=77)
+    assert job.call("saved_rows")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "holdfast.checkpoint.trainer.handover.Handover.take",
+        "holdfast.checkpoint.snapshot.captured.Captured.copy_into",
+        "holdfast.checkpoint.write.part_writer.PartWriter.finish",
+        "holdfast.checkpoint.write.committer.Committer.commit",
+        "holdfast.checkpoint.restore.model.ModelRestorer.restore",
+    ],
+)
+def test_a_rank_may_die_in_any_phase(jobs: Jobs, tmp_path: Path, where: str) -> None:
+    job, url = jobs.get(2), str(tmp_path / "run")
+    saved(job, url, TWO, "adagrad", steps=4, every=2, strategy=hf.Consecutive())
+    shadows = {4: joined(job.call("shadow", step=4))}
+    job.ask_one(1, "die_in", where=where)
+    if where.endswith("restore"):
+        job.call("build", plan=TWO, optimizer="adagrad", seed=1)
+        job.call("guard", url=url)
+        job.ask("resume")
+    else:
+        job.ask("train", steps=2, save_every=2)
+    job.processes[1].join(60)
+    assert job.processes[1].exitcode == -9
+    job.kill(0)
+    job = jobs.get(1)
+    job.call("build", plan=ONE, optimizer="adagrad", seed=2)
+    job.call("guard", url=url)
+    (step,) = job.call("resume")
+    assert step == 4
+    assert_same(joined(job.call("held")), shadows[step])
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
+def test_tables_of_the_dense_kernel_are_saved_through_their_ordinary_optimizer(
+    jobs: Jobs, tmp_path: Path, optimizer: str
+) -> None:
+    job, url = jobs.get(2), str(tmp_path / "run")
+    saved(job, url, DENSE, optimizer, steps=4, every=1, strategy=hf.Consecutive())
+    before, newest = joined(job.call("shadow", step=4)), hf.open_run(url).checkpoints()[-1]
+    full = hf.open_run(url).checkpoints()[0]
+    assert newest.rows_written < full.rows_written  # a delta
+    for plan in (DENSE, TWO, ONE):
+        job = jobs.get(plan.world)
+        job.call("build", plan=plan, optimizer=optimizer, seed=1)
+        job.call("guard", url=url)
+        assert job.call("resume", step=4) == [4] * plan.world
+        assert_same(joined(job.call("held")), before)

@@ -11,13 +11,14 @@ from torch import Tensor
 from holdfast.checkpoint.ranks.agreement import Agreement
 from holdfast.checkpoint.ranks.alike import ROWS, require_same_rows
 from holdfast.checkpoint.snapshot.captured import Captured
-from holdfast.checkpoint.snapshot.changed import ChangedRows, ChangedShares
+from holdfast.checkpoint.snapshot.changed import ChangedBytes, ChangedRows, ChangedShares
 from holdfast.checkpoint.snapshot.gpu_records import encodable
 from holdfast.checkpoint.snapshot.table_codecs import TableCodecs
 from holdfast.checkpoint.snapshot.table_copy import TableCopy
 from holdfast.checkpoint.track.chooser import RowChooser
 from holdfast.checkpoint.track.tracker import Tracker
 from holdfast.checkpoint.training.forms import form_of
+from holdfast.checkpoint.training.lent import LentTable
 from holdfast.checkpoint.training.state import TrainingState
 from holdfast.checkpoint.training.tables import Table
 from holdfast.checkpoint.wire.messages import TableSlice
@@ -70,6 +71,33 @@ class Capture:
     def changed(self, stored: Mapping[str, Stored]) -> ChangedShares:
         """How much a delta of this rank would hold now, and how much a restore of it would read above the baseline."""
         return ChangedShares.of(self._changed_rows(table, stored.get(table.name, EXACTLY)) for table in self._tables)
+
+    def changed_everywhere(self, stored: Mapping[str, Stored], agreement: Agreement) -> ChangedShares:
+        """The same of all ranks, where they hold different rows; all of them ask."""
+        own = ChangedBytes.of(self._changed_rows(table, stored.get(table.name, EXACTLY)) for table in self._tables)
+        found = agreement.gather([own.baseline, own.increment, own.above_baseline])
+        return ChangedShares.joined(
+            ChangedBytes(baseline=baseline, increment=increment, above_baseline=above)
+            for baseline, increment, above in found
+        )
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether ranks hold different rows."""
+        return any(table.extent is not None for table in self._tables)
+
+    def agree(self, agreement: Agreement) -> None:
+        """Let ranks without rows of a table know what its optimizer keeps elsewhere; all ranks come here."""
+        asking = [table for table in self._tables if isinstance(table, LentTable)]
+        if not asking:
+            return
+        own = {table.name: table.lend() for table in asking if table.rows}
+        lent: dict[str, Any] = {}
+        for facts in agreement.gather(own):
+            lent = {**facts, **lent}
+        for table in asking:
+            if not table.rows and table.name in lent:
+                table.borrow(lent[table.name])
 
     def require_same_rows(self, agreement: Agreement, *, changed: bool) -> None:
         """Raise ConfigurationError if the ranks, each of which saves a share, hold different tables under one name.

@@ -15,6 +15,13 @@ from holdfast.errors import ModelMismatch
 from holdfast.types import TableSpec
 
 
+def _is_same(now: Tensor | None, seen: Tensor | None) -> bool:
+    """Whether it is the gradient that was seen, or another view of it, as parameters that are views give."""
+    if now is seen or now is None or seen is None:
+        return now is seen
+    return now._base is not None and now._base is seen._base and now.data_ptr() == seen.data_ptr()
+
+
 class TableWatch:
     """What a table went through since the last snapshot, the last commit and the baseline."""
 
@@ -123,8 +130,8 @@ class TableWatch:
         if live.whole:
             return True
         gradient, version, changes = seen or (None, None, 0)
-        same = self.parameter.grad is gradient and (gradient is None or version_of(gradient) == version)
-        if same and self._fingerprint.advance(changes):
+        same = _is_same(self.parameter.grad, gradient) and (gradient is None or version_of(gradient) == version)
+        if same and self._fingerprint.advance(changes * self.table.counted_with):
             return True
         live.add_all()
         return False

@@ -13,7 +13,7 @@ from holdfast.checkpoint.trainer.handover import Handover
 from holdfast.checkpoint.trainer.in_flight import InFlight
 from holdfast.checkpoint.trainer.news import SharedNews
 from holdfast.checkpoint.trainer.outcomes import Outcomes
-from holdfast.checkpoint.trainer.save_plan import SavePlanner, SaveRequest
+from holdfast.checkpoint.trainer.save_plan import CountChanges, SavePlanner, SaveRequest
 from holdfast.checkpoint.trainer.supervisor import Agents
 from holdfast.checkpoint.training.rng import capture_rng
 from holdfast.format.catalog import Intent
@@ -93,7 +93,9 @@ class Saver:
         if not self._compared:
             self._compared = True
             self._capture.require_same_rows(self._agreement, changed=True)
-        published = self._agreement.broadcast(self._publishable(request) if leads else None)
+        self._capture.agree(self._agreement)
+        count = self._count(request)
+        published = self._agreement.broadcast(self._publishable(request, count) if leads else None)
         if published is None:
             return False
         intent = Intent.from_json(published)
@@ -145,12 +147,20 @@ class Saver:
         age = self._outcomes.age
         logger.info("step %d: skipped a save because the previous one is still being written; %s", request.step, age)
 
-    def _publishable(self, request: SaveRequest) -> dict[str, Any] | None:
+    def _count(self, request: SaveRequest) -> CountChanges:
+        """What changed: on rank 0, which stands for all, unless they hold different rows."""
+        if request.priority or not (self._capture.is_divided and self._planner.counts_changes):
+            return self._capture.changed
+        stored = self._planner.stored(self._outcomes.position)
+        counted = self._capture.changed_everywhere(stored, self._agreement)
+        return lambda _: counted
+
+    def _publishable(self, request: SaveRequest, count: CountChanges) -> dict[str, Any] | None:
         """The intent that all ranks receive; None if a priority save has no checkpoint to build on."""
         position = self._outcomes.position
         if request.priority and position.baseline is None:
             return None
-        return self._planner.intend(request, position, self._capture.changed).to_json()
+        return self._planner.intend(request, position, count).to_json()
 
     def _captured(self, intent: Intent, request: SaveRequest) -> Captured:
         """The rank's own state comes from the request, shared decisions from the intent."""

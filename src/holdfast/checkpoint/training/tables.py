@@ -37,6 +37,7 @@ class Table:
     modules: tuple[Embedding, ...] = ()  # all those whose ``weight`` it is
     extent: Extent | None = None  # None: every rank holds all of it
     stands_for: nn.Parameter | None = None  # the model's parameter, where that is another tensor
+    counted_with: int = 1  # tables in its memory, itself included, whose changes torch counts together
 
     @property
     def rows(self) -> int:
@@ -81,6 +82,10 @@ class Table:
         """The optimizer's parameter group that holds it now."""
         groups = self.optimizer.param_groups if self.optimizer else ()
         return next((group for group in groups if any(held is self.parameter for held in group["params"])), None)
+
+    def attach(self, optimizer: Optimizer) -> None:
+        """One of the optimizers holds its parameter."""
+        self.optimizer = optimizer
 
     def slots(self) -> dict[str, Tensor]:
         """The optimizer's tensors that have one entry per row, as they are now, by column, in the order of columns."""
@@ -253,8 +258,9 @@ def _attach(found: dict[int, Table], optimizers: Sequence[Optimizer], models: Ma
             raise ConfigurationError(
                 f"parameter {_name_of(identity, models)} is in two optimizers ({kinds}); keep it in only one"
             )
-        if identity in found:
-            found[identity].optimizer = held_by[0]
+        for table in found.values():
+            if table.identity == identity:
+                table.attach(held_by[0])
 
 
 def _name_of(identity: int, models: Mapping[str, nn.Module]) -> str:

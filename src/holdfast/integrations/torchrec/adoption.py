@@ -10,10 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
+from torchrec.modules.embedding_configs import data_type_to_dtype
 
 from holdfast.checkpoint.ranks.agreement import Agreement
 from holdfast.checkpoint.training.divided import SeeRows
 from holdfast.checkpoint.training.extent import Extent
+from holdfast.checkpoint.training.lent import LentTable
 from holdfast.checkpoint.training.tables import Table
 from holdfast.errors import ConfigurationError
 from holdfast.integrations.torchrec.collection import Collection, Kernel, find_collections
@@ -46,6 +48,12 @@ class Part:
     extent: Extent
     values: int
     place: Place | None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of its weights, as the model was configured."""
+        found: torch.dtype = data_type_to_dtype(self.collection.config(self.table).data_type)
+        return found
 
     @property
     def name(self) -> str:
@@ -203,12 +211,18 @@ def _fused_table(part: Part, facts: Mapping[str, Any]) -> FusedTable:
 
 
 def _dense_table(part: Part) -> Table:
-    """A table of the dense kernel: an ordinary parameter with an ordinary optimizer."""
-    parameter = part.collection.parameter(part.table)
-    if part.sharding.sharding_spec is None:
-        return Table(name=part.name, parameter=parameter)
-    raise ConfigurationError(
-        f"table {part.extent.table!r} ({part.sharding.sharding_type}) uses the compute kernel 'dense', which is "
-        "supported for data_parallel only so far. Constrain it to 'fused', with "
-        "ParameterConstraints(compute_kernels=['fused'])"
-    )
+    """A table of the dense kernel: an ordinary parameter with an ordinary optimizer, where this rank has rows."""
+    parameter, sharding = part.collection.parameter(part.table), part.sharding
+    shared = 1 if part.place is None else len(part.place.kernel.configs)
+    if sharding.sharding_spec is None:  # data parallel: on all ranks, in full
+        return Table(name=part.name, parameter=parameter, counted_with=shared)
+    if part.place is not None and parameter.shape == part.place.weight.shape:
+        return LentTable(name=part.name, parameter=parameter, extent=part.extent, counted_with=shared)
+    if part.place is not None:
+        raise ConfigurationError(
+            f"table {part.extent.table!r} ({sharding.sharding_type}) has several shards on one rank, and the compute "
+            "kernel 'dense'. This is not supported: give its shards to different ranks, or constrain it to 'fused', "
+            "with ParameterConstraints(compute_kernels=['fused'])"
+        )
+    rows = nn.Parameter(torch.empty((0, part.values), dtype=part.dtype), requires_grad=False)
+    return LentTable(name=part.name, parameter=rows, extent=part.extent, stands_for=parameter)

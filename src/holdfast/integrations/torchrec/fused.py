@@ -13,6 +13,7 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     WeightDecayMode,
 )
 from torch import Tensor
+from torch.optim import Optimizer
 
 from holdfast.checkpoint.training.tables import Table
 from holdfast.errors import ConfigurationError
@@ -33,6 +34,13 @@ class FusedTable(Table):
     """A table with the slots that its operator keeps."""
 
     kept: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def attach(self, optimizer: Optimizer) -> None:
+        """Its rows are updated in the backward pass: another optimizer would have nothing to do, and state to save."""
+        raise ConfigurationError(
+            f"{type(optimizer).__name__} holds table {self.whole_name!r}, whose optimizer is fused into the backward "
+            "pass. Leave it out: pass in_backward_optimizer_filter(dmp.named_parameters()) to the optimizer"
+        )
 
     def slots(self) -> dict[str, Tensor]:
         """The operator's tensors, always the same ones."""
