@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import tempfile
+from multiprocessing.connection import wait
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,17 @@ class Job:
             pipe.send((name, arguments))
 
     def answers(self) -> list[tuple[str, Any]]:
-        return [self.answer(number) for number in range(self.world)]
+        """One of each rank. Where one failed, others may wait for it forever: they get little time."""
+        found: dict[int, tuple[str, Any]] = {}
+        while len(found) < self.world:
+            patience_s = 20.0 if any(kind == "failed" for kind, _ in found.values()) else PATIENCE_S
+            waiting = [self.pipes[number] for number in range(self.world) if number not in found]
+            if not (ready := wait(waiting, patience_s)):
+                self.whole = False
+                return [found.get(number, ("failed", "no answer; another rank")) for number in range(self.world)]
+            for pipe in ready:
+                found[self.pipes.index(pipe)] = pipe.recv()
+        return [found[number] for number in range(self.world)]
 
     def answer(self, number: int) -> tuple[str, Any]:
         if not self.pipes[number].poll(PATIENCE_S):

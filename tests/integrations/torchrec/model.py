@@ -35,10 +35,12 @@ from torchrec.distributed.types import (
     ShardingType,
     ShardMetadata,
 )
+from torchrec.modules.embedding_configs import DataType
 from torchrec.optim import RowWiseAdagrad
 
 DIM = 8
-BAGS = {"b0": 37, "b1": 23, "b2": 30, "b3": 41, "b4": 26, "b5": 19}
+# b1 has fewer rows than 4 ranks fill; b6 is beside it, because FBGEMM looks nothing up in no rows at all on a CPU.
+BAGS = {"b0": 37, "b1": 5, "b2": 30, "b3": 41, "b4": 26, "b5": 19, "b6": 31}
 SEQUENCES = {"s0": 29, "s1": 33, "s2": 17}
 BATCH = 8  # samples of all ranks together
 IDS = 2  # rows that a sample looks up in each table
@@ -53,21 +55,27 @@ LR = 0.25
 class Model(nn.Module):
     """Pooled and single rows, and a dense layer over them."""
 
-    def __init__(self, device: str = "cpu") -> None:
+    def __init__(self, bags: Mapping[str, int] = BAGS, data_type: DataType = DataType.FP32) -> None:
         super().__init__()
         self.bags = EmbeddingBagCollection(
             tables=[
-                EmbeddingBagConfig(name=name, embedding_dim=DIM, num_embeddings=rows, feature_names=[f"f_{name}"])
-                for name, rows in BAGS.items()
+                EmbeddingBagConfig(
+                    name=name,
+                    embedding_dim=DIM,
+                    num_embeddings=rows,
+                    feature_names=[f"f_{name}"],
+                    data_type=data_type,
+                )
+                for name, rows in bags.items()
             ],
-            device=torch.device(device),
+            device=torch.device("cpu"),
         )
         self.sequences = EmbeddingCollection(
             tables=[
                 EmbeddingConfig(name=name, embedding_dim=DIM, num_embeddings=rows, feature_names=[f"f_{name}"])
                 for name, rows in SEQUENCES.items()
             ],
-            device=torch.device(device),
+            device=torch.device("cpu"),
         )
         self.top = nn.Linear(DIM * (len(BAGS) + len(SEQUENCES)), 1)
 
@@ -164,9 +172,10 @@ def shard(model: Model, plan: Plan, optimizer: str) -> DistributedModelParallel:
     fused = {"optimizer": OPTIMIZERS[optimizer][0], "learning_rate": LR, "eps": 1e-6}
     sharders = [BagSharder(fused_params=dict(fused)), SequenceSharder(fused_params=dict(fused))]
     plans = {}
+    bags = [config.name for config in model.bags.embedding_bag_configs()]
     for path, names, words, sharder in (
-        ("bags", BAGS, plan.bags, sharders[0]),
-        ("sequences", SEQUENCES, plan.sequences, sharders[1]),
+        ("bags", bags, plan.bags, sharders[0]),
+        ("sequences", list(SEQUENCES), plan.sequences, sharders[1]),
     ):
         kinds = dict(zip(names, words.split(), strict=True))
         plans[path] = construct_module_sharding_plan(

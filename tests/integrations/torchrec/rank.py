@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
+import logging
 import os
+import pickle
 import signal
 import traceback
 import warnings
@@ -16,12 +19,14 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch.optim import Optimizer
 from torchrec import KeyedJaggedTensor
+from torchrec.modules.embedding_configs import DataType
 
 import holdfast as hf
 from holdfast.checkpoint.training.divided import SeeRows
+from holdfast.integrations.torchrec.collection import find_collections
 from holdfast.integrations.torchrec.lookups import LookupWatch
 from holdfast.storage import open_store
-from tests.integrations.torchrec.model import LR, OPTIMIZERS, Model, Plan, batch, shard
+from tests.integrations.torchrec.model import BAGS, LR, OPTIMIZERS, SEQUENCES, Model, Plan, batch, shard
 
 Arrays = dict[str, NDArray[Any]]
 SETTINGS = hf.Settings(buffer_bytes=2**20, frame_bytes=2**16, reserve_bytes=0, ranks_s=60.0)
@@ -37,10 +42,19 @@ class Rank:
         )
         self.shadows: dict[int, Arrays] = {}
 
-    def build(self, plan: Plan, optimizer: str, seed: int = 0) -> None:
-        """A new training."""
+    def build(
+        self,
+        plan: Plan,
+        optimizer: str,
+        seed: int = 0,
+        *,
+        bags: dict[str, int] = BAGS,
+        half: tuple[int, ...] = (),
+    ) -> None:
+        """A new training, with tables of half precision on some ranks."""
         torch.manual_seed(seed)
-        self.dmp = shard(Model(), plan, optimizer)
+        data_type = DataType.FP16 if self.number in half else DataType.FP32
+        self.dmp = shard(Model(bags, data_type), plan, optimizer)
         data_parallel = [p for n, p in self.dmp.named_parameters() if _is_dense_table(n, plan)]
         self.optimizers: list[Optimizer] = [torch.optim.Adam(self.dmp.module.top.parameters(), lr=0.01)]
         if data_parallel:
@@ -85,6 +99,8 @@ class Rank:
             guard.step()
         if save_every and self.checkpointer.steps % save_every == 0:
             self.shadows[self.checkpointer.steps] = self.held()
+            with open(f"{self.url}-{self.checkpointer.steps}-{self.number}", "wb") as file:  # outlives this process
+                pickle.dump(self.shadows[self.checkpointer.steps], file)
             assert all([guard.save(wait=True) for guard in guards])
 
     def train_pipelined(self, steps: int, save_every: int) -> int:
@@ -147,20 +163,48 @@ class Rank:
                 for place, (_, tensor) in zip(places, _shards(value), strict=True):
                     found[f"{name}.{key.rpartition('.')[2]}@{place}"] = tensor.detach().clone().numpy()
         for optimizer in self.optimizers[1:]:
-            names = {id(p): n for n, p in self.dmp.named_parameters()}
+            weights, names = self.dmp.state_dict(), {id(p): n for n, p in self.dmp.named_parameters()}
             for parameter, state in optimizer.state.items():
-                if "sum" in state:
-                    found[f"{names[id(parameter)]}.momentum1@(0, 0)"] = state["sum"].clone().numpy()
+                name = names[id(parameter)]
+                for place, _ in _shards(weights[name]) if "sum" in state else ():
+                    found[f"{name}.momentum1@{place}"] = state["sum"].clone().numpy()
         return found
+
+    def recover(self) -> None:
+        self.checkpointer.recover([0], of=2)
+
+    def guard_with_everything(self, url: str) -> None:
+        """An optimizer that also holds what is fused."""
+        self.optimizers = [torch.optim.Adam(list(self.dmp.parameters()), lr=0.01)]
+        self.guard(url)
+
+    def learning_rates(self, rate: float | None = None) -> list[float]:
+        """Those of the fused optimizers, after they are set, as a scheduler would."""
+        for group in self.dmp.fused_optimizer.param_groups:
+            group["lr"] = group["lr"] if rate is None else rate
+        if rate is not None:
+            self.dmp.fused_optimizer.step()
+        kernels = [kernel for each in find_collections({"": self.dmp}) for kernel in each.kernels()]
+        return [k.operator.get_learning_rate() for k in kernels if hasattr(k.operator, "get_learning_rate")]
+
+    def warnings_of(self, what: str, **arguments: Any) -> list[str]:
+        """What a call logs."""
+        told: list[str] = []
+        handler = logging.Handler()
+        handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+        logging.getLogger("holdfast").addHandler(handler)
+        try:
+            getattr(self, what)(**arguments)
+        finally:
+            logging.getLogger("holdfast").removeHandler(handler)
+        return told
 
     def close(self) -> None:
         self.checkpointer.close()
 
 
 def _is_dense_table(name: str, plan: Plan) -> bool:
-    from tests.integrations.torchrec.model import BAGS, SEQUENCES
-
-    kinds = dict(zip([*BAGS, *SEQUENCES], [*plan.bags.split(), *plan.sequences.split()], strict=True))
+    kinds = dict(zip([*BAGS, *SEQUENCES], [*plan.bags.split(), *plan.sequences.split()], strict=False))
     table = name.split(".")[-2]
     return kinds.get(table, "").startswith(("dp", "dense"))
 
@@ -174,6 +218,7 @@ def _shards(value: Any) -> list[tuple[tuple[int, ...], torch.Tensor]]:
 def serve(number: int, world: int, folder: str, pipe: Connection) -> None:
     """Do what comes through the pipe until it is closed."""
     warnings.simplefilter("ignore")
+    faulthandler.enable()
     os.environ.update(LOCAL_WORLD_SIZE=str(min(2, world)), RANK=str(number), WORLD_SIZE=str(world))
     torch.set_num_threads(1)
     rank = Rank(number, world, folder)

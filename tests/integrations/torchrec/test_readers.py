@@ -16,8 +16,8 @@ from tests.integrations.torchrec.plain import PlainModel, held_by, plain_optimiz
 from tests.integrations.torchrec.rank import Arrays
 from tests.integrations.torchrec.test_resume import saved
 
-SPLIT = Plan(bags="cw rw cw tw cw cw", sequences="tw rw cw", world=2)
-ROWS = Plan(bags="tw rw rw tw rw tw", sequences="tw rw tw", world=2)
+SPLIT = Plan(bags="cw rw cw tw cw cw rw", sequences="tw rw cw", world=2)
+ROWS = Plan(bags="tw rw rw tw rw tw rw", sequences="tw rw tw", world=2)
 NAME = "bags.embedding_bags.b0"
 
 

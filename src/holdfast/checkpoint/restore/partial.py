@@ -134,6 +134,11 @@ class PartRecovery:
 
     def _require_rows(self, lost: Servers) -> None:
         """Refuse servers that hold nothing: the caller expects rows to be restored."""
+        if divided := [table.whole_name for table in self._tables if table.extent is not None]:
+            raise ConfigurationError(
+                f"table {divided[0]!r} is divided over the ranks of this job: a rank that lost its rows takes all "
+                "others back with it. Restart the job and call resume()"
+            )
         if any(lost.ranges(table.rows) for table in self._tables):
             return
         largest = max(self._tables, key=lambda table: table.rows, default=None)

@@ -16,9 +16,9 @@ from holdfast.checkpoint.training.tables import join_names
 from holdfast.errors import ConfigurationError
 
 _REMEDY = (
-    "This release supports only models that every rank holds in full: a single process, DistributedDataParallel, or "
-    "your own gradient exchange. Train this part that way, or keep saving it with torch.distributed.checkpoint and "
-    "pass Holdfast only models that every rank holds in full; sharded models will be supported in a later release"
+    "This release supports models that every rank holds in full (a single process, DistributedDataParallel, or your "
+    "own gradient exchange) and models of TorchRec's DistributedModelParallel. Train this part that way, or keep "
+    "saving it with torch.distributed.checkpoint and pass Holdfast only the others"
 )
 _MODULES = {
     "torch.distributed.fsdp": "FSDP",
