@@ -45,6 +45,7 @@ from holdfast.checkpoint.restore.saved_state import read_saved, shared_state
 from holdfast.checkpoint.restore.state_tensors import read_state
 from holdfast.checkpoint.trainer.arguments import Declared, as_models, as_optimizers
 from holdfast.checkpoint.training.state import TrainingState, dense_weights
+from holdfast.checkpoint.training.supported import require_held
 from holdfast.checkpoint.training.tables import find_tables
 from holdfast.checkpoint.transfer import foreign_import
 from holdfast.checkpoint.transfer.export import TableDifference, difference, export_file
@@ -223,6 +224,7 @@ class Run:
             progress: Called periodically with the bytes read since the last call.
         """
         models, optimizers = as_models(model), as_optimizers(optimizer)
+        require_held(models)
         found = find_tables(models, optimizers, tables or {})
         state = TrainingState(models, optimizers, extra or {}, found)
         with self._reading(step) as (_, head, entry):

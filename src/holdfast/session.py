@@ -61,7 +61,8 @@ class Checkpointer:
         url: Where the run is kept: a local path, ``file://``, ``s3://``, ``gs://``, ``az://`` or ``abfs://``, or a
             ``Store`` object. Each training needs its own URL.
         model: The model, or several by name; the names become prefixes of table names. Tables are discovered
-            automatically: every ``nn.Embedding`` and ``nn.EmbeddingBag``. Wrappers (DDP, ``torch.compile``) are fine.
+            automatically: every ``nn.Embedding`` and ``nn.EmbeddingBag``. Wrappers (DDP, ``torch.compile``) are fine,
+            and so is TorchRec's ``DistributedModelParallel``, whose tables are divided over the ranks.
         optimizer: The optimizer, or all of them. A third-party optimizer that moves only rows with a gradient can be
             declared with ``RowLocal``, so that only the changed rows of its tables are saved.
         loader: The data loader that ``batches()`` reads and whose position is saved: a ``StatefulDataLoader``, or
@@ -89,7 +90,7 @@ class Checkpointer:
 
     Raises:
         ConfigurationError: An argument is not valid, a value cannot be stored without pickle, or the model is sharded
-            over the ranks.
+            over the ranks in a way that is not supported.
         RanksMissing: Other ranks did not create their Checkpointer in time.
     """
 

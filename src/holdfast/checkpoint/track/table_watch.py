@@ -66,6 +66,8 @@ class TableWatch:
                 raise self._mismatch(
                     "its module now holds a different Parameter (assigned, or loaded with assign=True)"
                 )
+        if self.table.is_replaced():
+            raise self._mismatch("its rows are now held elsewhere (the model was sharded again)")
         if parameter.shape != self._shape:
             raise self._mismatch(f"its shape changed from {tuple(self._shape)} to {tuple(parameter.shape)}")
 

@@ -33,6 +33,15 @@ _TENSORS = {
 }
 
 
+def require_held(models: Mapping[str, nn.Module]) -> None:
+    """Raise ConfigurationError if a model that this process alone shall restore is spread over ranks."""
+    for name, what in _sharded_modules(models, Undivided()):
+        raise ConfigurationError(
+            f"{name} is {what}: this process holds only a part of it. Pass the model as it was before it was sharded, "
+            "or restore all ranks together, with resume() of a Checkpointer"
+        )
+
+
 def require_whole(
     models: Mapping[str, nn.Module], optimizers: Sequence[Optimizer], divided: Divided | None = None
 ) -> None:

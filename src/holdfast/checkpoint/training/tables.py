@@ -87,6 +87,10 @@ class Table:
         """One of the optimizers holds its parameter."""
         self.optimizer = optimizer
 
+    def is_replaced(self) -> bool:
+        """Whether a module that holds it in a way of its own looks rows up elsewhere by now."""
+        return False
+
     def slots(self) -> dict[str, Tensor]:
         """The optimizer's tensors that have one entry per row, as they are now, by column, in the order of columns."""
         state = self.optimizer.state.get(self.parameter, {}) if self.optimizer else {}

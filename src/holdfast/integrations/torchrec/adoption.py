@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -207,7 +208,16 @@ def _fused_table(part: Part, facts: Mapping[str, Any]) -> FusedTable:
         extent=part.extent,
         stands_for=part.collection.parameter(part.table),
         kept=slots,
+        now=partial(_rows_now, part),
     )
+
+
+def _rows_now(part: Part) -> Tensor | None:
+    """The rows of a part that lookups of this rank use now."""
+    if part.place is None or not len(part.place.weight):
+        return None
+    kernels = [kernel for kernel in part.collection.kernels() if kernel.operator is part.place.kernel.operator]
+    return part.place.weight if kernels else None
 
 
 def _dense_table(part: Part) -> Table:

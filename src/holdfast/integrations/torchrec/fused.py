@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,12 @@ class FusedTable(Table):
     """A table with the slots that its operator keeps."""
 
     kept: Mapping[str, Tensor] = field(default_factory=dict)
+    now: Callable[[], Tensor | None] = lambda: None  # the rows that lookups use; None: none of this rank's
+
+    def is_replaced(self) -> bool:
+        """Whether lookups use other memory, as after ``dmp.reshard``."""
+        rows = self.now()
+        return (rows is None) != (not self.rows) or (rows is not None and rows.data_ptr() != self.parameter.data_ptr())
 
     def attach(self, optimizer: Optimizer) -> None:
         """Its rows are updated in the backward pass: another optimizer would have nothing to do, and state to save."""
@@ -72,7 +78,10 @@ class FusedFacts:
             kind=kind,
             dtype=str(weight.dtype).removeprefix("torch."),
             slots={name: str(each.dtype).removeprefix("torch.") for name, each in kept.items()},
-            options={"lr": operator.get_learning_rate(), "eps": float(operator.optimizer_args.eps)},
+            options={
+                "lr": operator.get_learning_rate(),
+                **({} if slot is None else {"eps": float(operator.optimizer_args.eps)}),
+            },
         )
 
     def to_json(self) -> dict[str, Any]:
