@@ -29,7 +29,7 @@ from holdfast.storage import open_store
 from tests.integrations.torchrec.model import BAGS, LR, OPTIMIZERS, SEQUENCES, Model, Plan, batch, shard
 
 Arrays = dict[str, NDArray[Any]]
-SETTINGS = hf.Settings(buffer_bytes=2**20, frame_bytes=2**16, reserve_bytes=0, ranks_s=60.0)
+SETTINGS = hf.Settings(buffer_bytes=2**20, frame_bytes=2**16, reserve_bytes=0, ranks_s=60.0, lease_s=5.0)
 
 
 class Rank:
