@@ -18,7 +18,7 @@ import holdfast as hf
 from holdfast.cli import app
 from holdfast.errors import ConfigurationError, RunError
 
-pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is")
+pytestmark = [pytest.mark.filterwarnings("ignore:torch.distributed is"), pytest.mark.timeout(600)]
 
 
 class Clicks(nn.Module):
