@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.cluster.placement import DensePiece, Group, Keys, Placement
+from holdfast.cluster.placement import DensePiece, Group, Keys, Placement, Range
 from holdfast.cluster.plan import ModelPlan
 from holdfast.kernels import optimize, start
 from holdfast.kernels.records import RowRecords, Words
@@ -39,12 +39,26 @@ class GroupShard:
         """Write the beginning of every row and its slots."""
         start_slots(self.rule, self.slots)
         for each in self.group.ranges(self.server):
-            table = plan.tables[each.table]
-            rows = self.weights[each.at : each.at + each.end - each.first]
-            key = start.table_key(plan.seed, table.name)
-            start.fill(rows, table.init.start(), key=key, first_row=each.first, threads=threads)
-            if table.padding_idx is not None and each.first <= table.padding_idx < each.end:
-                rows[table.padding_idx - each.first] = 0
+            self._fill(plan, each, self.weights[each.at : each.at + each.end - each.first], threads)
+
+    def start_some(self, plan: ModelPlan, rows: Keys) -> None:
+        """The same for some rows, ascending."""
+        for slot in self.rule.slots:
+            self.slots[slot.name][rows] = slot.initial
+        for each in self.group.ranges(self.server):
+            count = each.end - each.first
+            first, last = np.searchsorted(rows, [each.at, each.at + count])
+            if first < last:
+                values = np.empty((count, self.group.width), np.float32)
+                self._fill(plan, each, values, 1)
+                self.weights[rows[first:last]] = values[rows[first:last] - each.at]
+
+    def _fill(self, plan: ModelPlan, each: Range, values: Floats, threads: int) -> None:
+        table = plan.tables[each.table]
+        key = start.table_key(plan.seed, table.name)
+        start.fill(values, table.init.start(), key=key, first_row=each.first, threads=threads)
+        if table.padding_idx is not None and each.first <= table.padding_idx < each.end:
+            values[table.padding_idx - each.first] = 0
 
     def read(self, rows: Keys) -> Floats:
         """Copies of some rows, counted from the array's first."""

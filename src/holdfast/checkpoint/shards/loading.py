@@ -54,10 +54,10 @@ class ShardLoader:
         """Fill the shards from a checkpoint. Raises DamagedData if any byte of it is off."""
         return self._load(head, entry, lineage(head, entry.info.id), state=state)
 
-    def load_newest(self, head: Head, *, state: bool) -> Loaded:
+    def load_newest(self, head: Head, *, state: bool, rows: bool = True) -> Loaded:
         """Fill the shards with the newest rows saved: by the last checkpoint, or by a priority save after it.
 
-        A priority save that is damaged is passed over, with those after it.
+        A priority save that is damaged is passed over, with those after it. Without ``rows`` none is read.
         """
         if head.catalog.head is None:
             raise CheckpointNotFound("there is no checkpoint to recover rows from yet")
@@ -65,13 +65,13 @@ class ShardLoader:
         while True:
             entries = (*lineage(head, entry.info.id), *above)
             try:
-                return replace(self._load(head, entry, entries, state=state), is_newest=True)
+                return replace(self._load(head, entry, entries, state=state, rows=rows), is_newest=True)
             except DamagedData as error:
                 if not above:
                     raise
                 logger.warning("rows saved at step %d are damaged (%s)", above.pop().info.step, error)
 
-    def _load(self, head: Head, entry: Entry, entries: Sequence[Entry], *, state: bool) -> Loaded:
+    def _load(self, head: Head, entry: Entry, entries: Sequence[Entry], *, state: bool, rows: bool = True) -> Loaded:
         name = entry.part_list.name  # below which something is malformed, where planning trips over it
         plans = parse(name, lambda: join_strips(plan_tables(find_parts(self._fetcher, head, entries))))
         self._require(plans)
@@ -79,7 +79,8 @@ class ShardLoader:
         found = parse(name, lambda: self._states(parts)) if state else None
         job = self._job(parts[0]) if found is None else found[1]
         seen = _Seen(self._shards)
-        write_rows(self._fetcher, self._wanted(plans), seen=seen.add, progress=self._progress)
+        if rows:
+            write_rows(self._fetcher, self._wanted(plans), seen=seen.add, progress=self._progress)
         specs = [plan.spec for table, plan in plans.items() if table in self._shards and plan.is_single]
         return Loaded(
             info=entry.info,

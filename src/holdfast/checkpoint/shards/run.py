@@ -123,7 +123,9 @@ class ShardedRun:
                 raise CheckpointNotFound(f"{self.store.url} holds no checkpoint yet")
             return Fallback(Alone(), lambda entry: loader.load(head, entry, state=state)).restore(entries).restored
 
-    def load_newest(self, shards: Sequence[Shard], *, state: bool = False, progress: Progress | None = None) -> Loaded:
+    def load_newest(
+        self, shards: Sequence[Shard], *, state: bool = False, rows: bool = True, progress: Progress | None = None
+    ) -> Loaded:
         """Fill the shards with the newest rows saved, also by priority saves after the last checkpoint.
 
         For a process that replaces another while the others keep what they have.
@@ -131,6 +133,8 @@ class ShardedRun:
         Args:
             shards: What to fill.
             state: Whether to read everything else that the checkpoint holds as well.
+            rows: Whether to fill them at all. Without, it is found out what a process builds on that has its rows
+                from elsewhere.
             progress: Called periodically with the bytes read since the last call.
         """
         require_shards(shards)
@@ -141,7 +145,7 @@ class ShardedRun:
             lambda head: (*head.entries, *head.catalog.priority),
             runtime=self._runtime,
         ) as head:
-            return loader.load_newest(head, state=state)
+            return loader.load_newest(head, state=state, rows=rows)
 
     def _head(self) -> Head:
         head = self._chain.head(skip_damaged=True)

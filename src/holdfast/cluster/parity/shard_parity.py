@@ -83,6 +83,14 @@ class ShardParity:
             for host, changed in found.items()
         }
 
+    def rows_of(self, stripes: StripeSet) -> tuple[list[Numbers], bool]:
+        """The rows of this server in some stripes, of each group, ascending; and whether its dense part is one."""
+        found = [
+            np.sort(lines.data_rows(self._position, self.layout.of_group(stripes, group).numbers()))
+            for group, lines in enumerate(self.layout.lines)
+        ]
+        return found, self._rows.server in self.layout.dense_of(stripes)
+
     def give(self, stripes: StripeSet) -> Arrays:
         """Records of the rows of this server."""
         found = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from holdfast.cluster.saved import (
     saved_progress,
 )
 from holdfast.cluster.server.dense_gather import DenseGather
+from holdfast.cluster.server.newest_rows import load_newest_rows
 from holdfast.cluster.server.shards import dense_tables, group_name, shards_of
 from holdfast.cluster.shard import Shard as ServerShard
 from holdfast.errors import CheckpointNotFound, HoldfastError, TakenOver
@@ -90,11 +91,26 @@ class SavedRows:
         load_dense(self._rows.dense, loaded.state.training)
         self._go_on(loaded, replaces=replaces)
         self._went_back_to = checkpoint
-        if checkpoint is not None:
-            return {}
-        progress = saved_progress(loaded.state, self._job.plan, step=loaded.info.step)
-        held = loaded.newest[self._index] if loaded.newest else None
-        return {**progress, **held_progress(held)}
+        return {} if checkpoint is not None else self._progress_in(loaded)
+
+    def load_rows(self, wanted: Sequence[Numbers], *, dense: bool) -> Mapping[int, Progress] | None:
+        """Fill some rows with what was saved last, and the dense part where wanted; None where nothing was ever saved.
+
+        By worker, how far it had come when the newest rows were saved.
+        """
+        try:
+            loaded = load_newest_rows(self._run, self._rows, wanted, dense=dense)
+        except CheckpointNotFound:
+            return None
+        return self._progress_in(loaded)
+
+    def adopt(self, *, replaces: bool) -> None:
+        """The rows came from elsewhere: all of them count as changed since the newest checkpoint."""
+        try:
+            loaded = self._run.load_newest(self._shards, rows=False)
+        except CheckpointNotFound:
+            loaded = None
+        self._go_on(loaded, replaces=replaces)
 
     def begin(self, *, replaces: bool) -> None:
         """The rows are as they begin."""
@@ -109,6 +125,13 @@ class SavedRows:
         if checkpoint is not None:
             return self._run.load(self._shards, checkpoint)
         return self._run.load_newest(self._shards, state=True)
+
+    def _progress_in(self, loaded: Loaded) -> Mapping[int, Progress]:
+        """By worker, how far it had come when the newest of the rows were saved."""
+        assert loaded.state is not None
+        progress = saved_progress(loaded.state, self._job.plan, step=loaded.info.step)
+        held = loaded.newest[self._index] if loaded.newest else None
+        return {**progress, **held_progress(held)}
 
     def _go_on(self, loaded: Loaded | None, *, replaces: bool) -> None:
         if not self._is_started:

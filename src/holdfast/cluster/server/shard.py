@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from holdfast.cluster.core.messages import Copied
 from holdfast.cluster.core.progress import Progress
-from holdfast.cluster.payload import Arrays, Floats, FoundRows, Numbers, WantedRows, in_order_of_workers
+from holdfast.cluster.payload import Arrays, Floats, FoundRows, Gradients, Numbers, WantedRows, in_order_of_workers
 from holdfast.cluster.server.average import mean
 from holdfast.cluster.shard import Shard
 
@@ -21,6 +21,17 @@ class Saves(Protocol):
         In the latter case: by worker, how far it had come when the newest of these rows were saved. ``replaces``:
         another process was this server before, in the same job.
         """
+        ...
+
+    def load_rows(self, wanted: Sequence[Numbers], *, dense: bool) -> Mapping[int, Progress] | None:
+        """Fill some rows of each group with what was saved last, and the dense part where wanted; None: nothing was.
+
+        By worker, how far it had come when the newest rows were saved.
+        """
+        ...
+
+    def adopt(self, *, replaces: bool) -> None:
+        """The rows came from elsewhere: all of them count as changed since the newest checkpoint."""
         ...
 
     def begin(self, *, replaces: bool) -> None:
@@ -110,16 +121,13 @@ class LiveShard:
 
     def apply(self, step: int, gradients: Mapping[int, Arrays]) -> None:
         """One optimizer step on the mean of these pushes, taken in the order of workers."""
-        self._copied = None
         groups = self._rows.groups
         push = mean(in_order_of_workers(gradients, len(groups)), len(groups))
         for number, (rows, values) in enumerate(zip(push.rows, push.values, strict=True)):
             if len(rows):
                 groups[number].apply(rows, values, lr=push.lr_tables)
-                self._saves.mark(number, rows)
-                self.pushed_rows += len(rows)
         self._rows.dense.apply(push.dense, lr=push.lr_dense)
-        self._saves.mark_dense()
+        self._mark(push)
 
     def survey(self) -> bytes:
         """What there is to save."""
@@ -138,3 +146,12 @@ class LiveShard:
     def call_off(self, save: int) -> None:
         """What was copied for a save counts as not saved."""
         self._saves.call_off(save)
+
+    def _mark(self, push: Gradients) -> None:
+        """What a push changed has to be saved."""
+        self._copied = None
+        for number, rows in enumerate(push.rows):
+            if len(rows):
+                self._saves.mark(number, rows)
+                self.pushed_rows += len(rows)
+        self._saves.mark_dense()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,6 +15,14 @@ from holdfast.cluster.shard import Shard as ServerShard
 from holdfast.kernels import optimize
 
 
+class TableShard(NamedTuple):
+    """A server's rows of one large table, and where they are."""
+
+    group: int  # number of the group
+    rows: slice  # of the group's arrays
+    shard: Shard
+
+
 def group_name(group: Group) -> str:
     """Under which the rows of a group are marked."""
     return f"width {group.width}"
@@ -21,9 +30,15 @@ def group_name(group: Group) -> str:
 
 def shards_of(rows: ServerShard) -> Iterator[Shard]:
     """Of every table, also of those of which this server has no row."""
-    for group in rows.groups:
-        yield from _shards(rows.placement, group)
+    yield from (each.shard for each in table_shards(rows))
     yield from dense_tables(rows)
+
+
+def table_shards(rows: ServerShard) -> Iterator[TableShard]:
+    """Of every large table."""
+    for number, group in enumerate(rows.groups):
+        for at, shard in _shards(rows.placement, group):
+            yield TableShard(number, at, shard)
 
 
 def dense_tables(rows: ServerShard) -> Iterator[Shard]:
@@ -33,7 +48,7 @@ def dense_tables(rows: ServerShard) -> Iterator[Shard]:
             yield _dense_table(spec, spec.table, rows.dense)
 
 
-def _shards(placement: Placement, held: GroupShard) -> Iterator[Shard]:
+def _shards(placement: Placement, held: GroupShard) -> Iterator[tuple[slice, Shard]]:
     group = held.group
     ranges = {each.table: each for each in group.ranges(held.server)}
     for table in group.tables:
@@ -41,13 +56,14 @@ def _shards(placement: Placement, held: GroupShard) -> Iterator[Shard]:
         first, at, count = (0, 0, 0) if found is None else (found.first, found.at, found.end - found.first)
         rows = slice(at, at + count)
         columns = {name: values[rows] for name, values in (("weight", held.weights), *held.slots.items())}
-        yield Shard(
+        shard = Shard(
             table=spec.name.removesuffix(".weight"),
             rows=spec.rows,
             first=first,
             columns=columns,
             group=group_name(group),
         )
+        yield rows, shard
 
 
 def _dense_table(spec: DenseSpec, table: str, dense: DenseShard) -> Shard:
