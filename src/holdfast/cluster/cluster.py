@@ -20,18 +20,20 @@ from holdfast.cluster.controller.parts import ControllerParts
 from holdfast.cluster.controller.resume import Beginning, find_beginning
 from holdfast.cluster.controller.signals import StopSignals
 from holdfast.cluster.controller.worker_count import WorkerCount
-from holdfast.cluster.core.members import CONTROLLER
+from holdfast.cluster.core.members import CONTROLLER, Role
 from holdfast.cluster.happenings import Event
 from holdfast.cluster.job import Contacts, Job, Pacing, Saving
 from holdfast.cluster.launch.base import Launcher, Launching
 from holdfast.cluster.launch.functions import import_name, require_not_loading
 from holdfast.cluster.launch.local import LocalProcesses
+from holdfast.cluster.parity.seats import seats
 from holdfast.cluster.train.build import BuiltModel, build
 from holdfast.cluster.train.finite import OnNan
 from holdfast.cluster.train.settings import LoopSettings
 from holdfast.cluster.wire.beats import Beats
 from holdfast.cluster.wire.endpoint import Endpoint
 from holdfast.cluster.wire.keys import Credentials
+from holdfast.erasure.ring import Ring
 from holdfast.errors import ConfigurationError, JobFailed, RunError, Terminated
 from holdfast.policy import (
     EverySteps,
@@ -47,6 +49,7 @@ from holdfast.policy import (
 )
 from holdfast.policy.arguments import require_count, require_duration
 from holdfast.policy.optimizer import Optimizer
+from holdfast.policy.parity import FAST, Parity
 from holdfast.policy.tables import Tables
 from holdfast.storage import Store
 
@@ -74,6 +77,8 @@ class Cluster:
         precision: How precisely rows are stored.
         retention: Which checkpoints are kept; where everyone goes back after a server's death, the last two at least.
         overlap: What to do when a save is due while the previous one is still being written.
+        parity: Protect rows by the memory of other servers: a dead one's rows come back exactly, while training goes
+            on. What parity cannot give, such as after two deaths at a time, comes from saves, as ``strategy`` says.
         synchronous: One optimizer step on the mean of all workers' gradients, instead of one for each of them.
         launcher: Starts the processes: ``LocalProcesses`` or ``Ray``.
         spares: How many servers wait, started, for a dead one's place.
@@ -105,6 +110,7 @@ class Cluster:
         precision: Precision = Exact(),  # noqa: B008
         retention: Retention = KeepLast(1),  # noqa: B008
         overlap: Overlap = Overlap.SKIP,
+        parity: Parity | None = None,
         synchronous: bool = False,
         launcher: Launching = LocalProcesses(),  # noqa: B008
         spares: int = 0,
@@ -124,6 +130,11 @@ class Cluster:
         require("tables", tables, Tables)
         require("settings", settings, Settings)
         require_duration(self, "silence_s", silence_s)
+        if parity is not None:
+            require("parity", parity, Parity)
+            parity.require_servers(servers)
+            if synchronous:
+                raise ConfigurationError("parity= needs synchronous=False")
         if not isinstance(spares, int) or spares < 0:
             raise ConfigurationError(f"spares must be a whole number of at least 0, got {spares!r}")
         LoopSettings(lr_tables=0.0, lr_dense=0.0, ahead=ahead, on_nan=on_nan, on_bad_ids=on_bad_ids)  # refused here
@@ -148,7 +159,9 @@ class Cluster:
             silence_s=silence_s,
             on_nan=on_nan,
             on_bad_ids=on_bad_ids,
+            is_rebuilt_fast=parity is not None and parity.rebuild == FAST,
         )
+        self._parity = parity
         self._launching = launcher
         self._on_event = on_event
         self._view = view
@@ -190,7 +203,7 @@ class Cluster:
             run = ShardedRun(self._url, options=self._options, settings=self._settings)
             beginning = find_beginning(run, built.plan, workers=self._workers)
             contacts = self._listen(stack, launcher)
-            job = self._job(built, beginning, contacts)
+            job = self._job(built, beginning, contacts, self._rings(launcher))
             return self._train_to_end(job, beginning, launcher, run.store)
 
     def resize(self, *, workers: int) -> None:
@@ -236,7 +249,13 @@ class Cluster:
         stack.callback(self._beats.close)
         return Contacts(controller=self._endpoint.address, beats=self._beats.address, credentials=credentials)
 
-    def _job(self, built: BuiltModel, beginning: Beginning, contacts: Contacts) -> Job:
+    def _rings(self, launcher: Launcher) -> tuple[Ring, ...]:
+        """Which servers protect each other."""
+        if self._parity is None:
+            return ()
+        return seats(self._parity, launcher.machines(Role.SERVER, self._servers)).rings
+
+    def _job(self, built: BuiltModel, beginning: Beginning, contacts: Contacts, rings: tuple[Ring, ...]) -> Job:
         model, train = self._names
         return Job(
             model=model,
@@ -259,6 +278,7 @@ class Cluster:
             ),
             pacing=self._pacing,
             contacts=contacts,
+            rings=rings,
         )
 
     def _train_to_end(self, job: Job, beginning: Beginning, launcher: Launcher, store: Store) -> str | None:

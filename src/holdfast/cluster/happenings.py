@@ -7,6 +7,9 @@ from typing import TypeAlias
 
 from holdfast.cluster.core.members import Member
 
+PARITY, PARTIAL, FULL = "parity", "partial", "full"
+"""The rungs of the recovery ladder: from others' memory, from the newest rows saved, from a checkpoint of all."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
@@ -103,6 +106,27 @@ class LostSamples:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """A server that died is made up for: by which rung of the ladder, and what it cost."""
+
+    member: Member  # who has its place now
+    rung: str  # PARITY, PARTIAL or FULL
+    rows: int  # that came from parities
+    saved_rows: int  # that came from a save, of those that parities could not give
+    at_s: float
+    took_s: float  # since the death was heard of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redundant:
+    """Every row is protected by parity; again, if it was before."""
+
+    records: int  # parities that were encoded for it
+    at_s: float
+    took_s: float  # since the job began, or since a death was heard of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     """The job is over, and everyone was told so."""
 
@@ -111,6 +135,6 @@ class Ended:
 
 
 Event: TypeAlias = (
-    Started | Died | Replaced | WentBack | LostSamples
+    Started | Died | Replaced | Recovered | Redundant | WentBack | LostSamples
     | Resized | ResizeFailed | Paused | Committed | SaveFailed | Ended
 )  # fmt: skip

@@ -15,6 +15,7 @@ from holdfast.cluster.payload import Floats
 from holdfast.cluster.plan import ModelPlan
 from holdfast.cluster.wire.address import Address
 from holdfast.cluster.wire.keys import Credentials
+from holdfast.erasure.ring import Ring
 from holdfast.policy import Overlap, Precision, Retention, Strategy
 from holdfast.policy.optimizer import Optimizer
 from holdfast.policy.tables import Tables
@@ -101,6 +102,7 @@ class Pacing:
     silence_s: float  # after which a process is taken for dead
     on_bad_ids: Literal["raise", "skip"]
     on_nan: Literal["raise", "skip", "push"]
+    is_rebuilt_fast: bool = False  # where parities give what a server lost
 
     def report_steps(self, workers: int) -> int | None:
         """After so many steps each worker says how far it is, so that a save by steps is not late."""
@@ -124,6 +126,11 @@ class Job:
     saving: Saving
     pacing: Pacing
     contacts: Contacts
+    rings: tuple[Ring, ...] = ()  # of servers that protect each other; none where the job has no parity
+
+    def ring_of(self, server: int) -> Ring | None:
+        """The servers that protect each other, this one among them."""
+        return next((ring for ring in self.rings if server in ring.servers), None)
 
     def pack(self, member: Member) -> bytes:
         """For the process that is to be this member."""
@@ -135,6 +142,7 @@ class Job:
             "saving": self.saving.to_json(),
             "pacing": asdict(self.pacing),
             "contacts": self.contacts.to_json(),
+            "rings": [asdict(ring) for ring in self.rings],
         }
         header = json.dumps(body).encode()
         return len(header).to_bytes(_LENGTH_BYTES, "little") + header + self.dense.tobytes()
@@ -157,6 +165,7 @@ class Job:
             saving=Saving.from_json(body["saving"]),
             pacing=Pacing(**body["pacing"]),
             contacts=Contacts.from_json(body["contacts"]),
+            rings=tuple(Ring(**{**each, "servers": tuple(each["servers"])}) for each in body["rings"]),
         )
         return job, Member(Role(role), index, incarnation)
 

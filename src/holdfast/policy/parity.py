@@ -10,6 +10,7 @@ from holdfast.policy.base import Policy, registered
 
 MOST_DATA, MOST_PARITY = 255, 2
 MACHINE, PROCESS = "machine", "process"
+GENTLE, FAST = "gentle", "fast"
 
 
 @registered("parity")
@@ -26,18 +27,22 @@ class Parity(Policy):
         strict: Refuse to start where the death of one machine would cost more rows than parities can make up for.
             Otherwise a warning says so.
         domain: What fails together: ``"machine"``, all servers of it, or ``"process"``, each server on its own.
+        rebuild: How a lost server's rows come back that nobody waits for: ``"gentle"``, so that training keeps its
+            pace, or ``"fast"``, so that the next death finds redundancy whole the sooner.
     """
 
     data: int = 4
     parity: int = 1
     strict: bool = False
     domain: str = MACHINE
+    rebuild: str = GENTLE
 
     def __post_init__(self) -> None:
         _require_between(self, "data", self.data, MOST_DATA)
         _require_between(self, "parity", self.parity, MOST_PARITY)
         require(isinstance(self.strict, bool), self, "strict", "True or False", self.strict)
         require(self.domain in (MACHINE, PROCESS), self, "domain", f'"{MACHINE}" or "{PROCESS}"', self.domain)
+        require(self.rebuild in (GENTLE, FAST), self, "rebuild", f'"{GENTLE}" or "{FAST}"', self.rebuild)
 
     @property
     def units(self) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from holdfast.cluster.controller.accounts import Accounts
 from holdfast.cluster.controller.crew import FIRST_SPARE, Crew
 from holdfast.cluster.controller.recoveries import Recoveries
+from holdfast.cluster.controller.rungs import Rungs
 from holdfast.cluster.controller.save_desk import SaveDesk
 from holdfast.cluster.controller.worker_count import WorkerCount
 from holdfast.cluster.core import outputs as out
@@ -39,6 +40,7 @@ class Controller:
         accounts: Of how it goes.
         desk: Its saves.
         count: How many workers it has.
+        rungs: How deaths of servers are made up for.
         baseline_first: Save before the first step: what priority saves build on.
         tell: Hears what happens.
         runtime: Clock.
@@ -53,6 +55,7 @@ class Controller:
         accounts: Accounts,
         desk: SaveDesk,
         count: WorkerCount,
+        rungs: Rungs,
         *,
         baseline_first: bool,
         tell: Callable[[Event], object],
@@ -65,6 +68,7 @@ class Controller:
         self._accounts = accounts
         self._desk = desk
         self._count = count
+        self._rungs = rungs
         self._baseline_first = baseline_first
         self._tell = tell
         self._runtime = runtime
@@ -136,6 +140,7 @@ class Controller:
     def _replace(self, member: Member) -> None:
         spare = self._crew.place_spare(member)
         self._recoveries.begin(member, by_spare=spare is not None)
+        self._rungs.began(member)
         if spare is None:
             self._crew.start(member)
         else:
@@ -163,6 +168,8 @@ class Controller:
         if not self._core.is_whole:
             return
         self._crew.settled()
+        for recovered in self._rungs.whole():
+            self._tell(recovered)
         if self._recoveries.end():
             self._crew.start_spares()  # not before: a process that starts would compete with the one that loads
         self._count.settled()
@@ -213,7 +220,13 @@ class Controller:
                     self._desk.called_off(output)
                 case out.PrioritySaved():
                     self._desk.priority_saved(output)
+                case out.Restored(server, rows, fallen):
+                    self._rungs.restored(server, rows, fallen)
+                case out.Protected(server, stripes):
+                    for redundant in self._rungs.protected(server, stripes):
+                        self._tell(redundant)
                 case out.WentBack(checkpoint):
+                    self._rungs.went_back()
                     self._desk.went_back(checkpoint)
                 case out.Resized(checkpoint, workers):
                     self._desk.begin_anew(checkpoint)

@@ -13,6 +13,7 @@ from holdfast.cluster.controller.live_view import LiveView
 from holdfast.cluster.controller.loop import Controller
 from holdfast.cluster.controller.losses import Losses
 from holdfast.cluster.controller.recorder import Recorder
+from holdfast.cluster.controller.rungs import Rungs
 from holdfast.cluster.controller.resume import Beginning
 from holdfast.cluster.controller.save_desk import SaveDesk
 from holdfast.cluster.controller.timetable import Timetable
@@ -70,6 +71,7 @@ class ControllerParts:
             progress=beginning.progress,
             synchronous=job.pacing.synchronous,
             recovery=Recovery.PARTIAL if self._is_partial else Recovery.FULL,
+            parity=bool(job.rings),
         )
 
     def controller(self, endpoint: Endpoint, beats: Beats, launcher: Launcher, *, spares: int) -> Controller:
@@ -82,6 +84,7 @@ class ControllerParts:
             self._accounts,
             self._desk(endpoint),
             self.count,
+            Rungs(servers=self._job.servers, parity=bool(self._job.rings), runtime=SYSTEM),
             baseline_first=self._is_partial and not self._beginning.checkpoint,
             tell=self._audience.tell,
         )

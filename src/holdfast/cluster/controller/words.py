@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from holdfast.cluster.happenings import (
+    PARITY,
+    PARTIAL,
     Committed,
     Died,
     Ended,
     Event,
     LostSamples,
     Paused,
+    Recovered,
+    Redundant,
     Replaced,
     Resized,
     ResizeFailed,
@@ -28,6 +32,10 @@ def describe(event: Event) -> str:
             return f"{member} died: {_last_line(how)}"
         case Replaced(member=member, by_spare=by_spare, took_s=took_s):
             return f"{member} is at work{' (a spare)' if by_spare else ''}, {took_s:.1f} s after the death"
+        case Recovered(member=member, rung=rung, rows=rows, saved_rows=saved_rows, took_s=took_s):
+            return f"{member}: {_recovered(rung, rows, saved_rows)}, in {took_s:.1f} s"
+        case Redundant(records=records, took_s=took_s):
+            return f"every row is protected by parity: {records} parities in {took_s:.1f} s"
         case WentBack(checkpoint=checkpoint, lost_steps=lost_steps):
             return f"everyone goes back to {checkpoint or 'the beginning'}: {lost_steps} steps are taken again"
         case Resized(workers=workers, before=before, took_s=took_s):
@@ -44,6 +52,14 @@ def describe(event: Event) -> str:
             return f"{member}: its rows lost {steps} steps{'' if pls is None else f'; PLS {number(pls)}'}"
         case Ended(problem=problem):
             return f"the job has ended{f': {_last_line(problem)}' if problem else ''}"
+
+
+def _recovered(rung: str, rows: int, saved_rows: int) -> str:
+    if rung == PARITY:
+        return f"{rows} rows came back from parity, none is lost"
+    if rung == PARTIAL:
+        return f"{saved_rows} rows came from saves, {rows} from parity" if saved_rows else "its rows came from saves"
+    return "everyone went back to a checkpoint"
 
 
 def _last_line(text: str) -> str:

@@ -85,6 +85,16 @@ class Parity:
         return self._is_rebuilt
 
     @property
+    def is_whole(self) -> bool:
+        """Whether all rows are there, and all parities."""
+        return self._is_rebuilt and self._host.is_whole
+
+    @property
+    def asked(self) -> int:
+        """How many questions for rows and parities are not answered."""
+        return self._rows.asked + self._host.asked
+
+    @property
     def saved(self) -> Vector | None:
         """By worker, the last push in the rows that came from a save; None where none did."""
         return self._rows.saved if self._rows.fallen_rows else None

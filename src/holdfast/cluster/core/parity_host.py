@@ -70,6 +70,11 @@ class ParityHost:
         """Whether every parity holds the records of all members."""
         return not any(self._lacking.values())
 
+    @property
+    def asked(self) -> int:
+        """How many questions for records that parities lack are not answered."""
+        return len(self._asked)
+
     def adopt(self, member: int) -> Iterator[Send]:
         """Another is in a member's place. What was seen of its predecessor stays; nothing more comes from that one."""
         self._absorbed.pop(member, None)

@@ -54,6 +54,11 @@ class Possession:
         self._refused: dict[int, StripeSet] = {}  # by host
         self._found: list[_Found] = []
 
+    @property
+    def asked(self) -> int:
+        """How many questions for rows are not answered."""
+        return len(self._wanted)
+
     def held(self, stripes: StripeSet, applied: Vector) -> Iterator[tuple[StripeSet, Vector]]:
         """Stripes whose rows hold the same, with the pushes that they hold."""
         return ((part, joined(held, applied)) for part, held in self._held.groups(stripes))

@@ -117,6 +117,16 @@ class ServerCore:
             return []
         return [*self._handle(sender, message), *self._settle(), *self._copy()]
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has all its rows, and all parities that it is to keep."""
+        return self._protected is None or self._protected[0].is_whole
+
+    @property
+    def asked(self) -> int:
+        """How many questions for rows and parities are not answered."""
+        return 0 if self._protected is None else self._protected[0].asked
+
     def advance(self) -> list[Send]:
         """Ask for a block of what parities have to give, or to be given; nothing where all is whole."""
         return [] if self._protected is None or self.ended else [*self._protected[0].advance()]

@@ -103,6 +103,10 @@ class Launcher(Protocol):
         """
         ...
 
+    def machines(self, role: Role, count: int) -> list[str]:
+        """The names of the machines on which the first so many processes of a role will run, in their order."""
+        ...
+
     def domain(self, tenant: Tenant) -> str:
         """What a process fails together with: the name of its machine. Waits until that is known."""
         ...

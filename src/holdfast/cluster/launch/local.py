@@ -100,6 +100,9 @@ class LocalLauncher:
         if tenant in self._processes:
             self._processes[tenant].kill()
 
+    def machines(self, role: Role, count: int) -> list[str]:
+        return [platform.node()] * count
+
     def domain(self, tenant: Tenant) -> str:
         return platform.node()
 

@@ -49,14 +49,27 @@ def parity_bytes(placement: Placement, seating: Seating, rule: UpdateRule, dense
     found = [0] * placement.servers
     for ring in seating.rings:
         layout = RingLayout(placement, ring)
-        for position, server in enumerate(ring.servers):
-            words = sum(
-                lines.stripes.size(position) * words_of(rule, group.width)
-                for lines, group in zip(layout.lines, placement.groups, strict=True)
-            )
-            mirrored = sum(dense_size(placement.dense[each], dense_rule) for each in layout.mirrored(server))
-            found[server] = 4 * (words + mirrored)
+        for server in ring.servers:
+            found[server] = server_bytes(layout, server, rule, dense_rule)
     return found
+
+
+def server_bytes(layout: RingLayout, server: int, rule: UpdateRule, dense_rule: UpdateRule) -> int:
+    """How many bytes parities and mirrors take of one server.
+
+    Args:
+        layout: Of its ring.
+        server: Which one.
+        rule: Of tables.
+        dense_rule: Of dense parameters.
+    """
+    placement, position = layout.placement, layout.ring.position(server)
+    words = sum(
+        lines.stripes.size(position) * words_of(rule, group.width)
+        for lines, group in zip(layout.lines, placement.groups, strict=True)
+    )
+    mirrored = sum(dense_size(placement.dense[each], dense_rule) for each in layout.mirrored(server))
+    return 4 * (words + mirrored)
 
 
 def require_memory(server: int, needed_bytes: int, available_bytes: int | None) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from typing import cast
 
 from holdfast.checkpoint import shards
+from holdfast.checkpoint.wire.memory import available_bytes
 from holdfast.cluster.core.members import CONTROLLER, Member, Role, View
 from holdfast.cluster.core.messages import (
     Broken,
@@ -22,20 +24,27 @@ from holdfast.cluster.core.messages import (
     Snapshot,
 )
 from holdfast.cluster.core.notes import Account, Decide, Decided, DensePart, NamedCheckpoint, Outcome, Stats
+from holdfast.cluster.core.parity_messages import Rebuild, Rebuilt
 from holdfast.cluster.core.server import ServerCore
+from holdfast.cluster.core.stripes import Layout, Protection, Records
 from holdfast.cluster.heap import keep_freed_memory
 from holdfast.cluster.job import Job
 from holdfast.cluster.launch.base import Surroundings
 from holdfast.cluster.link import Link
+from holdfast.cluster.parity.layout import RingLayout
+from holdfast.cluster.parity.seats import require_memory, server_bytes
+from holdfast.cluster.parity.shard_parity import ShardParity
 from holdfast.cluster.placement import Placement
 from holdfast.cluster.save_account import SaveAccount
 from holdfast.cluster.server.dense_gather import DenseGather
 from holdfast.cluster.server.heir import Heir
+from holdfast.cluster.server.protected_shard import ProtectedShard
+from holdfast.cluster.server.rebuild_pace import RebuildPace
 from holdfast.cluster.server.saves import SavedRows
 from holdfast.cluster.server.shard import LiveShard
 from holdfast.cluster.shard import Shard
 from holdfast.errors import HoldfastError
-from holdfast.kernels import optimize, start
+from holdfast.kernels import galois, optimize, records, start
 from holdfast.runtime import SYSTEM
 
 _PATIENCE_S = 0.1  # between two looks at what the agent did, and at whether the controller is still there
@@ -49,6 +58,9 @@ def run(payload: bytes, surroundings: Surroundings) -> None:
     start.warm_up()
     shards.warm_up()
     job, member = Job.unpack(payload)
+    if job.rings:
+        galois.warm_up()
+        records.warm_up()
     next_life: Member | None = member
     if member.index >= job.servers:
         next_life = _wait_for_place(Link(job, member, surroundings))
@@ -86,6 +98,13 @@ class _Place:
         self.dense = DenseGather(job, placement, rows.dense)
         self.saves = SavedRows(job, rows, self.dense, index)
         self.shard = LiveShard(rows, self.saves, job.dense)
+        self.protection: Protection | None = None
+        if (ring := job.ring_of(index)) is not None:
+            layout = RingLayout(placement, ring)
+            require_memory(index, server_bytes(layout, index, rows.rule, rows.dense.rule), available_bytes())
+            shard = ProtectedShard(rows, self.saves, job.dense, ShardParity(layout, rows))
+            self.shard = shard
+            self.protection = Protection(layout=cast(Layout, layout), records=cast(Records, shard))
 
     def close(self) -> None:
         """Let the agent finish what it has."""
@@ -99,7 +118,8 @@ class _Life:
         self._synchronous = job.pacing.synchronous
         self._link = link
         self._place = place
-        self._core = ServerCore(member, place.shard, synchronous=self._synchronous)
+        self._core = ServerCore(member, place.shard, synchronous=self._synchronous, protection=place.protection)
+        self._rebuild_pace = RebuildPace(job.pacing.is_rebuilt_fast)
         self._heir: Heir | None = None
         self._snapshot: tuple[Member, Snapshot] | None = None  # that waits for the other servers' dense parts
         self._told_s = 0.0
@@ -110,8 +130,9 @@ class _Life:
         """Until the end; who to be next, or None."""
         try:
             while not (self._core.ended or self._link.is_dismissed or self._link.is_forsaken):
-                for sender, message in self._link.receive(_PATIENCE_S):
+                for sender, message in self._arrived():
                     self._take(sender, message)
+                self._rebuild()
                 self._look_around()
             return self._core.next_life
         except HoldfastError as error:  # another process in this place would come to the same
@@ -119,6 +140,19 @@ class _Life:
             return None
         finally:
             self._link.close()
+
+    def _arrived(self) -> list[tuple[Member, Message]]:
+        """What workers say comes first: they wait for it, and nobody waits for what servers tell each other."""
+        patience_s = _PATIENCE_S if self._core.is_whole else self._rebuild_pace.patience_s(_PATIENCE_S)
+        return sorted(self._link.receive(patience_s), key=lambda each: each[0].role is Role.SERVER)
+
+    def _rebuild(self) -> None:
+        """Ask for what parities give, or lack, and nobody waits for."""
+        while not self._core.is_whole and self._rebuild_pace.may_ask(self._core.asked):
+            if not (sends := self._core.advance()):
+                return
+            self._rebuild_pace.asks()
+            self._send(sends)
 
     def _fail(self, error: HoldfastError) -> None:
         """Tell the controller that this cannot go on, and wait until it ends the job."""
@@ -148,7 +182,7 @@ class _Life:
                 self._send(self._heir.handle(sender, message))
             case _:
                 self._hand_on(sender, message)
-        if isinstance(message, NewView | Load):
+        if isinstance(message, NewView | Load | Rebuild):
             self._link.adopt(message.view)
             self._notice_servers(message.view)
 
@@ -161,6 +195,8 @@ class _Life:
         if isinstance(message, CallOff):
             self._snapshot = None
         sends = self._core.handle(sender, message)
+        if isinstance(self._place.shard, ProtectedShard) and any(isinstance(each.message, Rebuilt) for each in sends):
+            self._place.shard.rebuilt()
         view, copied = self._core.view, [each.message for each in sends if isinstance(each.message, Copied)]
         if copied and view is not None and self._core.member.index != 0 and not isinstance(message, SavePriority):
             part = DensePart(copied[0].save, self._place.dense.own)

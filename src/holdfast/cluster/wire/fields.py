@@ -10,6 +10,7 @@ from operator import attrgetter
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from holdfast.cluster.parity.stripe_set import StripeSet
 from holdfast.cluster.wire.arrays import read_payload, write_payload
 from holdfast.cluster.wire.malformed import MalformedFrame
 from holdfast.cluster.wire.sheet import Cursor, Sheet
@@ -174,12 +175,20 @@ _PLAIN = {
 }
 _PAYLOAD = Codec(write_payload, read_payload)
 
+
+def _read_stripes(cursor: Cursor) -> StripeSet:
+    try:
+        return StripeSet.from_arrays(read_payload(cursor))
+    except ValueError as error:
+        raise MalformedFrame(str(error)) from None
+
+
 # What fields of type Any are, by name: the core does not look into them.
 OPAQUE = {
     "rows": _PAYLOAD,
     "values": _PAYLOAD,
     "gradients": _PAYLOAD,
-    "stripes": _PAYLOAD,
+    "stripes": Codec(lambda sheet, value: write_payload(sheet, value.to_arrays()), _read_stripes),
     "records": _PAYLOAD,
     "dense": _optional(_PAYLOAD),
     "place": _optional(_PLAIN[bytes]),

@@ -87,6 +87,9 @@ class RayLauncher:
         if tenant in self._handles:
             self._handles[tenant].kill()
 
+    def machines(self, role: Role, count: int) -> list[str]:
+        return self._places.nodes(role, count)
+
     def domain(self, tenant: Tenant) -> str:
         if tenant in self._domains:
             return self._domains[tenant]

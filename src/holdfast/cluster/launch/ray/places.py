@@ -61,6 +61,11 @@ class Places:
             "choose another `placement`, or add machines"
         )
 
+    def nodes(self, role: Role, count: int) -> list[str]:
+        """The machines that have room for the next so many processes, in the order in which they take it."""
+        nodes = self._ray.util.placement_group_table(self.group)["bundles_to_node_id"]
+        return [nodes[each.index] for each in self._free if each.role is role][:count]
+
     def take(self, role: Role) -> Place | None:
         """Room for a process; None where all of it is taken, and Ray has to find some."""
         place = next((each for each in self._free if each.role is role), None)
