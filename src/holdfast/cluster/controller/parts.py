@@ -13,8 +13,8 @@ from holdfast.cluster.controller.live_view import LiveView
 from holdfast.cluster.controller.loop import Controller
 from holdfast.cluster.controller.losses import Losses
 from holdfast.cluster.controller.recorder import Recorder
-from holdfast.cluster.controller.rungs import Rungs
 from holdfast.cluster.controller.resume import Beginning
+from holdfast.cluster.controller.rungs import Rungs
 from holdfast.cluster.controller.save_desk import SaveDesk
 from holdfast.cluster.controller.timetable import Timetable
 from holdfast.cluster.controller.worker_count import WorkerCount

@@ -90,6 +90,11 @@ class Parity:
         return self._is_rebuilt and self._host.is_whole
 
     @property
+    def is_climbing(self) -> bool:
+        """Whether some rows are lost to parity, and wait until it is known which."""
+        return bool(self._rows.doomed)
+
+    @property
     def asked(self) -> int:
         """How many questions for rows and parities are not answered."""
         return self._rows.asked + self._host.asked
@@ -220,8 +225,8 @@ class Parity:
             yield Send(leader, Redundant(encoded))
 
     def _settle_rows(self, leader: Member) -> Iterator[Send]:
-        if len(self._rows.doomed) > self._told_doomed:
-            self._told_doomed = len(self._rows.doomed)
+        if len(self._rows.doomed) > self._told_doomed and not self._rows.missing - self._rows.doomed:
+            self._told_doomed = len(self._rows.doomed)  # all of them: saves are read once, and losses counted once
             yield Send(leader, OutOfReach(self._told_doomed))
         if self._rows.catch_up(self._applied()):
             self._is_rebuilt = True

@@ -123,6 +123,11 @@ class ServerCore:
         return self._protected is None or self._protected[0].is_whole
 
     @property
+    def is_climbing(self) -> bool:
+        """Whether some of its rows are lost to parity, and wait until it is known which."""
+        return self._protected is not None and self._protected[0].is_climbing
+
+    @property
     def asked(self) -> int:
         """How many questions for rows and parities are not answered."""
         return 0 if self._protected is None else self._protected[0].asked

@@ -148,6 +148,7 @@ class _Life:
 
     def _rebuild(self) -> None:
         """Ask for what parities give, or lack, and nobody waits for."""
+        self._rebuild_pace.is_urgent = self._core.is_climbing
         while not self._core.is_whole and self._rebuild_pace.may_ask(self._core.asked):
             if not (sends := self._core.advance()):
                 return

@@ -21,12 +21,13 @@ class RebuildPace:
 
     is_fast: bool
     runtime: Runtime = SYSTEM
+    is_urgent: bool = False  # rows wait until all that parities give is there
     _asked_s: float | None = None  # when the block that is under way was asked for
     _next_s: float = 0.0
 
     def may_ask(self, asked: int) -> bool:
         """Whether it is time for another block, while so many questions are not answered."""
-        if self.is_fast:
+        if self.is_fast or self.is_urgent:
             return asked < _FAST_ASKED
         now_s = self.runtime.monotonic_s()
         if self._asked_s is not None and not asked:

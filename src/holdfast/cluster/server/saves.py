@@ -152,8 +152,9 @@ class SavedRows:
     # ---- saving ----------------------------------------------------------------------------------------------------
 
     def mark(self, group: int, rows: Numbers) -> None:
-        """These rows of a group's array have changed."""
-        self._writer.mark(self._groups[group], rows)
+        """These rows of a group's array have changed; all count as changed once they have come back, if they had to."""
+        if self._is_started:
+            self._writer.mark(self._groups[group], rows)
 
     def mark_dense(self) -> None:
         """The dense part has changed; in which rows is known before it is saved: in all."""
