@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from holdfast.policy import Overlap as Overlap
     from holdfast.policy import Pairs as Pairs
     from holdfast.policy import PaperTable as PaperTable
+    from holdfast.policy import Parity as Parity
     from holdfast.policy import Partial as Partial
     from holdfast.policy import PerTable as PerTable
     from holdfast.policy import RowwiseAdagrad as RowwiseAdagrad
@@ -105,6 +106,7 @@ _HOMES = {
         "PLS",
         "Pairs",
         "PaperTable",
+        "Parity",
         "Partial",
         "PerTable",
         "RowwiseAdagrad",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import numpy as np
 
@@ -24,7 +24,7 @@ _OPAQUE = {
     "rows": "arrays",
     "values": "arrays",
     "gradients": "arrays",
-    "stripes": "arrays",
+    "stripes": "stripes",
     "records": "arrays",
     "dense": "arrays | None",
     "place": "bytes | None",
@@ -50,4 +50,4 @@ def _fields(kind: type) -> str:
 
 def _shown(hint: object, name: str) -> str:
     plain = hint.__name__ if isinstance(hint, type) and not hasattr(hint, "__origin__") else str(hint)
-    return _OPAQUE.get(name) or re.sub(r"\b(?:\w+\.)+(\w)", r"\1", plain)
+    return _OPAQUE[name] if hint is Any else re.sub(r"\b(?:\w+\.)+(\w)", r"\1", plain)

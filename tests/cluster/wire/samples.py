@@ -12,6 +12,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hn
 
+from holdfast.cluster.parity.stripe_set import StripeSet
 from holdfast.cluster.wire.arrays import DTYPES
 from holdfast.cluster.wire.frames import TYPES
 
@@ -23,8 +24,14 @@ LARGE = st.sampled_from(list(DTYPES.values())).map(lambda dtype: np.zeros((70, 3
 PLACES = st.none() | st.binary(max_size=20)
 PAYLOADS = st.lists(ARRAYS | LARGE, max_size=3).map(tuple)
 PLAIN = {int: NUMBERS, bool: st.booleans(), float: st.floats(), str: st.text(max_size=9), bytes: st.binary(max_size=9)}
-ARRAY_FIELDS = ("rows", "values", "gradients", "stripes", "records")
-OPAQUE = {**dict.fromkeys(ARRAY_FIELDS, PAYLOADS), "dense": st.none() | PAYLOADS, "place": PLACES}
+STRIPES = st.sets(st.integers(0, 2**50), max_size=20).map(lambda found: StripeSet.of(np.array(sorted(found), np.int64)))
+ARRAY_FIELDS = ("rows", "values", "gradients", "records")
+OPAQUE = {
+    **dict.fromkeys(ARRAY_FIELDS, PAYLOADS),
+    "stripes": STRIPES,
+    "dense": st.none() | PAYLOADS,
+    "place": PLACES,
+}
 
 
 def drawn(hint: Any, name: str = "") -> st.SearchStrategy[Any]:

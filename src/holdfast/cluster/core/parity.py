@@ -225,8 +225,8 @@ class Parity:
             yield Send(leader, Redundant(encoded))
 
     def _settle_rows(self, leader: Member) -> Iterator[Send]:
-        if len(self._rows.doomed) > self._told_doomed and not self._rows.missing - self._rows.doomed:
-            self._told_doomed = len(self._rows.doomed)  # all of them: saves are read once, and losses counted once
+        if len(self._rows.doomed) > self._told_doomed and not self._rows.unasked:
+            self._told_doomed = len(self._rows.doomed)  # saves are read for many rows at once
             yield Send(leader, OutOfReach(self._told_doomed))
         if self._rows.catch_up(self._applied()):
             self._is_rebuilt = True

@@ -59,6 +59,14 @@ class Possession:
         """How many questions for rows are not answered."""
         return len(self._wanted)
 
+    @property
+    def unasked(self) -> StripeSet:
+        """Rows that are missing, and that a host may still give, if it is asked."""
+        rest = self.missing - self.doomed
+        for each in self._wanted.values():
+            rest -= each.stripes
+        return rest
+
     def held(self, stripes: StripeSet, applied: Vector) -> Iterator[tuple[StripeSet, Vector]]:
         """Stripes whose rows hold the same, with the pushes that they hold."""
         return ((part, joined(held, applied)) for part, held in self._held.groups(stripes))
@@ -89,10 +97,7 @@ class Possession:
 
     def advance(self) -> Iterator[Send]:
         """Ask for some rows that nobody waits for."""
-        rest = self.missing - self.doomed
-        for each in self._wanted.values():
-            rest -= each.stripes
-        yield from self.fetch(self._layout.block(rest))
+        yield from self.fetch(self._layout.block(self.unasked))
 
     def adopt(self, host: int) -> None:
         """Another is in a host's place: what the dead one was asked for is asked again."""

@@ -69,6 +69,7 @@ class ServerCore:
         self._loaded: Mapping[int, Progress] = {}  # by worker, what is in the rows that were loaded
         self._wants_dense = False
         self._is_settled = True  # nothing that a predecessor had not finished is needed from anybody
+        self._told_lost: dict[int, int] = {}  # by worker, pushes that rows lack which came from a save
         self._dense: Any = None  # a worker's copy, while it is not known whether it is needed
         self._survey: Survey | None = None  # to be answered once all rows are there
         self._waiting: list[tuple[Member, Message]] = []
@@ -230,8 +231,11 @@ class ServerCore:
         yield from pace.resume()
 
     def _tell_lost(self, worker: int, progress: Progress, held: Mapping[int, int]) -> Iterator[Send]:
-        if lost := max(0, progress.pushed - held.get(worker, 0)):
-            yield Send(self._allegiance.leader, Lost(worker, lost))
+        """Once, however often rows fall back."""
+        lost, told = progress.pushed - held.get(worker, 0), self._told_lost.get(worker, 0)
+        if lost > told:
+            self._told_lost[worker] = lost
+            yield Send(self._allegiance.leader, Lost(worker, lost - told))
 
     def _make_pace(self, view: View, *, rebuild: bool = False) -> Pace:
         if self._protection is not None:

@@ -1,0 +1,93 @@
+"""Servers protected by parity: their deaths cost nothing, and what parity cannot give comes from saves."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+import pytest
+
+import holdfast as hf
+from holdfast.cluster.happenings import LostSamples, Recovered, Redundant, WentBack
+from tests.cluster.processes.jobs import RunningJob
+from tests.cluster.processes.twin import Recipe, Twin, assert_same, saved_at_end
+
+PARITY = hf.Parity(data=2, parity=1, domain="process", rebuild="fast")
+
+
+def strike(job: RunningJob, strikes: list[str]) -> None:
+    """Kill one after another, each while training goes on and redundancy is whole."""
+    for number, victim in enumerate(strikes, start=1):
+        job.wait_for(Redundant, number)
+        job.gate.open(1000, step_s=0.02)
+        at = job.gate.at()
+        job.until(lambda at=at: job.gate.at() > at + 3)  # type: ignore[misc]
+        job.kill(victim)
+        job.wait_for(Recovered, number)
+    job.wait_for(Redundant, len(strikes) + 1)
+
+
+def assert_as_undisturbed(job: RunningJob, recipe: Recipe, steps: int) -> None:
+    twin = Twin(recipe)
+    twin.run_to(steps)
+    assert_same(saved_at_end(job.url, recipe), twin.values())
+    assert hf.open_run(job.url).verify() == []
+    job.assert_nothing_is_left()
+
+
+def test_servers_that_die_one_after_another_change_nothing(start_job: Callable[..., RunningJob]) -> None:
+    job = start_job(parity=PARITY, spares=1)
+    strike(job, ["server-1", "server-0"])
+    steps = job.gate.at() + 5
+    job.finish(steps)
+    assert [each.rung for each in job.of(Recovered)] == ["parity", "parity"]
+    assert not job.of(LostSamples) and not job.of(WentBack)
+    assert_as_undisturbed(job, Recipe(), steps)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_many_servers_that_die_one_after_another_change_nothing(start_job: Callable[..., RunningJob]) -> None:
+    job = start_job(parity=PARITY, spares=2)
+    strike(job, [f"server-{number % 3}" for number in (1, 1, 2, 0, 2, 1, 0, 0, 1, 2)])
+    steps = job.gate.at() + 5
+    job.finish(steps)
+    assert {each.rung for each in job.of(Recovered)} == {"parity"}
+    assert_as_undisturbed(job, Recipe(), steps)
+
+
+def test_rows_that_parity_cannot_give_come_from_saves(start_job: Callable[..., RunningJob]) -> None:
+    job = start_job(parity=PARITY, spares=2, save=hf.EverySteps(10))
+    job.wait_for(Redundant)
+    job.run_to(10)
+    job.saved(10)
+    job.run_to(13)
+    server = job.kill("server-1", signal.SIGSTOP)
+    job.kill("server-2")
+    server.kill()
+    job.wait_for(Recovered, 2)
+    job.wait_for(Redundant, 2)
+    job.finish(30)
+    assert {each.rung for each in job.of(Recovered)} == {"partial"}
+    assert sum(each.saved_rows for each in job.of(Recovered)) > 0
+    assert {each.steps for each in job.of(LostSamples)} == {3}
+    assert hf.open_run(job.url).verify() == []
+    job.assert_nothing_is_left()
+
+
+@pytest.mark.slow
+def test_everyone_goes_back_where_rows_of_one_time_are_wanted(start_job: Callable[..., RunningJob]) -> None:
+    job = start_job(parity=PARITY, spares=2, save=hf.EverySteps(10), strategy=hf.Full())
+    job.wait_for(Redundant)
+    job.run_to(10)
+    job.saved(10)
+    job.run_to(13)
+    server = job.kill("server-1", signal.SIGSTOP)
+    job.kill("server-2")
+    server.kill()
+    job.wait_for(Recovered, 2)
+    job.wait_for(Redundant, 2)
+    job.finish(30)
+    assert {each.rung for each in job.of(Recovered)} == {"full"}
+    assert [each.lost_steps for each in job.of(WentBack)] == [3]
+    assert_as_undisturbed(job, Recipe(), 30)
