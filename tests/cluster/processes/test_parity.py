@@ -35,8 +35,11 @@ def assert_as_undisturbed(job: RunningJob, recipe: Recipe, steps: int) -> None:
     job.assert_nothing_is_left()
 
 
-def test_servers_that_die_one_after_another_change_nothing(start_job: Callable[..., RunningJob]) -> None:
-    job = start_job(parity=PARITY, spares=1)
+@pytest.mark.parametrize("synchronous", [False, True], ids=["asynchronous", "synchronous"])
+def test_servers_that_die_one_after_another_change_nothing(
+    start_job: Callable[..., RunningJob], synchronous: bool
+) -> None:
+    job = start_job(parity=PARITY, spares=1, synchronous=synchronous)
     strike(job, ["server-1", "server-0"])
     steps = job.gate.at() + 5
     job.finish(steps)
