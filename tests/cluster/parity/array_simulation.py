@@ -31,7 +31,10 @@ WIDTH = 2  # a record has 64 bits, as the simulation's have
 
 
 class ArraySimulation(ParitySimulation):
-    """One schedule."""
+    """One schedule of asynchronous training: the undisturbed run of the other kind folds records of its own."""
+
+    def __init__(self, seed: int, **traits: Any) -> None:
+        super().__init__(seed, **{"synchronous": False, **traits})
 
     @cached_property
     def arrays(self) -> RingLayout:
@@ -48,7 +51,7 @@ class ArraySimulation(ParitySimulation):
 
     def _shard(self, index: int) -> ArrayShard:
         shard = ArrayShard(index, self.striping, self.storage[index], self.ever[index], self.arrays)
-        shard.fallen = lambda server, row: self.fallen.add((server, row))
+        shard.fallen = self._note_fallen
         return shard
 
     def _server(self, member: Member, shard: Any) -> ServerCore:
@@ -74,7 +77,7 @@ class ArrayShard(StripedShard):
         self._arrays = layout
         self._held = Shard(layout.placement, index, SGD(1.0), SGD(1.0))
         self._parity = ShardParity(layout, self._held)
-        super().__init__(index, striping, storage, ever)
+        super().__init__(index, striping, storage, ever, None)
 
     @property
     def rows(self) -> dict[int, int]:  # type: ignore[override]
