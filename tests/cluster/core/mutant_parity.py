@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from holdfast.cluster.core.agreement import Agreement
 from holdfast.cluster.core.controller import ControllerCore
 from holdfast.cluster.core.layers import Layers
 from holdfast.cluster.core.members import Member, View
@@ -34,7 +35,8 @@ def protected(**parts: type) -> Cores:
             assert self._protected is not None
             parity: Any = self._protected[0]
             known = {"parity": parity, "pace": pace, "host": parity._host, "rows": parity._rows}
-            for name, part in {**known, "stability": parity._stability}.items():
+            known |= {"stability": parity._stability, "agreement": parity._host._agreement}
+            for name, part in known.items():
                 part.__class__ = parts.get(name, part.__class__)
             return pace
 
@@ -364,3 +366,33 @@ class ExhaustedOnce(WorkerCore):
 
     def _send_again(self, index: int, channel: Any) -> Iterator[Send]:
         return (send for send in super()._send_again(index, channel) if not isinstance(send.message, Exhausted))
+
+
+class GivesWhatIsDisputed(Agreement):
+    """Rule 9: gives rows before all hosts have the same."""
+
+    def disputed(self, member: int) -> StripeSet:
+        return self._layout.none
+
+
+class KeepsNothing(Agreement):
+    """Rule 9: has nothing to tell another host."""
+
+    def keep(self, member: int, difference: Any) -> None:
+        pass
+
+
+class AgreesAtOnce(ParityHost):
+    """Rule 9: takes what another host says for its consent."""
+
+    def reconcile(self, other: Member, message: Any) -> Iterator[Send]:
+        yield from super().reconcile(other, message)
+        yield from self.agreed(other.index, message.member)
+
+
+class ListensFromNowOn(Parity):
+    """Gives a value that holds what other hosts do not have, and nothing else."""
+
+    def _listen(self, host: Member) -> Iterator[Send]:
+        self._listening.add(host.index)
+        return iter(())

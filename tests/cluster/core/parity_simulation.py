@@ -39,7 +39,8 @@ class ParitySimulation(Simulation):
 
     ORPHANS_PATIENCE = 600  # a push takes more messages
 
-    def __init__(self, seed: int, cores: Cores = Cores(), *, parity: int = 1, **traits: Any) -> None:  # noqa: B008
+    def __init__(self, seed: int, cores: Cores = Cores(), *, parity: int = 0, **traits: Any) -> None:  # noqa: B008
+        parity = parity or (2 if seed % 3 == 0 else 1)
         self.code = Code.drawn(random.Random(seed), parity)
         layout = Rotation(self.code.rows, data=self.code.data, parity=parity)
         self.striping = Striping(layout, Ledger(), seed)

@@ -43,10 +43,18 @@ def test_no_row_is_wrong_in_very_many_schedules(part: int) -> None:
 
 
 # Jobs in which a rule matters.
-PARTIAL = {"synchronous": False, "recovery": Recovery.PARTIAL, "resizes": 0, "ending": Ending.DATA, "faults": 8}
+PARTIAL = {
+    "parity": 1,
+    "synchronous": False,
+    "recovery": Recovery.PARTIAL,
+    "resizes": 0,
+    "ending": Ending.DATA,
+    "faults": 8,
+}
+SEVERAL_HOSTS = {**PARTIAL, "parity": 2}
 MANY_SAVES = {**PARTIAL, "faults": 12, "saves": 40}
 ORPHANED = {**PARTIAL, "ending": Ending.ORPHANS}
-IN_STEP = {"synchronous": True, "resizes": 0, "ending": Ending.DATA, "faults": 8}
+IN_STEP = {"parity": 1, "synchronous": True, "resizes": 0, "ending": Ending.DATA, "faults": 8}
 
 MUTANTS: Mapping[str, tuple[Cores, Mapping[str, Any]]] = {
     "1: a push is applied whole": (protected(pace=mutants.AppliesWhatIsThere), PARTIAL),
@@ -62,6 +70,13 @@ MUTANTS: Mapping[str, tuple[Cores, Mapping[str, Any]]] = {
     "7: encoding anew refuses all who wait": (protected(host=mutants.EncodesAnewInSilence), PARTIAL),
     "8: saved rows hold what was saved": (protected(rows=mutants.SkipsForSavedRows), PARTIAL),
     "8: saved rows start anew at their host": (protected(host=mutants.SeesForSavedRows), PARTIAL),
+    "9: no row is given before all hosts have the same": (
+        protected(agreement=mutants.GivesWhatIsDisputed),
+        SEVERAL_HOSTS,
+    ),
+    "9: hosts keep what is not stable": (protected(agreement=mutants.KeepsNothing), SEVERAL_HOSTS),
+    "9: hosts confirm what they were told": (protected(host=mutants.AgreesAtOnce), SEVERAL_HOSTS),
+    "9: a value comes with what not all hosts have": (protected(parity=mutants.ListensFromNowOn), SEVERAL_HOSTS),
     "parities of lost rows are encoded anew": (protected(host=mutants.KeepsDeadParities), PARTIAL),
     "a push counts when it is stable": (protected(parity=mutants.CountsUnstable), PARTIAL),
     "a dead host's acknowledgement is not waited for": (protected(stability=mutants.WaitsForDeadHosts), PARTIAL),
@@ -86,6 +101,7 @@ MUTANTS: Mapping[str, tuple[Cores, Mapping[str, Any]]] = {
     "a new server hears whose data have ended": (Cores(worker=mutants.ExhaustedOnce), IN_STEP),
 }
 RARE = {
+    "9: a value comes with what not all hosts have",
     "8: saved rows start anew at their host",
     "3: a value says what it holds",
     "5: answers to an older attempt are dropped",

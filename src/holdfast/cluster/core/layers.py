@@ -26,6 +26,11 @@ class Layers:
         self._layers = [(part, joined(held, {worker: number})) for part, held in self._layers]
         self._merge()
 
+    def advance_some(self, stripes: StripeSet, worker: int, number: int) -> None:
+        """These rows hold a push now, or it does not concern them."""
+        for part, held in list(self.groups(stripes)):
+            self.put(part, joined(held, {worker: number}))
+
     def groups(self, stripes: StripeSet) -> Iterator[tuple[StripeSet, Vector]]:
         """Stripes that hold the same, with what they hold."""
         for part, held in self._layers:

@@ -6,17 +6,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.cluster.core.members import Member, View
+from holdfast.cluster.core.members import Member, Role, View
 from holdfast.cluster.core.messages import Message, Send
 from holdfast.cluster.core.parity_host import ParityHost
 from holdfast.cluster.core.parity_messages import (
     Absorbed,
+    Agreed,
     Ask,
     Difference,
     Fell,
     Given,
     OutOfReach,
     Rebuilt,
+    Reconcile,
     Redundant,
     Refused,
     Values,
@@ -67,7 +69,10 @@ class Parity:
         self._host = ParityHost(member.index, layout, records, self._peers)
         self._rows = Possession(member.index, layout, records, self._peers, rebuild=rebuild)
         self._stability = Stability()
-        self._listening: set[int] = set()  # hosts whose parities hold something of this incarnation
+        self._listening: set[int] = set()  # hosts whose parities may hold records of this server
+        self._has_several_hosts = any(len(hosts) > 1 for hosts in layout.by_hosts(layout.owned(member.index)))
+        if rebuild:
+            self._listening.update(host for hosts in layout.by_hosts(self._rows.missing) for host in hosts)
         self._unanswered: list[_Unanswered] = []
         self._applied = applied
         self._is_rebuilt = not rebuild
@@ -139,9 +144,10 @@ class Parity:
 
     def _spread(self, worker: int, number: int, differences: Mapping[int, Any]) -> Iterator[Send]:
         hosts = [host for host in differences if host in self._listening]
-        self._stability.add(worker, number, hosts)
+        stable = self._stability.stable(worker, number - 1)
+        self._stability.add(worker, number, hosts, differences if self._has_several_hosts else {})
         for host in hosts:
-            yield Send(self._peers.member(host), Difference(worker, number, differences[host]))
+            yield Send(self._peers.member(host), Difference(worker, number, differences[host], stable))
 
     def stable(self, worker: int, applied: int) -> int:
         """The last push up to which all are in every parity that they concern."""
@@ -170,20 +176,36 @@ class Parity:
             case Absorbed(count):
                 self._stability.absorbed(sender.index, count)
             case Ask():
-                self._listening.add(sender.index)
+                yield from self._listen(sender)
                 yield from self._answer(_Unanswered(sender, message, message.stripes), is_first=True)
             case Values():
                 yield from self._host.values(sender, message)
             case Want():
                 yield from self._host.want(sender, message)
             case Given():
-                self._listening.add(sender.index)
                 yield from self._rows.given(sender.index, message)
             case Refused():
-                self._listening.add(sender.index)
                 yield from self._rows.refused(sender.index, message)
             case Fell():
                 yield from self._host.fell(sender, message)
+            case Reconcile():
+                yield from self._reconcile(sender, message)
+            case Agreed(member, incarnation) if self._peers.member(member).incarnation == incarnation:
+                yield from self._host.agreed(sender.index, member)
+
+    def _listen(self, host: Member) -> Iterator[Send]:
+        """A host begins to listen. A value holds what not all hosts have yet, which it must be able to tell them."""
+        if host.index not in self._listening:
+            self._listening.add(host.index)
+            for worker, number, difference in self._stability.late(host.index):
+                yield Send(host, Difference(worker, number, difference))
+
+    def _reconcile(self, sender: Member, message: Reconcile) -> Iterator[Send]:
+        replacement = Member(Role.SERVER, message.member, message.incarnation)
+        if self._peers.adopt(replacement):
+            yield from self._adopt(replacement)
+        if not self._peers.is_replaced(replacement):
+            yield from self._host.reconcile(sender, message)
 
     def fall_back(self, dense: Any) -> Iterator[Send]:
         """Take saved rows where no parity gives better ones; ``dense``: a worker's copy of the dense part."""

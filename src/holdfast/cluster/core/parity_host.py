@@ -6,10 +6,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
 
+from holdfast.cluster.core.agreement import Agreement
 from holdfast.cluster.core.layers import Layers
 from holdfast.cluster.core.members import Member
 from holdfast.cluster.core.messages import Send
-from holdfast.cluster.core.parity_messages import Absorbed, Ask, Difference, Fell, Given, Refused, Values, Want
+from holdfast.cluster.core.parity_messages import (
+    Absorbed,
+    Agreed,
+    Ask,
+    Difference,
+    Fell,
+    Given,
+    Reconcile,
+    Refused,
+    Values,
+    Want,
+)
 from holdfast.cluster.core.peers import Peers
 from holdfast.cluster.core.stripes import Accumulator, Layout, Records, StripeSet
 
@@ -54,6 +66,7 @@ class ParityHost:
         self._asked: dict[int, _Asked] = {}  # by attempt
         self._decodes: dict[int, _Decode] = {}  # by attempt
         self._waiting: list[tuple[Member, Want]] = []  # for parities that lack others' records
+        self._agreement = Agreement(index, layout, records, peers)
         self.encoded = 0  # parities, since all were whole
         records.clear(self._hosted)
 
@@ -78,6 +91,7 @@ class ParityHost:
     def adopt(self, member: int) -> Iterator[Send]:
         """Another is in a member's place. What was seen of its predecessor stays; nothing more comes from that one."""
         self._absorbed.pop(member, None)
+        yield from self._agreement.adopt(member)
         self._waiting = [each for each in self._waiting if each[0].index != member]
         self._asked = {attempt: each for attempt, each in self._asked.items() if each.member != member}
         self._decodes = {attempt: each for attempt, each in self._decodes.items() if each.asker.index != member}
@@ -85,6 +99,7 @@ class ParityHost:
             if decode.needed.get(member):
                 decode.awaited.add(member)
                 yield from self._ask_for(attempt, decode, member)
+        yield from self._serve_waiting()
 
     # ---- parities --------------------------------------------------------------------------------------------------
 
@@ -96,8 +111,36 @@ class ParityHost:
             if member in decode.added:
                 decode.accumulator.absorb(member, difference.records)
         self._seen[member].advance(difference.worker, difference.number)
+        self._agreement.keep(member, difference)
         self._absorbed[member] = self._absorbed.get(member, 0) + 1
         yield Send(sender, Absorbed(self._absorbed[member]))
+
+    def reconcile(self, other: Member, message: Reconcile) -> Iterator[Send]:
+        """Another host of a dead member's stripes says what it has of it: take what is missing here."""
+        member, taken = message.member, self._layout.none
+        for each in message.differences:
+            lacked = self._agreement.shared(member, other.index) - self._lacking[member]
+            for part in self._seen[member].holding(each.worker, each.number):
+                lacked -= part
+            self._records.absorb(member, each.records, self._hosted - lacked)
+            self._seen[member].advance_some(lacked, each.worker, each.number)
+            taken |= lacked
+        yield Send(other, Agreed(member, message.incarnation))
+        yield from self._decode_anew(member, taken)
+
+    def agreed(self, other: int, member: int) -> Iterator[Send]:
+        """Another host has what is here: the member's rows can be given, whichever host dies next."""
+        self._agreement.reached(member, other)
+        for attempt, decode in list(self._decodes.items()):
+            yield from self._conclude(attempt, decode)
+        yield from self._serve_waiting()
+
+    def _decode_anew(self, member: int, stripes: StripeSet) -> Iterator[Send]:
+        """Parities have changed by what accumulators do not know of."""
+        for attempt, decode in list(self._decodes.items()):
+            if member in decode.added and decode.stripes & stripes:
+                del self._decodes[attempt]
+                yield from self._decode(decode.asker, decode.want, decode.stripes)
 
     def advance(self) -> Iterator[Send]:
         """Ask for the records of some parities that lack them."""
@@ -164,7 +207,7 @@ class ParityHost:
     def want(self, asker: Member, want: Want) -> Iterator[Send]:
         """Decode what can be; wait for parities that hold the lost record and lack others; refuse the rest."""
         refused = want.stripes & self._lacking[asker.index]
-        waiting = (want.stripes - refused) & self.lacks
+        waiting = (want.stripes - refused) & (self.lacks | self._agreement.disputed(asker.index))
         yield from self._refuse(asker, want, refused)
         self._wait(asker, want, waiting)
         yield from self._complete(waiting)
@@ -177,7 +220,7 @@ class ParityHost:
     def _serve_waiting(self) -> Iterator[Send]:
         waiting, self._waiting = self._waiting, []
         for asker, want in waiting:
-            lacking = want.stripes & self.lacks
+            lacking = want.stripes & (self.lacks | self._agreement.disputed(asker.index))
             self._wait(asker, want, lacking)
             yield from self._decode(asker, want, want.stripes - lacking)
 
@@ -207,7 +250,8 @@ class ParityHost:
 
     def _conclude(self, attempt: int, decode: _Decode) -> Iterator[Send]:
         """When all have answered, only the rows of the dead are left in the syndrome, whatever has happened since."""
-        if decode.awaited:
+        missing = [member for member, absent in decode.needed.items() if absent]
+        if decode.awaited or any(self._agreement.disputed(member) & decode.stripes for member in missing):
             return
         del self._decodes[attempt]
         rest: list[tuple[StripeSet, tuple[int, ...]]] = [(decode.stripes, (decode.asker.index,))]

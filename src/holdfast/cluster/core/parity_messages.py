@@ -19,6 +19,7 @@ class Difference:
     worker: int
     number: int
     records: Any  # arrays
+    stable: int = 0  # the worker's last push that all hosts have
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,23 @@ class Fell:
     """To hosts: these rows came from a save, so that no parity is theirs that holds a predecessor's."""
 
     stripes: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Reconcile:
+    """From a host to another of the same stripes, once a member was replaced: what not all hosts may have of it."""
+
+    member: int
+    incarnation: int  # of the replacement
+    differences: tuple[Difference, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """The answer: this host has all that the other one has of that member, and has said what it has itself."""
+
+    member: int
+    incarnation: int
 
 
 # ---- a host to the members of its stripes, and back ------------------------------------------------------------------
@@ -124,4 +142,4 @@ class Redundant:
     stripes: int
 
 
-ParityMessage: TypeAlias = Difference | Absorbed | Want | Given | Refused | Fell | Ask | Values
+ParityMessage: TypeAlias = Difference | Absorbed | Want | Given | Refused | Fell | Reconcile | Agreed | Ask | Values

@@ -102,6 +102,8 @@ TYPES: dict[int, type] = {
     39: parity.Rebuilt,
     40: parity.Redundant,
     41: core.Settled,
+    42: parity.Reconcile,
+    43: parity.Agreed,
     128: notes.Up,
     129: notes.NamedCheckpoint,
     130: notes.Decide,

@@ -1,0 +1,71 @@
+"""Several hosts of one stripe agree on what they hold of a member that died, before any of its rows is given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from holdfast.cluster.core.messages import Send
+from holdfast.cluster.core.parity_messages import Difference, Reconcile
+from holdfast.cluster.core.peers import Peers
+from holdfast.cluster.core.stripes import Layout, Records, StripeSet
+
+
+class Agreement:
+    """What a host keeps for the other hosts of its stripes: nothing, where each stripe has one.
+
+    A member that dies may have told one host of a push and not the other. Rows that the first one gave would then
+    hold more than the parity of the second. So hosts keep differences until all have them, and exchange what they
+    kept after every death.
+    """
+
+    def __init__(self, index: int, layout: Layout, records: Records, peers: Peers) -> None:
+        self._index = index
+        self._layout = layout
+        self._records = records
+        self._peers = peers
+        self._shared: dict[int, dict[int, StripeSet]] = {}  # by member, by other host: stripes of all three
+        for hosts, stripes in layout.by_hosts(layout.hosted(index)).items():
+            for member, part in layout.by_member(stripes).items():
+                for other in set(hosts) - {index}:
+                    theirs = self._shared.setdefault(member, {})
+                    theirs[other] = theirs.get(other, layout.none) | part
+        self._kept: dict[int, list[Difference]] = {}  # by member, what not all hosts may have
+        self._awaited: dict[int, set[int]] = {}  # by member, the hosts that have not agreed
+
+    def shared(self, member: int, other: int) -> StripeSet:
+        """A member's stripes that another host keeps parities of as well."""
+        return self._shared.get(member, {}).get(other, self._layout.none)
+
+    def keep(self, member: int, difference: Difference) -> None:
+        """A difference came, and says which ones all have."""
+        if member in self._shared:
+            worker, stable = difference.worker, difference.stable
+            kept = self._kept.get(member, [])
+            rest = [each for each in kept if each.worker != worker or each.number > stable]
+            self._kept[member] = [*rest, difference]
+
+    def adopt(self, member: int) -> Iterator[Send]:
+        """Another is in a member's place, or in a host's: that one knows nothing."""
+        for awaited in self._awaited.values():
+            awaited.discard(member)
+        others = self._shared.get(member, {})
+        self._awaited[member] = set(others)
+        incarnation = self._peers.member(member).incarnation
+        for other in others:
+            kept = [self._retold(member, each, other) for each in self._kept.get(member, [])]
+            yield Send(self._peers.member(other), Reconcile(member, incarnation, tuple(kept)))
+
+    def reached(self, member: int, other: int) -> None:
+        """Another host has all that is here, and has said what it has."""
+        self._awaited.get(member, set()).discard(other)
+
+    def disputed(self, member: int) -> StripeSet:
+        """Stripes whose hosts may not have the same of a member."""
+        disputed = self._layout.none
+        for other in self._awaited.get(member, ()):
+            disputed |= self.shared(member, other)
+        return disputed
+
+    def _retold(self, member: int, difference: Difference, other: int) -> Difference:
+        return replace(difference, records=self._records.retold(member, difference.records, other))
