@@ -37,7 +37,7 @@ class Code:
 class ParitySimulation(Simulation):
     """One schedule."""
 
-    ORPHANS_PATIENCE = 600  # a push takes more messages
+    ORPHANS_PATIENCE = 400  # a push takes more messages
 
     def __init__(self, seed: int, cores: Cores = Cores(), *, parity: int = 0, **traits: Any) -> None:  # noqa: B008
         parity = parity or (2 if seed % 3 == 0 else 1)

@@ -113,7 +113,7 @@ RARE = {
 
 @pytest.mark.parametrize("rule", [pytest.param(each, marks=[pytest.mark.slow] * (each in RARE)) for each in MUTANTS])
 def test_the_simulation_finds_out_when_a_rule_is_taken_away(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ParitySimulation, "PATIENCE", 10_000)
+    monkeypatch.setattr(ParitySimulation, "PATIENCE", 20_000)
     cores, traits = MUTANTS[rule]
     for seed in range(ENOUGH):
         try:
