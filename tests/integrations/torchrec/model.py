@@ -189,6 +189,8 @@ def shard(model: Model, plan: Plan, optimizer: str) -> DistributedModelParallel:
         for name, kind in kinds.items():
             if kind == "twrw":  # which takes no kernel, and silently chooses the dense one
                 plans[path][name].compute_kernel = "fused"
+            expected = "dense" if kind.startswith(("dp", "dense")) else "fused"
+            assert plans[path][name].compute_kernel == expected, name
     return DistributedModelParallel(
         model, device=torch.device("cpu"), plan=ShardingPlan(plan=plans), sharders=sharders, init_data_parallel=True
     )
