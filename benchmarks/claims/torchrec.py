@@ -28,7 +28,7 @@ WORLD = 2
 SHARE = 0.1
 SIZES: dict[str, dict[str, int]] = {
     "tiny": {"tables": 2, "rows": 400, "dim": 8, "rounds": 1},
-    "small": {"tables": 8, "rows": 150_000, "dim": 128, "rounds": 4},
+    "small": {"tables": 8, "rows": 200_000, "dim": 128, "rounds": 5},
     "full": {"tables": 8, "rows": 400_000, "dim": 128, "rounds": 11},
 }
 

@@ -173,6 +173,10 @@ class Rank:
     def recover(self) -> None:
         self.checkpointer.recover([0], of=2)
 
+    def shard_again(self) -> None:
+        """What TorchRec does to its lookups when a module is sharded anew."""
+        self.dmp.module.bags._lookups.clear()
+
     def guard_with_everything(self, url: str) -> None:
         """An optimizer that also holds what is fused."""
         self.optimizers = [torch.optim.Adam(list(self.dmp.parameters()), lr=0.01)]

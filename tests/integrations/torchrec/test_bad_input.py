@@ -84,6 +84,11 @@ def test_partial_recovery_of_divided_tables(run: tuple[Job, str]) -> None:
     assert "is divided over the ranks" in refusal(run[0], "recover")
 
 
+def test_a_model_that_is_sharded_again(run: tuple[Job, str]) -> None:
+    run[0].call("shard_again")
+    assert "table 'bags.embedding_bags.b" in (why := refusal(run[0], "saved_rows")) and "sharded again" in why
+
+
 @pytest.mark.parametrize("kernel", ["fused_uvm", "fused_uvm_caching", "key_value", "ssd_virtual_table"])
 def test_rows_outside_of_the_devices_memory(kernel: str) -> None:
     sharding = ParameterSharding(sharding_type="row_wise", compute_kernel=kernel, ranks=[0, 1])

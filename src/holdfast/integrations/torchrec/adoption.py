@@ -208,16 +208,18 @@ def _fused_table(part: Part, facts: Mapping[str, Any]) -> FusedTable:
         extent=part.extent,
         stands_for=part.collection.parameter(part.table),
         kept=slots,
-        now=partial(_rows_now, part),
+        is_current=partial(_are_current, part),
     )
 
 
-def _rows_now(part: Part) -> Tensor | None:
-    """The rows of a part that lookups of this rank use now."""
-    if part.place is None or not len(part.place.weight):
-        return None
-    kernels = [kernel for kernel in part.collection.kernels() if kernel.operator is part.place.kernel.operator]
-    return part.place.weight if kernels else None
+def _are_current(part: Part, rows: Tensor) -> bool:
+    """Whether a lookup of this rank uses these rows. Asked of every table at every save: it looks at no other table."""
+    if part.place is None or all(part.place.kernel.holder is not each for each in part.collection.holders()):
+        return False
+    operator = part.place.kernel.operator
+    weights = operator.weights_dev if rows.is_cuda else operator.weights_host
+    same: bool = weights.untyped_storage().data_ptr() == rows.untyped_storage().data_ptr()
+    return same
 
 
 def _dense_table(part: Part) -> Table:

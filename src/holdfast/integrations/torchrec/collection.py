@@ -60,10 +60,14 @@ class Collection:
 
     def kernels(self) -> Iterator[Kernel]:
         """Its operators on this rank. No walk over modules finds them: they are in plain lists."""
+        for holder in self.holders():
+            yield Kernel(configs=tuple(holder.config.embedding_tables), operator=holder.emb_module, holder=holder)
+
+    def holders(self) -> Iterator[Any]:
+        """TorchRec's modules around them."""
         for lookup in self.module._lookups:
             inner = lookup.module if isinstance(lookup, DistributedDataParallel) else lookup
-            for holder in inner._emb_modules:
-                yield Kernel(configs=tuple(holder.config.embedding_tables), operator=holder.emb_module, holder=holder)
+            yield from inner._emb_modules
 
 
 def find_collections(models: Mapping[str, nn.Module]) -> list[Collection]:

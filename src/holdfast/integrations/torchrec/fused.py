@@ -34,12 +34,11 @@ class FusedTable(Table):
     """A table with the slots that its operator keeps."""
 
     kept: Mapping[str, Tensor] = field(default_factory=dict)
-    now: Callable[[], Tensor | None] = lambda: None  # the rows that lookups use; None: none of this rank's
+    is_current: Callable[[Tensor], bool] = lambda rows: True  # whether lookups still use these rows
 
     def is_replaced(self) -> bool:
         """Whether lookups use other memory, as after ``dmp.reshard``."""
-        rows = self.now()
-        return (rows is None) != (not self.rows) or (rows is not None and rows.data_ptr() != self.parameter.data_ptr())
+        return bool(self.rows) and not self.is_current(self.parameter)
 
     def attach(self, optimizer: Optimizer) -> None:
         """Its rows are updated in the backward pass: another optimizer would have nothing to do, and state to save."""
