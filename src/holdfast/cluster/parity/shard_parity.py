@@ -136,6 +136,21 @@ class ShardParity:
         if len(given.dense) and member not in self.layout.dense_of(without):
             self.mirrors.apply(member, given.dense, lr=given.lr_dense)
 
+    def retold(self, member: int, difference: Arrays, host: int) -> Arrays:
+        """Of a difference that a server sent here: what another host needs, of the stripes that both keep."""
+        ring, groups = self.layout.ring, len(self._rows.groups)
+        given = Difference.from_arrays(difference, groups=groups, parity=ring.parity)
+        found = [[_NOTHING] * ring.parity for _ in range(groups)]
+        for group, changes in enumerate(given.changed):
+            for parity, changed in enumerate(changes):
+                theirs = (ring.position(host) - (self._position - parity)) % ring.size  # the same line's at that host
+                if theirs < ring.parity and len(changed.rows):
+                    numbers = self.parities.numbers(group, changed.rows)
+                    rows = self.layout.lines[group].parity_rows(ring.position(host), numbers)
+                    found[group][theirs] = Changed(rows, changed.records)
+        dense = given.dense if host in self.layout.mirrors(member) else given.dense[:0]
+        return Difference(changed=found, dense=dense, lr_dense=given.lr_dense).to_arrays()
+
     def accumulator(self, stripes: StripeSet) -> Accumulator:
         """For decoding rows of these stripes."""
         return Accumulator(self.parities, self.mirrors, stripes)
