@@ -45,6 +45,7 @@ class _Asked:
 
     member: int
     stripes: StripeSet
+    is_answered: bool = False  # the member does not have what is left
 
 
 class ParityHost:
@@ -155,8 +156,11 @@ class ParityHost:
         if (decode := self._decodes.get(values.attempt)) is not None:
             yield from self._take_value(decode, sender.index, values)
         asked = self._asked.get(values.attempt)
-        if asked is not None and asked.member == sender.index and values.stripes:
-            yield from self._add(values, asked)
+        if asked is not None and asked.member == sender.index:
+            asked.is_answered = not values.more
+            if values.stripes:
+                yield from self._add(values, asked)
+            yield from self._refuse_hopeless()
 
     def fell(self, sender: Member, fell: Fell) -> Iterator[Send]:
         """A member has other rows than those that it had: parities that hold the lost ones are encoded anew."""
@@ -211,11 +215,23 @@ class ParityHost:
         yield from self._refuse(asker, want, refused)
         self._wait(asker, want, waiting)
         yield from self._complete(waiting)
+        yield from self._refuse_hopeless()
         yield from self._decode(asker, want, want.stripes - refused - waiting)
 
     def _wait(self, asker: Member, want: Want, stripes: StripeSet) -> None:
         if stripes:
             self._waiting.append((asker, Want(want.attempt, stripes, want.hosts)))
+
+    def _refuse_hopeless(self) -> Iterator[Send]:
+        """Where a stripe has several hosts, a member without its row may wait for another host, and that for this."""
+        absent = self._layout.none
+        for asked in self._asked.values():
+            absent |= asked.stripes if asked.is_answered else self._layout.none
+        waiting, self._waiting = self._waiting, []
+        for asker, want in waiting:
+            hopeless = want.stripes & absent if len(want.hosts) > 1 else self._layout.none
+            yield from self._refuse(asker, want, hopeless)
+            self._wait(asker, want, want.stripes - hopeless)
 
     def _serve_waiting(self) -> Iterator[Send]:
         waiting, self._waiting = self._waiting, []
