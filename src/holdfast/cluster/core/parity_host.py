@@ -67,6 +67,7 @@ class ParityHost:
         self._asked: dict[int, _Asked] = {}  # by attempt
         self._decodes: dict[int, _Decode] = {}  # by attempt
         self._waiting: list[tuple[Member, Want]] = []  # for parities that lack others' records
+        self._renewed: dict[int, StripeSet] = {}  # by member, the records that are of its present incarnation
         self._agreement = Agreement(index, layout, records, peers)
         self.encoded = 0  # parities, since all were whole
         records.clear(self._hosted)
@@ -92,6 +93,7 @@ class ParityHost:
     def adopt(self, member: int) -> Iterator[Send]:
         """Another is in a member's place. What was seen of its predecessor stays; nothing more comes from that one."""
         self._absorbed.pop(member, None)
+        self._renewed.pop(member, None)
         yield from self._agreement.adopt(member)
         self._waiting = [each for each in self._waiting if each[0].index != member]
         self._asked = {attempt: each for attempt, each in self._asked.items() if each.member != member}
@@ -121,6 +123,7 @@ class ParityHost:
         member, taken = message.member, self._layout.none
         for each in message.differences:
             lacked = self._agreement.shared(member, other.index) - self._lacking[member]
+            lacked -= self._renewed.get(member, self._layout.none)  # a predecessor's differences are not theirs
             for part in self._seen[member].holding(each.worker, each.number):
                 lacked -= part
             self._records.absorb(member, each.records, self._hosted - lacked)
@@ -174,6 +177,7 @@ class ParityHost:
         if not asked.stripes:
             del self._asked[values.attempt]
         self._seen[member].put(values.stripes, values.held)
+        self._renewed[member] = self._renewed.get(member, self._layout.none) | values.stripes
         self.encoded += len(before) - len(self.lacks)
         yield from self._serve_waiting()
 
