@@ -133,6 +133,8 @@ class Cluster:
         if parity is not None:
             require("parity", parity, Parity)
             parity.require_servers(servers)
+            if parity.parity > 1:
+                raise ConfigurationError(f"{parity}: a Cluster keeps 1 parity; simulations of 2 still find wrong rows")
         if not isinstance(spares, int) or spares < 0:
             raise ConfigurationError(f"spares must be a whole number of at least 0, got {spares!r}")
         LoopSettings(lr_tables=0.0, lr_dense=0.0, ahead=ahead, on_nan=on_nan, on_bad_ids=on_bad_ids)  # refused here

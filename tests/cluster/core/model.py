@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.cluster.core.messages import Copied
-from holdfast.cluster.core.progress import Progress
+from holdfast.cluster.core.progress import BEGINNING, Progress
 
 Applied = tuple[int, int]  # worker, number
 Log = tuple[Applied, ...]
@@ -49,7 +49,7 @@ class Storage:
         part = self.checkpoints[save] = self.staged.pop(save)
         for row, saved in part.rows.items():
             for worker, each in saved.progress.items():
-                if part.applied.get(worker) != each:
+                if part.applied.get(worker, BEGINNING) != each:  # a new server may not have heard from it yet
                     raise BrokenPromise(f"worker {worker} paused at {each}, the server at {part.applied}: {save}")
                 if beyond := [number for who, number in saved.log if who == worker and number > each.pushed]:
                     raise BrokenPromise(f"checkpoint {save} holds pushes {beyond} of worker {worker}, {row}")

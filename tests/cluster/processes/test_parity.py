@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 import holdfast as hf
 from holdfast.cluster.happenings import LostSamples, Recovered, Redundant, WentBack
+from holdfast.errors import ConfigurationError
+from tests.cluster.processes import programs
 from tests.cluster.processes.jobs import RunningJob
 from tests.cluster.processes.twin import Recipe, Twin, assert_same, saved_at_end
 
@@ -94,3 +97,14 @@ def test_everyone_goes_back_where_rows_of_one_time_are_wanted(start_job: Callabl
     assert {each.rung for each in job.of(Recovered)} == {"full"}
     assert [each.lost_steps for each in job.of(WentBack)] == [3]
     assert_as_undisturbed(job, Recipe(), 30)
+
+
+def test_parities_that_a_job_cannot_have_are_refused_before_anything_is_started(tmp_path: Path) -> None:
+    job = dict(model=programs.build_net, train=programs.train_gated, workers=1, optimizer=hf.SGD(0.1))
+    with pytest.raises(ConfigurationError, match="needs 5 servers, and this job has 3: start more, or pass data=2"):
+        hf.Cluster(tmp_path, servers=3, parity=hf.Parity(), **job)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="needs 2 servers or more, and this job has 1"):
+        hf.Cluster(tmp_path, servers=1, parity=hf.Parity(data=1), **job)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="a Cluster keeps 1 parity"):
+        hf.Cluster(tmp_path, servers=5, parity=hf.Parity(data=2, parity=2), **job)  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
