@@ -30,6 +30,20 @@ def strike(job: RunningJob, strikes: list[str]) -> None:
     job.wait_for(Redundant, len(strikes) + 1)
 
 
+def lose_two_at_a_time(job: RunningJob) -> None:
+    """Save at step 10, lose two servers at step 13, train to step 30."""
+    job.wait_for(Redundant)
+    job.run_to(10)
+    job.saved(10)
+    job.run_to(13)
+    server = job.kill("server-1", signal.SIGSTOP)
+    job.kill("server-2")
+    server.kill()
+    job.wait_for(Recovered, 2)
+    job.wait_for(Redundant, 2)
+    job.finish(30)
+
+
 def assert_as_undisturbed(job: RunningJob, recipe: Recipe, steps: int) -> None:
     twin = Twin(recipe)
     twin.run_to(steps)
@@ -64,16 +78,7 @@ def test_many_servers_that_die_one_after_another_change_nothing(start_job: Calla
 
 def test_rows_that_parity_cannot_give_come_from_saves(start_job: Callable[..., RunningJob]) -> None:
     job = start_job(parity=PARITY, spares=2, save=hf.EverySteps(10))
-    job.wait_for(Redundant)
-    job.run_to(10)
-    job.saved(10)
-    job.run_to(13)
-    server = job.kill("server-1", signal.SIGSTOP)
-    job.kill("server-2")
-    server.kill()
-    job.wait_for(Recovered, 2)
-    job.wait_for(Redundant, 2)
-    job.finish(30)
+    lose_two_at_a_time(job)
     assert {each.rung for each in job.of(Recovered)} == {"partial"}
     assert sum(each.saved_rows for each in job.of(Recovered)) > 0
     assert {each.steps for each in job.of(LostSamples)} == {3}
@@ -84,16 +89,7 @@ def test_rows_that_parity_cannot_give_come_from_saves(start_job: Callable[..., R
 @pytest.mark.slow
 def test_everyone_goes_back_where_rows_of_one_time_are_wanted(start_job: Callable[..., RunningJob]) -> None:
     job = start_job(parity=PARITY, spares=2, save=hf.EverySteps(10), strategy=hf.Full())
-    job.wait_for(Redundant)
-    job.run_to(10)
-    job.saved(10)
-    job.run_to(13)
-    server = job.kill("server-1", signal.SIGSTOP)
-    job.kill("server-2")
-    server.kill()
-    job.wait_for(Recovered, 2)
-    job.wait_for(Redundant, 2)
-    job.finish(30)
+    lose_two_at_a_time(job)
     assert {each.rung for each in job.of(Recovered)} == {"full"}
     assert [each.lost_steps for each in job.of(WentBack)] == [3]
     assert_as_undisturbed(job, Recipe(), 30)
