@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from holdfast.kernels import optimize
 from holdfast.policy.optimizer import Optimizer
 
 MOST_PUSHES = 4  # on their way, as in a cluster
+_ENDING_S = 20.0  # that Ray's processes may take to end
 
 
 class Server:
@@ -138,3 +141,17 @@ def ray_exchange(placement: Placement, optimizer: Optimizer, dense: Floats) -> I
             yield RayExchange(placement, actors)
         finally:
             ray.shutdown()
+            _await_end_of_ray(folder)
+
+
+def _await_end_of_ray(folder: str) -> None:
+    """Until none of its processes is left: they would compete with what is measured next."""
+    end_s = time.monotonic() + _ENDING_S
+    while any(folder in each for each in _command_lines()) and time.monotonic() < end_s:
+        time.sleep(0.1)
+
+
+def _command_lines() -> Iterator[str]:
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            yield process.read_bytes().decode(errors="replace")

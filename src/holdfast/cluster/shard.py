@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -18,6 +19,23 @@ from holdfast.types import UpdateRule
 Floats: TypeAlias = NDArray[np.float32]
 
 
+@dataclass(frozen=True, slots=True)
+class GroupArrays:
+    """Memory for rows of one width: weights, and slots as they are before any update."""
+
+    weights: Floats
+    slots: Mapping[str, Floats]
+
+    @classmethod
+    def of(cls, rows: int, width: int, rule: UpdateRule) -> GroupArrays:
+        """For so many rows."""
+        return cls(np.empty((rows, width), np.float32), optimize.new_slots(rule, rows, width))
+
+    def first(self, rows: int) -> GroupArrays:
+        """The memory of so many of the rows."""
+        return GroupArrays(self.weights[:rows], {name: slot[:rows] for name, slot in self.slots.items()})
+
+
 class GroupShard:
     """A server's rows of the tables of one width, all in one array.
 
@@ -26,12 +44,13 @@ class GroupShard:
         slots: The optimizer's, by name, aligned to the weights.
     """
 
-    def __init__(self, group: Group, server: int, rule: UpdateRule) -> None:
+    def __init__(self, group: Group, server: int, rule: UpdateRule, arrays: GroupArrays | None = None) -> None:
         self.group = group
         self.server = server
         self.rule = rule
-        self.weights = np.empty((group.size(server), group.width), np.float32)
-        self.slots = optimize.new_slots(rule, len(self.weights), group.width)
+        rows = group.size(server)
+        arrays = GroupArrays.of(rows, group.width, rule) if arrays is None else arrays.first(rows)
+        self.weights, self.slots = arrays.weights, arrays.slots
         self._update = optimize.RowUpdater(rule, self.weights, self.slots)
         self._records = RowRecords(rule, self.weights, self.slots)
 
@@ -132,13 +151,24 @@ class Shard:
         server: Which server this is.
         optimizer: Of tables.
         dense_optimizer: Of dense parameters.
+        arrays: Memory for each group, for at least as many rows as this server has. None: new memory.
     """
 
-    def __init__(self, placement: Placement, server: int, optimizer: Optimizer, dense_optimizer: Optimizer) -> None:
+    def __init__(
+        self,
+        placement: Placement,
+        server: int,
+        optimizer: Optimizer,
+        dense_optimizer: Optimizer,
+        arrays: Sequence[GroupArrays] | None = None,
+    ) -> None:
         self.placement = placement
         self.server = server
         self.rule = optimizer.rule()
-        self.groups = [GroupShard(group, server, self.rule) for group in placement.groups]
+        given = arrays or [None] * len(placement.groups)
+        self.groups = [
+            GroupShard(group, server, self.rule, each) for group, each in zip(placement.groups, given, strict=True)
+        ]
         self.dense = DenseShard(placement.plan, placement.dense[server], dense_optimizer.rule(dense=True))
 
     def start(self, dense: Floats | None = None, *, threads: int = 1) -> None:

@@ -32,7 +32,7 @@ writer.start(term, loaded, replaces=True)
 """
 
 from holdfast.checkpoint.shards.loaded import Loaded, LoadedState
-from holdfast.checkpoint.shards.parts import SavePolicies
+from holdfast.checkpoint.shards.parts import SavePolicies, reserve_buffer
 from holdfast.checkpoint.shards.run import ShardedRun
 from holdfast.checkpoint.shards.shard import Shard
 from holdfast.checkpoint.shards.torch_state import torch_optimizer
@@ -46,6 +46,7 @@ __all__ = [
     "Shard",
     "ShardWriter",
     "ShardedRun",
+    "reserve_buffer",
     "torch_optimizer",
     "warm_up",
 ]

@@ -66,7 +66,7 @@ class WriterParts:
         settings: Settings,
         part: int,
         parts: int,
-        state_bytes: int,
+        buffer: FrameBuffer,
         runtime: Runtime,
     ) -> None:
         self.policies = policies.checked()
@@ -80,7 +80,7 @@ class WriterParts:
         self._runtime = runtime
         priority = self.policies.priority
         self.chooser = ShardChooser(priority, shards, tracker) if priority is not None else None
-        self.buffer = self._reserve(shards, state_bytes)
+        self.buffer = buffer
 
     def planner(self) -> SavePlanner:
         """Decides what a save is."""
@@ -119,14 +119,22 @@ class WriterParts:
         """Copies snapshots."""
         return Handover(self.buffer, outcomes, agents, _filler, runtime=self._runtime)
 
-    def _reserve(self, shards: Sequence[Shard], state_bytes: int) -> FrameBuffer:
-        frames, frame_bytes = frames_for(
-            sum(shard.row_bytes * shard.count for shard in shards) + state_bytes,
-            max((shard.row_bytes for shard in shards), default=0),
-            buffer_bytes=self._settings.buffer_bytes,
-            frame_bytes=self._settings.frame_bytes,
-        )
-        return FrameBuffer.reserve(frames=frames, frame_bytes=frame_bytes)
+
+def reserve_buffer(
+    shards: Sequence[Shard], state_bytes: int, settings: Settings, reserved: FrameBuffer | None = None
+) -> FrameBuffer:
+    """A buffer for saves of these shards: what was reserved, where that is large enough, else a new one."""
+    frames, frame_bytes = frames_for(
+        sum(shard.row_bytes * shard.count for shard in shards) + state_bytes,
+        max((shard.row_bytes for shard in shards), default=0),
+        buffer_bytes=settings.buffer_bytes,
+        frame_bytes=settings.frame_bytes,
+    )
+    if reserved is not None:
+        if reserved.frame_bytes == frame_bytes and reserved.frames >= frames:
+            return reserved
+        reserved.close()
+    return FrameBuffer.reserve(frames=frames, frame_bytes=frame_bytes)
 
 
 def _filler(client: AgentClient, buffer: FrameBuffer) -> FrameFiller:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from holdfast.checkpoint.shards.capture import ShardCapture
 from holdfast.checkpoint.shards.loaded import Loaded
-from holdfast.checkpoint.shards.parts import SavePolicies, WriterParts
+from holdfast.checkpoint.shards.parts import SavePolicies, WriterParts, reserve_buffer
 from holdfast.checkpoint.shards.run import ShardedRun
 from holdfast.checkpoint.shards.shard import Shard, require_shards
 from holdfast.checkpoint.shards.tracker import ShardTracker
@@ -20,6 +20,7 @@ from holdfast.checkpoint.snapshot.changed import ChangedBytes, ChangedShares
 from holdfast.checkpoint.trainer.position import Position, SaveStats
 from holdfast.checkpoint.trainer.save_plan import SaveRequest
 from holdfast.checkpoint.trainer.settings import Settings
+from holdfast.checkpoint.wire.buffer import FrameBuffer
 from holdfast.errors import ConfigurationError, SaveFailed
 from holdfast.events import TrainingEvent
 from holdfast.format.catalog import Intent
@@ -47,6 +48,7 @@ class ShardWriter:
         policies: Strategy, precision, retention, overlap: the same for all writers.
         state_bytes: About how much a save holds beside rows, for the size of the buffer.
         settings: As for a Checkpointer.
+        reserved: A buffer that was reserved before it was known for which shards; it is used where it is large enough.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class ShardWriter:
         policies: SavePolicies = SavePolicies(),  # noqa: B008 - frozen
         state_bytes: int = 0,
         settings: Settings = Settings(),  # noqa: B008
+        reserved: FrameBuffer | None = None,
         runtime: Runtime = SYSTEM,
     ) -> None:
         if not 0 <= part < parts:
@@ -70,7 +73,8 @@ class ShardWriter:
         self._events: list[TrainingEvent] = []
         self._tracker = ShardTracker(shards)
         self._capture = ShardCapture(shards, self._tracker)
-        built = WriterParts(run, shards, self._tracker, policies, settings, part, parts, state_bytes, runtime)
+        buffer = reserve_buffer(shards, state_bytes, settings, reserved)
+        built = WriterParts(run, shards, self._tracker, policies, settings, part, parts, buffer, runtime)
         self._overlap = built.policies.overlap
         self._chooser = built.chooser
         self._planner = built.planner()

@@ -11,8 +11,10 @@ from holdfast.cluster.core.progress import Progress
 from holdfast.cluster.job import Job
 from holdfast.cluster.payload import Arrays
 from holdfast.cluster.placement import Placement
+from holdfast.cluster.plan import ModelPlan
 from holdfast.cluster.saved import dense_arrays, joined, training_tree
 from holdfast.cluster.shard import DenseShard
+from holdfast.types import UpdateRule
 
 
 class DenseGather:
@@ -39,8 +41,7 @@ class DenseGather:
     @property
     def state_bytes(self) -> int:
         """About how much all of it takes in a checkpoint."""
-        values = 1 + sum(not slot.single for slot in self._own.rule.slots)
-        return int(4 * values * self._job.plan.dense_size) + np.dtype(np.int64).itemsize
+        return dense_state_bytes(self._job.plan, self._own.rule)
 
     def take(self, save: int, server: int, part: Arrays) -> None:
         """What another server has."""
@@ -67,3 +68,9 @@ class DenseGather:
             optimizer=self._job.optimizer,
             dense_optimizer=self._job.dense_optimizer,
         )
+
+
+def dense_state_bytes(plan: ModelPlan, rule: UpdateRule) -> int:
+    """About how much the dense parts of all servers take in a checkpoint."""
+    values = 1 + sum(not slot.single for slot in rule.slots)
+    return int(4 * values * plan.dense_size) + np.dtype(np.int64).itemsize

@@ -40,6 +40,7 @@ from holdfast.cluster.server.dense_gather import DenseGather
 from holdfast.cluster.server.heir import Heir
 from holdfast.cluster.server.protected_shard import ProtectedShard
 from holdfast.cluster.server.rebuild_pace import RebuildPace
+from holdfast.cluster.server.room import Room
 from holdfast.cluster.server.saves import SavedRows
 from holdfast.cluster.server.shard import LiveShard
 from holdfast.cluster.shard import Shard
@@ -62,11 +63,15 @@ def run(payload: bytes, surroundings: Surroundings) -> None:
         galois.warm_up()
         records.warm_up()
     next_life: Member | None = member
+    room: Room | None = None
     if member.index >= job.servers:
-        next_life = _wait_for_place(Link(job, member, surroundings))
+        link = Link(job, member, surroundings)
+        placement = Placement(job.plan, job.servers)
+        room = Room.for_any(placement, job.optimizer, job.dense_optimizer, job.saving.settings)
+        next_life = _wait_for_place(link)
     if next_life is None:
         return
-    place = _Place(job, next_life.index)
+    place = _Place(job, next_life.index, room)
     try:
         while next_life is not None:
             next_life = _Life(job, next_life, Link(job, next_life, surroundings), place).live()
@@ -92,11 +97,11 @@ def _wait_for_place(link: Link) -> Member | None:
 class _Place:
     """What a server has in one place of the job, over all its lives."""
 
-    def __init__(self, job: Job, index: int) -> None:
+    def __init__(self, job: Job, index: int, room: Room | None) -> None:
         placement = Placement(job.plan, job.servers)
-        rows = Shard(placement, index, job.optimizer, job.dense_optimizer)
+        rows = Shard(placement, index, job.optimizer, job.dense_optimizer, room and room.arrays)
         self.dense = DenseGather(job, placement, rows.dense)
-        self.saves = SavedRows(job, rows, self.dense, index)
+        self.saves = SavedRows(job, rows, self.dense, index, room and room.buffer)
         self.shard = LiveShard(rows, self.saves, job.dense)
         self.protection: Protection | None = None
         if (ring := job.ring_of(index)) is not None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.checkpoint.shards import Loaded, SavePolicies, ShardedRun, ShardWriter
+from holdfast.checkpoint.wire.buffer import FrameBuffer
 from holdfast.cluster.core.messages import Copied
 from holdfast.cluster.core.notes import Decide, Decided, Outcome
 from holdfast.cluster.core.progress import Progress
@@ -41,9 +42,12 @@ class SavedRows:
         rows: What the server keeps.
         dense: The dense parts of all servers; of server 0.
         index: Which server this is.
+        buffer: Reserved for saves, where the process was a spare.
     """
 
-    def __init__(self, job: Job, rows: ServerShard, dense: DenseGather, index: int) -> None:
+    def __init__(
+        self, job: Job, rows: ServerShard, dense: DenseGather, index: int, buffer: FrameBuffer | None = None
+    ) -> None:
         self._job = job
         self._rows = rows
         self._dense = dense
@@ -64,6 +68,7 @@ class SavedRows:
             ),
             state_bytes=dense.state_bytes if index == 0 else 0,
             settings=saving.settings,
+            reserved=buffer,
         )
         self._groups = [group_name(group.group) for group in rows.groups]
         self._dense_tables = {shard.table: np.arange(shard.count) for shard in dense_tables(rows) if shard.count}

@@ -1,0 +1,67 @@
+"""What a spare holds ready fits every server of its job, and is what new memory would be."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.checkpoint.shards import ShardedRun, ShardWriter
+from holdfast.checkpoint.trainer.settings import Settings
+from holdfast.cluster.placement import Placement
+from holdfast.cluster.plan import ModelPlan, TableSpec
+from holdfast.cluster.server import room as rooms
+from holdfast.cluster.server.room import Room
+from holdfast.cluster.server.shards import shards_of
+from holdfast.cluster.shard import Shard
+from holdfast.erasure.ring import Ring
+from holdfast.policy import Adagrad, Adam, Uniform
+from tests.cluster.parity.models import placements
+
+SETTINGS = Settings(frame_bytes=16 * 4096, reserve_bytes=0)
+TABLES, DENSE = Adagrad(lr=0.1, initial_accumulator_value=0.25), Adam(lr=0.1)
+
+
+def room_for(placement: Placement) -> Room:
+    room = Room.for_any(placement, TABLES, DENSE, SETTINGS)
+    assert room is not None
+    return room
+
+
+@given(placements(), st.data())
+@settings(max_examples=30)
+def test_any_server_can_begin_in_it(found: tuple[Placement, Ring], data: st.DataObject) -> None:
+    placement, _ = found
+    server = data.draw(st.integers(0, placement.servers - 1))
+    ready = Shard(placement, server, TABLES, DENSE, room_for(placement).arrays)
+    new = Shard(placement, server, TABLES, DENSE)
+    for mine, fresh in zip(ready.groups, new.groups, strict=True):
+        assert mine.weights.shape == fresh.weights.shape
+        np.testing.assert_array_equal(mine.slots["sum"], fresh.slots["sum"])
+    dense = np.arange(placement.plan.dense_size, dtype=np.float32)
+    ready.start(dense)
+    new.start(dense)
+    for mine, fresh in zip(ready.groups, new.groups, strict=True):
+        np.testing.assert_array_equal(mine.weights, fresh.weights)
+
+
+@given(placements())
+@settings(max_examples=10)
+def test_its_buffer_serves_the_saves_of_whoever_has_the_most_rows(
+    tmp_path_factory: pytest.TempPathFactory, found: tuple[Placement, Ring]
+) -> None:
+    placement, _ = found
+    room = room_for(placement)
+    rows = Shard(placement, rooms._largest(placement), TABLES, DENSE, room.arrays)
+    run = ShardedRun(str(tmp_path_factory.mktemp("run")))
+    writer = ShardWriter(run, list(shards_of(rows)), part=0, parts=1, settings=SETTINGS, reserved=room.buffer)
+    assert writer._buffer is room.buffer
+    room.buffer.close()
+
+
+def test_a_spare_takes_no_memory_where_little_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rooms, "available_bytes", lambda: 1000)
+    table = TableSpec(name="t.weight", rows=500, width=4, init=Uniform(-1, 1))
+    placement = Placement(ModelPlan(tables=(table,), dense=()), 2)
+    assert Room.for_any(placement, TABLES, DENSE, SETTINGS) is None
