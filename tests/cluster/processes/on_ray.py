@@ -22,11 +22,11 @@ class RayJob(RunningJob):
         self._ray = Observed()
         super().__init__(url, folder, launcher=self._ray, **options)
 
-    def process(self, name: str) -> psutil.Process:
+    def find(self, name: str) -> psutil.Process | None:
         """All actors have one name: the launcher knows who is who."""
         found = [pid for member, pid in self._pids().items() if member.rpartition(".")[0] == name]
-        assert len(found) == 1, f"{name} is {found}"
-        return psutil.Process(found[0])
+        assert len(found) < 2, f"{name} is {found}"
+        return psutil.Process(found[0]) if found else None
 
     def doomed(self) -> list[psutil.Process]:
         """Ray itself is left to the launcher: a program that has lost the Ray that it is connected to ends."""

@@ -1,4 +1,4 @@
-"""Servers protected by parity: their deaths cost nothing, and what parity cannot give comes from saves."""
+"""What parity cannot give comes from saves, or sends everyone back; what a job cannot have is refused."""
 
 from __future__ import annotations
 
@@ -13,21 +13,8 @@ from holdfast.cluster.happenings import LostSamples, Recovered, Redundant, WentB
 from holdfast.errors import ConfigurationError
 from tests.cluster.processes import programs
 from tests.cluster.processes.jobs import RunningJob
+from tests.cluster.processes.storm import PARITY
 from tests.cluster.processes.twin import Recipe, Twin, assert_same, saved_at_end
-
-PARITY = hf.Parity(data=2, parity=1, domain="process", rebuild="fast")
-
-
-def strike(job: RunningJob, strikes: list[str]) -> None:
-    """Kill one after another, each while training goes on and redundancy is whole."""
-    for number, victim in enumerate(strikes, start=1):
-        job.wait_for(Redundant, number)
-        job.gate.open(1000, step_s=0.02)
-        at = job.gate.at()
-        job.until(lambda at=at: job.gate.at() > at + 3)  # type: ignore[misc]
-        job.kill(victim)
-        job.wait_for(Recovered, number)
-    job.wait_for(Redundant, len(strikes) + 1)
 
 
 def lose_two_at_a_time(job: RunningJob) -> None:
@@ -50,30 +37,6 @@ def assert_as_undisturbed(job: RunningJob, recipe: Recipe, steps: int) -> None:
     assert_same(saved_at_end(job.url, recipe), twin.values())
     assert hf.open_run(job.url).verify() == []
     job.assert_nothing_is_left()
-
-
-@pytest.mark.parametrize("synchronous", [False, True], ids=["asynchronous", "synchronous"])
-def test_servers_that_die_one_after_another_change_nothing(
-    start_job: Callable[..., RunningJob], synchronous: bool
-) -> None:
-    job = start_job(parity=PARITY, spares=1, synchronous=synchronous)
-    strike(job, ["server-1", "server-0"])
-    steps = job.gate.at() + 5
-    job.finish(steps)
-    assert [each.rung for each in job.of(Recovered)] == ["parity", "parity"]
-    assert not job.of(LostSamples) and not job.of(WentBack)
-    assert_as_undisturbed(job, Recipe(), steps)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_many_servers_that_die_one_after_another_change_nothing(start_job: Callable[..., RunningJob]) -> None:
-    job = start_job(parity=PARITY, spares=2)
-    strike(job, [f"server-{number % 3}" for number in (1, 1, 2, 0, 2, 1, 0, 0, 1, 2)])
-    steps = job.gate.at() + 5
-    job.finish(steps)
-    assert {each.rung for each in job.of(Recovered)} == {"parity"}
-    assert_as_undisturbed(job, Recipe(), steps)
 
 
 def test_rows_that_parity_cannot_give_come_from_saves(start_job: Callable[..., RunningJob]) -> None:

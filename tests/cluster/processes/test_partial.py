@@ -23,7 +23,7 @@ BUDGET = hf.PLS(0.5, total_samples=100, samples_per_step=1)
 
 
 def test_a_killed_server_costs_its_own_unsaved_rows_and_nothing_else(start_job: Callable[..., RunningJob]) -> None:
-    recipe, twin = Recipe(), Twin()
+    recipe, twin = Recipe(), Twin(remembers=True)
     job = start_job(strategy=hf.Partial(priority=hf.MFU(r=0.25), budget=BUDGET), save=hf.EverySteps(20))
     job.run_to(20)
     job.saved(20)

@@ -49,9 +49,14 @@ class Recipe:
 
 
 class Twin:
-    """Servers and workers in this process, in step. Servers lose their rows when a test says so."""
+    """Servers and workers in this process, in step. Servers lose their rows when a test says so.
 
-    def __init__(self, recipe: Recipe | None = None) -> None:
+    Args:
+        recipe: What is trained.
+        remembers: Whether ``at`` is asked for what there was after each step.
+    """
+
+    def __init__(self, recipe: Recipe | None = None, *, remembers: bool = False) -> None:
         self.recipe = recipe or Recipe()
         built = build(self.recipe.model, self.recipe.tables)
         self.exchange = LocalExchange(
@@ -62,14 +67,17 @@ class Twin:
         )
         mean = Mean(self.exchange, self.recipe.workers)
         self._workers = [TwinWorker(self.recipe, index, mean) for index in range(self.recipe.workers)]
-        self._seen = [self.values()]  # after each step
+        self._steps = 0
+        self._seen = [self.values()] if remembers else None  # after each step
 
     def run_to(self, step: int) -> None:
         """Take steps up to this one."""
-        while len(self._seen) <= step:
+        while self._steps < step:
             for worker in self._workers:
                 worker.step()
-            self._seen.append(self.values())
+            self._steps += 1
+            if self._seen is not None:
+                self._seen.append(self.values())
 
     def values(self) -> Values:
         """Everything that servers hold now, by name."""
@@ -77,6 +85,7 @@ class Twin:
 
     def at(self, step: int) -> Values:
         """Everything that they held after a step."""
+        assert self._seen is not None
         return self._seen[step]
 
     def lose(self, saved: Shard, *, knows_dense: bool = True) -> None:

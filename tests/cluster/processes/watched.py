@@ -28,9 +28,15 @@ class Watched:
 
     def process(self, name: str) -> psutil.Process:
         """The living process that is in this place: ``server-1``, ``worker-0``."""
-        found = [each for each in self._children() if each.name().rpartition(".")[0] == name]
-        assert len(found) == 1, f"{name} is {found}"
-        return found[0]
+        found = self.find(name)
+        assert found is not None, f"nobody is {name}"
+        return found
+
+    def find(self, name: str) -> psutil.Process | None:
+        """The same, or None while nobody is there."""
+        found = [each for each in self._children() if _name(each).rpartition(".")[0] == name]
+        assert len(found) < 2, f"{name} is {found}"
+        return found[0] if found else None
 
     def agent(self, server: int) -> psutil.Process:
         """The agent of a server."""
@@ -73,6 +79,13 @@ class Watched:
             with suppress(psutil.Error):
                 if any(_LAUNCHED.search(each) for each in process.cmdline()):
                     yield process
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return process.name()
+    except psutil.Error:  # it has just ended
+        return ""
 
 
 def _with_descendants(process: psutil.Process) -> list[psutil.Process]:

@@ -1,0 +1,149 @@
+"""Servers that show what they keep, and whether every parity is what its members' rows make it.
+
+A server of these tests writes its rows and parities to a file whenever it copies a save: nothing is in flight then.
+The parities are computed anew from the rows by another way than servers take, which add up differences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from holdfast.cluster.core.members import Role
+from holdfast.cluster.core.messages import Copied
+from holdfast.cluster.core.progress import Progress
+from holdfast.cluster.launch.base import Launcher, Launching, Surroundings, Tenant
+from holdfast.cluster.parity.layout import RingLayout
+from holdfast.cluster.parity.mirror import dense_words
+from holdfast.cluster.parity.stripe_set import StripeSet
+from holdfast.cluster.payload import Arrays
+from holdfast.cluster.placement import Placement
+from holdfast.cluster.server import process
+from holdfast.cluster.server.protected_shard import ProtectedShard
+from holdfast.erasure.code import Code
+from holdfast.erasure.ring import Ring
+from tests.cluster.processes.gate import Gate
+
+_TARGET = f"{__name__}:run"
+Kept = Mapping[str, np.ndarray[Any, np.dtype[Any]]]
+
+
+# ---- a server's side -----------------------------------------------------------------------------------------------
+
+
+class AuditedShard(ProtectedShard):
+    """Knows which of its parities lack a row, without asking the protocol, and writes all that it keeps to a file."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._lacking: dict[int, StripeSet] = {}  # by member
+
+    def clear(self, stripes: StripeSet) -> None:
+        super().clear(stripes)
+        for member, theirs in self._parity.layout.by_member(stripes).items():
+            self._lacking[member] = self._lacking.get(member, theirs) | theirs
+
+    def add(self, member: int, stripes: StripeSet, records: Arrays) -> None:
+        super().add(member, stripes, records)
+        self._lacking[member] -= stripes
+
+    def copy(self, save: int, progress: Mapping[int, Progress], intent: bytes) -> Copied:
+        _put(save, self._rows.server, dict(self._kept()))
+        return super().copy(save, progress, intent)
+
+    def _kept(self) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+        layout, parities = self._parity.layout, self._parity.parities
+        lacking = StripeSet.union(self._lacking.values())
+        for group, shard in enumerate(self._rows.groups):
+            yield f"rows {group}", shard.records(np.arange(len(shard.weights)))
+            yield f"parities {group}", parities.arrays[group]
+            yield f"lacking {group}", layout.of_group(lacking, group).numbers()
+        yield "dense", dense_words(self._rows.dense)
+        for server in set(layout.mirrored(self._rows.server)) - set(layout.dense_of(lacking)):
+            yield f"mirror {server}", self._parity.mirrors.give(layout.dense(server))
+
+
+def run(payload: bytes, surroundings: Surroundings) -> None:
+    """Be such a server."""
+    process.ProtectedShard = AuditedShard  # type: ignore[misc]
+    process.run(payload, surroundings)
+
+
+def _put(save: int, server: int, kept: Kept) -> None:
+    path = _path(Gate().folder, save, server)
+    partial = path.with_suffix(".partial")
+    with partial.open("wb") as file:
+        np.savez(file, **kept)
+    partial.rename(path)
+
+
+def _path(folder: Path, save: int, server: int) -> Path:
+    return folder / f"audit-{save}-{server}.npz"
+
+
+# ---- the test's side -----------------------------------------------------------------------------------------------
+
+
+class Audited:
+    """Starts such servers by any launcher."""
+
+    def __init__(self, launching: Launching) -> None:
+        self._launching = launching
+
+    def open(self, *, servers: int, workers: int, spares: int = 0) -> Launcher:
+        launcher = self._launching.open(servers=servers, workers=workers, spares=spares)
+        start = launcher.start
+
+        def start_audited(tenant: Tenant, target: str, payload: bytes) -> None:
+            start(tenant, _TARGET if tenant.role is Role.SERVER else target, payload)
+
+        launcher.start = start_audited  # type: ignore[method-assign]
+        return launcher
+
+
+def wrong_rows(folder: Path, save: int, placement: Placement, ring: Ring) -> int:
+    """How many parities of a save, rows and mirrors, are not what their members make them."""
+    kept = {server: np.load(_path(folder, save, server)) for server in ring.servers}
+    layout = RingLayout(placement, ring)
+    return sum(_wrong_of_group(layout, group, kept) for group in range(len(layout.lines))) + sum(
+        not np.array_equal(kept[host][f"mirror {server}"], kept[server]["dense"])
+        for host in ring.servers
+        for server in layout.mirrored(host)
+        if f"mirror {server}" in kept[host]
+    )
+
+
+def lacking_rows(folder: Path, save: int, placement: Placement, ring: Ring) -> int:
+    """How many parities of a save were being encoded anew when it was copied."""
+    groups = range(len(placement.groups))
+    kept = (np.load(_path(folder, save, server)) for server in ring.servers)
+    return sum(len(each[f"lacking {group}"]) for each in kept for group in groups)
+
+
+def _wrong_of_group(layout: RingLayout, group: int, kept: Mapping[int, Kept]) -> int:
+    ring, lines = layout.ring, layout.lines[group]
+    code = Code(data=ring.data, parity=ring.parity)
+    wrong = 0
+    for line in range(ring.size):
+        numbers = line * lines.rows + np.arange(lines.stripes.height(line))
+        members = [_records(layout, group, position, numbers, kept) for position in ring.members(line)]
+        for position, expected in zip(ring.hosts(line), code.encode(np.stack(members)), strict=True):
+            host = kept[ring.servers[position]]
+            found = host[f"parities {group}"][lines.parity_rows(position, numbers)]
+            is_whole = ~np.isin(numbers, host[f"lacking {group}"])
+            wrong += int((is_whole & (found != expected).any(axis=1)).sum())
+    return wrong
+
+
+def _records(
+    layout: RingLayout, group: int, position: int, numbers: np.ndarray[Any, Any], kept: Mapping[int, Kept]
+) -> np.ndarray[Any, Any]:
+    """A member's records in the stripes of a line; zeros where it has no row."""
+    lines, rows = layout.lines[group], kept[layout.ring.servers[position]][f"rows {group}"]
+    found = np.zeros((len(numbers), rows.shape[1]), np.uint32)
+    extent = lines.extent(position, int(numbers[0]) // lines.rows) if len(numbers) else 0
+    found[:extent] = rows[lines.data_rows(position, numbers[:extent])]
+    return found

@@ -1,0 +1,111 @@
+"""Any server or worker of a protected job may be killed at any moment: nothing is lost, and nothing counts twice."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import holdfast as hf
+from tests.cluster.processes import tally, wide
+from tests.cluster.processes.audit import Audited
+from tests.cluster.processes.jobs import RunningJob
+from tests.cluster.processes.storm import PARITY, SERVERS, Storm
+from tests.cluster.processes.twin import Twin, assert_same, saved_at_end
+
+Start = Callable[..., RunningJob]
+LOCAL = Audited(hf.LocalProcesses(worker_threads=1))
+SETTINGS: dict[str, Any] = {"parity": PARITY, "spares": 1, "save": hf.EverySteps(20), "launcher": LOCAL}
+
+
+def in_step(start_job: Start, *, workers: int = 1, seed: int = 0, **options: Any) -> Storm:
+    job = start_job(**wide.JOB, workers=workers, synchronous=True, **{**SETTINGS, **options})
+    return Storm(job, wide.recipe(workers=workers), seed=seed)
+
+
+def counted(start_job: Start, *, seed: int = 0, **options: Any) -> Storm:
+    return Storm(start_job(**tally.JOB, **{**SETTINGS, **options}), tally.RECIPE, seed=seed)
+
+
+def assert_as_undisturbed(storm: Storm) -> None:
+    last = storm.finish()
+    twin = Twin(storm.recipe)
+    twin.run_to(last)
+    assert_same(saved_at_end(storm.job.url, storm.recipe), twin.values())
+    assert_sound(storm)
+
+
+def assert_counted_once(storm: Storm) -> None:
+    epochs = storm.next_step // tally.EPOCH + 1
+    storm.finish(epochs * tally.EPOCH)
+    assert tally.rows_counted(storm.job.url) == {epochs}
+    assert tally.pushes_counted(storm.job.url) == {epochs * tally.EPOCH * tally.WORKERS}
+    assert_sound(storm)
+
+
+def assert_sound(storm: Storm) -> None:
+    assert storm.wrong_rows() == 0
+    assert hf.open_run(storm.job.url).verify() == []
+    storm.job.assert_nothing_is_left()
+
+
+def strike_all(storm: Storm, names: list[str]) -> None:
+    """One after another, each when all is protected."""
+    for name in names:
+        storm.settle()
+        storm.strike(name)
+
+
+def drawn(seed: int, *, servers: int, workers: int) -> list[str]:
+    """Whom to strike: so many servers and workers, in any order."""
+    draw = random.Random(seed)
+    names = [f"server-{draw.randrange(SERVERS)}" for _ in range(servers)]
+    names += [f"worker-{draw.randrange(tally.WORKERS)}" for _ in range(workers)]
+    return draw.sample(names, len(names))
+
+
+def test_steps_whose_servers_and_worker_are_killed_come_to_what_they_would_have_come_to(start_job: Start) -> None:
+    assert wide.smallest_message_bytes(workers=1, servers=SERVERS) > wide.UNCOPIED_BYTES
+    storm = in_step(start_job)
+    strike_all(storm, ["server-1", "server-0", "worker-0", "server-2", "server-1"])
+    assert_as_undisturbed(storm)
+    assert set(storm.rungs) == {"parity"} and not storm.has_gone_back
+
+
+def test_every_push_counts_once_whoever_is_killed(start_job: Start) -> None:
+    storm = counted(start_job)
+    strike_all(storm, ["server-1", "worker-1", "server-0"])
+    assert_counted_once(storm)
+    assert storm.rungs == ["parity", "parity"] and not storm.lost_steps
+    spoil(storm.job.gate.folder)
+    assert storm.wrong_rows() == 1  # so the audit finds what is wrong
+
+
+def spoil(folder: Path) -> None:
+    """Change one bit of one row, in the last that a server showed of it."""
+    newest = max(folder.glob("audit-*-1.npz"), key=lambda path: path.stat().st_mtime_ns)
+    kept = dict(np.load(newest))
+    kept["rows 0"][5, 3] ^= 1 << 7
+    with newest.open("wb") as file:
+        np.savez(file, **kept)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_fifty_servers_and_ten_workers_killed_in_step_change_nothing(start_job: Start) -> None:
+    storm = in_step(start_job, workers=2, seed=1)
+    strike_all(storm, drawn(1, servers=50, workers=10))
+    assert_as_undisturbed(storm)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_every_push_counts_once_over_fifty_deaths_of_servers_and_ten_of_workers(start_job: Start) -> None:
+    storm = counted(start_job, seed=2)
+    strike_all(storm, drawn(2, servers=50, workers=10))
+    assert_counted_once(storm)
+    assert set(storm.rungs) == {"parity"} and not storm.lost_steps
