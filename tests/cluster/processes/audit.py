@@ -7,6 +7,7 @@ The parities are computed anew from the rows by another way than servers take, w
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,17 +68,18 @@ class AuditedShard(ProtectedShard):
 
 
 def run(payload: bytes, surroundings: Surroundings) -> None:
-    """Be such a server."""
+    """Be such a server. Few rows are rebuilt in one go: a recovery takes many messages, and can be struck between."""
     process.ProtectedShard = AuditedShard  # type: ignore[misc]
+    process.RingLayout = partial(RingLayout, block_stripes=64)  # type: ignore[misc]
     process.run(payload, surroundings)
 
 
 def _put(save: int, server: int, kept: Kept) -> None:
     path = _path(Gate().folder, save, server)
-    partial = path.with_suffix(".partial")
-    with partial.open("wb") as file:
+    unfinished = path.with_suffix(".unfinished")
+    with unfinished.open("wb") as file:
         np.savez(file, **kept)
-    partial.rename(path)
+    unfinished.rename(path)
 
 
 def _path(folder: Path, save: int, server: int) -> Path:

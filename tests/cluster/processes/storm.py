@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import random
 import time
-
-import psutil
+from collections.abc import Callable
+from typing import Any
 
 import holdfast as hf
 from holdfast.cluster.core.members import Role
 from holdfast.cluster.happenings import Died, LostSamples, Paused, Recovered, Redundant, Replaced, WentBack
 from holdfast.cluster.parity.seats import seats
-from tests.cluster.processes.audit import lacking_rows, wrong_rows
+from tests.cluster.processes import tally, wide
+from tests.cluster.processes.audit import Audited, lacking_rows, wrong_rows
 from tests.cluster.processes.jobs import RunningJob
-from tests.cluster.processes.twin import Recipe
+from tests.cluster.processes.twin import Recipe, Twin, assert_same, saved_at_end
 
+Start = Callable[..., RunningJob]
 PARITY = hf.Parity(data=2, parity=1, domain="process", rebuild="fast")
 SERVERS = 3
+_SETTINGS: dict[str, Any] = {
+    "parity": PARITY,
+    "servers": SERVERS,
+    "spares": 1,
+    "save": hf.EverySteps(20),
+    "launcher": Audited(hf.LocalProcesses(worker_threads=1)),
+}
 _STEPS = 10  # from one strike to the next
 _STEP_S = 0.01
+_RECOVERY_S = 0.3  # that a recovery takes, about
 
 
 class Storm:
@@ -57,26 +67,35 @@ class Storm:
             victim.kill()
         self.job.until(lambda: len(self.job.of(Died)) >= deaths + len(victims))
 
-    def successor(self, name: str) -> psutil.Process:
-        """Whoever has a place from which somebody was just struck, as soon as it has it."""
-        self.job.until(lambda: self.job.find(name) is not None)
-        return self.job.process(name)
+    def kill_in_recovery(self, *names: str) -> None:
+        """Kill members while somebody gets a struck server's rows, or has just got them."""
+        self.job.until(lambda: all(self.job.find(name) for name in names))
+        time.sleep(self._draw.uniform(0, _RECOVERY_S))
+        self.kill(*names)
+
+    def kill_spare(self) -> None:
+        """Kill a server that waits for a place."""
+        self.job.until(self.job.spare)
+        spare = self.job.spare()
+        assert spare is not None
+        spare.kill()
 
     def settle(self) -> None:
         """Wait until all places are taken, and every row is protected again."""
         self.job.until(self._is_settled)
 
-    def finish(self, steps: int | None = None) -> int:
-        """Train to the end: up to this step, or a few steps on; the last one."""
-        self.settle()
-        last = self._limit + 2 if steps is None else steps
-        self.job.finish(last)
-        return last
+    def finish(self) -> int:
+        """Train to the end, a few steps on, when all is protected; the last step."""
+        return self._finish(self._limit + 2)
 
-    @property
-    def next_step(self) -> int:
-        """At which nothing is bound to happen yet."""
-        return self._limit
+    def finish_epoch(self) -> int:
+        """The same, to the end of an epoch of what counts pushes; how many there were."""
+        return self._finish((self._limit // tally.EPOCH + 1) * tally.EPOCH) // tally.EPOCH
+
+    def _finish(self, step: int) -> int:
+        self.settle()
+        self.job.finish(step)
+        return step
 
     @property
     def rungs(self) -> list[str]:
@@ -113,3 +132,38 @@ class Storm:
             if isinstance(each, kind) and (role is None or each.member.role is role)
         ]
         return found[-1] if found else -1
+
+
+def in_step(start_job: Start, *, workers: int = 1, seed: int = 0, **options: Any) -> Storm:
+    """Synchronous training, of which it is known to the bit what it comes to."""
+    job = start_job(**wide.JOB, workers=workers, synchronous=True, **{**_SETTINGS, **options})
+    return Storm(job, wide.recipe(workers=workers), seed=seed)
+
+
+def counted(start_job: Start, *, seed: int = 0, **options: Any) -> Storm:
+    """Asynchronous training that counts its pushes."""
+    return Storm(start_job(**tally.JOB, **{**_SETTINGS, **options}), tally.RECIPE, seed=seed)
+
+
+def assert_as_undisturbed(storm: Storm) -> None:
+    """A training in step ends with the model of one process that nobody struck."""
+    last = storm.finish()
+    twin = Twin(storm.recipe)
+    twin.run_to(last)
+    assert_same(saved_at_end(storm.job.url, storm.recipe), twin.values())
+    assert_sound(storm)
+
+
+def assert_counted_once(storm: Storm) -> None:
+    """Each sample's pushes count, and none counts twice."""
+    epochs = storm.finish_epoch()
+    assert tally.rows_counted(storm.job.url) == {epochs}
+    assert tally.pushes_counted(storm.job.url) == {epochs * tally.EPOCH * tally.WORKERS}
+    assert_sound(storm)
+
+
+def assert_sound(storm: Storm) -> None:
+    """No parity is wrong, no checkpoint, and nothing is left behind."""
+    assert storm.wrong_rows() == 0
+    assert hf.open_run(storm.job.url).verify() == []
+    storm.job.assert_nothing_is_left()

@@ -3,54 +3,21 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-import holdfast as hf
 from tests.cluster.processes import tally, wide
-from tests.cluster.processes.audit import Audited
-from tests.cluster.processes.jobs import RunningJob
-from tests.cluster.processes.storm import PARITY, SERVERS, Storm
-from tests.cluster.processes.twin import Twin, assert_same, saved_at_end
-
-Start = Callable[..., RunningJob]
-LOCAL = Audited(hf.LocalProcesses(worker_threads=1))
-SETTINGS: dict[str, Any] = {"parity": PARITY, "spares": 1, "save": hf.EverySteps(20), "launcher": LOCAL}
-
-
-def in_step(start_job: Start, *, workers: int = 1, seed: int = 0, **options: Any) -> Storm:
-    job = start_job(**wide.JOB, workers=workers, synchronous=True, **{**SETTINGS, **options})
-    return Storm(job, wide.recipe(workers=workers), seed=seed)
-
-
-def counted(start_job: Start, *, seed: int = 0, **options: Any) -> Storm:
-    return Storm(start_job(**tally.JOB, **{**SETTINGS, **options}), tally.RECIPE, seed=seed)
-
-
-def assert_as_undisturbed(storm: Storm) -> None:
-    last = storm.finish()
-    twin = Twin(storm.recipe)
-    twin.run_to(last)
-    assert_same(saved_at_end(storm.job.url, storm.recipe), twin.values())
-    assert_sound(storm)
-
-
-def assert_counted_once(storm: Storm) -> None:
-    epochs = storm.next_step // tally.EPOCH + 1
-    storm.finish(epochs * tally.EPOCH)
-    assert tally.rows_counted(storm.job.url) == {epochs}
-    assert tally.pushes_counted(storm.job.url) == {epochs * tally.EPOCH * tally.WORKERS}
-    assert_sound(storm)
-
-
-def assert_sound(storm: Storm) -> None:
-    assert storm.wrong_rows() == 0
-    assert hf.open_run(storm.job.url).verify() == []
-    storm.job.assert_nothing_is_left()
+from tests.cluster.processes.storm import (
+    SERVERS,
+    Start,
+    Storm,
+    assert_as_undisturbed,
+    assert_counted_once,
+    counted,
+    in_step,
+)
 
 
 def strike_all(storm: Storm, names: list[str]) -> None:

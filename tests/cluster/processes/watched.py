@@ -10,7 +10,10 @@ from contextlib import suppress
 
 import psutil
 
+from holdfast.cluster.controller.crew import FIRST_SPARE
+
 WAIT_S = 90.0
+_SPARE = f"server-{FIRST_SPARE}"[:-2]  # their numbers count on from there; a process's name has 15 letters
 _LAUNCHED = re.compile(r"launch/child\.py$|launch\.ray import head")  # a member, or the Ray that members are part of
 
 
@@ -37,6 +40,10 @@ class Watched:
         found = [each for each in self._children() if _name(each).rpartition(".")[0] == name]
         assert len(found) < 2, f"{name} is {found}"
         return found[0] if found else None
+
+    def spare(self) -> psutil.Process | None:
+        """A server that waits for a place, if there is one."""
+        return next((each for each in self._children() if _name(each).startswith(_SPARE)), None)
 
     def agent(self, server: int) -> psutil.Process:
         """The agent of a server."""
