@@ -14,7 +14,9 @@ import psutil
 
 import holdfast as hf
 from holdfast.cluster import happenings as happened
+from holdfast.cluster.launch.base import Launching
 from tests.cluster.processes import programs
+from tests.cluster.processes.audit import Audited
 from tests.cluster.processes.gate import Gate
 from tests.cluster.processes.watched import WAIT_S, Watched
 
@@ -34,7 +36,8 @@ class RunningJob(Watched):
     Args:
         url: Of its run.
         folder: For its gate, which is shut at first: workers are held before their first step.
-        options: Of the cluster; a job of one worker and three servers is the default.
+        options: Of the cluster; a job of one worker and three servers is the default. Where it has parity, its servers
+            are audited.
     """
 
     PATIENCE_S = WAIT_S
@@ -49,6 +52,7 @@ class RunningJob(Watched):
         self.problem: BaseException | None = None
         self._changed = threading.Condition()
         self._is_abandoned = False
+        launcher = self._launching()
         settings = dict(
             model=programs.build_net,
             train=programs.train_gated,
@@ -60,13 +64,16 @@ class RunningJob(Watched):
             strategy=hf.Partial(priority=None),
             save=hf.Never(),
             ahead=0,
-            launcher=hf.LocalProcesses(worker_threads=1),
+            launcher=Audited(launcher) if options.get("parity") else launcher,
             on_event=self._hear,
             view=False,
         )
         self.cluster = hf.Cluster(url, **{**settings, **options})
         self._thread = threading.Thread(target=self._run, name="controller")
         self._thread.start()
+
+    def _launching(self) -> Launching:
+        return hf.LocalProcesses(worker_threads=1)
 
     # ---- what happens ----------------------------------------------------------------------------------------------
 

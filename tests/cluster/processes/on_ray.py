@@ -8,7 +8,7 @@ from typing import Any
 import psutil
 
 import holdfast as hf
-from holdfast.cluster.launch.base import Launcher, label
+from holdfast.cluster.launch.base import Launcher, Launching, label
 from holdfast.cluster.launch.ray.launcher import RayLauncher
 from tests.cluster.processes.jobs import RunningJob
 
@@ -20,7 +20,10 @@ class RayJob(RunningJob):
 
     def __init__(self, url: Path, folder: Path, **options: Any) -> None:
         self._ray = Observed()
-        super().__init__(url, folder, launcher=self._ray, **options)
+        super().__init__(url, folder, **options)
+
+    def _launching(self) -> Launching:
+        return self._ray
 
     def find(self, name: str) -> psutil.Process | None:
         """All actors have one name: the launcher knows who is who."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import holdfast as hf
@@ -12,7 +12,7 @@ from holdfast.cluster.core.members import Role
 from holdfast.cluster.happenings import Died, LostSamples, Paused, Recovered, Redundant, Replaced, WentBack
 from holdfast.cluster.parity.seats import seats
 from tests.cluster.processes import tally, wide
-from tests.cluster.processes.audit import Audited, lacking_rows, wrong_rows
+from tests.cluster.processes.audit import lacking_rows, wrong_rows
 from tests.cluster.processes.jobs import RunningJob
 from tests.cluster.processes.twin import Recipe, Twin, assert_same, saved_at_end
 
@@ -24,7 +24,6 @@ _SETTINGS: dict[str, Any] = {
     "servers": SERVERS,
     "spares": 1,
     "save": hf.EverySteps(20),
-    "launcher": Audited(hf.LocalProcesses(worker_threads=1)),
 }
 _STEPS = 10  # from one strike to the next
 _STEP_S = 0.01
@@ -35,7 +34,7 @@ class Storm:
     """A job that is struck.
 
     Args:
-        job: Its servers are audited.
+        job: One with parity.
         recipe: What it trains.
         seed: Of the moments at which members are struck.
     """
@@ -47,14 +46,19 @@ class Storm:
         self._limit = 0
 
     def strike(self, *names: str) -> None:
-        """Kill members, all at one moment in one of the next steps."""
-        begun = self._limit
+        """Kill members, all at one moment in one of the next steps. Whoever came last has ended a step by then."""
+        moment = self._limit + self._draw.randrange(2, _STEPS - 1)
         self._limit += _STEPS
         self.job.gate.open(self._limit, step_s=_STEP_S)
-        moment = begun + self._draw.randrange(_STEPS - 1)
         self.job.until(lambda: self.job.gate.at() >= moment)
         time.sleep(self._draw.uniform(0, 2 * _STEP_S))
         self.kill(*names)
+
+    def strike_all(self, names: Iterable[str]) -> None:
+        """One after another, each when all is protected."""
+        for name in names:
+            self.settle()
+            self.strike(name)
 
     def kill(self, *names: str) -> None:
         """Kill members now: those that go first are stopped until the last one is hit."""
