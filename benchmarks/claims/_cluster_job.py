@@ -20,7 +20,7 @@ from benchmarks.claims._cluster_clock import Clock
 from benchmarks.claims._cluster_spans import Spans, trace
 from benchmarks.data.schema import KAGGLE_CARDINALITIES, Batch, scaled_cardinalities
 from benchmarks.data.synthetic import ClickStream
-from benchmarks.models import DLRM
+from benchmarks.models import DLRM, LogisticRegression
 from holdfast.cluster.train.loop import TrainingLoop
 from holdfast.cluster.worker.worker import Worker
 
@@ -46,6 +46,7 @@ class JobPlan:
     threads: int = max(1, (os.cpu_count() or 1) // 4)  # of a worker: servers have one each
     traced: bool = False  # where a worker's time goes
     is_endless: bool = False  # train until the folder has the file END
+    is_linear: bool = False  # a logistic regression: one number a row, and no dense part to speak of
 
     @property
     def device(self) -> str:
@@ -97,11 +98,13 @@ class Batches:
         self._next = state["next"]
 
 
-def build_model(*, on_servers: bool = True) -> DLRM:
-    """A DLRM; by itself one without tables of its own."""
+def build_model(*, on_servers: bool = True) -> nn.Module:
+    """A DLRM, or what the plan says; by itself one without tables of its own."""
     plan = JobPlan.read()
     rows = [rows * plan.spread for rows in scaled_cardinalities(plan.scale)]
     with torch.device(plan.device):
+        if plan.is_linear:
+            return LogisticRegression(rows, on_servers=on_servers)
         return DLRM(rows, plan.dim, bottom=plan.bottom, top=plan.top, on_servers=on_servers)
 
 

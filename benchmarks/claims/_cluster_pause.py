@@ -48,31 +48,36 @@ class Killer(threading.Thread):
         self.pauses_s: list[float] = []
         self._folder = folder
         self._kills = kills
-        self._committed = threading.Event()
+        self._is_ready = threading.Event()
 
     def hear(self, event: Event) -> None:
         """What happens to the job."""
         if isinstance(event, Committed) and event.step >= SETTLED:
-            self._committed.set()
+            self._is_ready.set()
 
     def run(self) -> None:
         try:
-            if self._committed.wait(_PATIENCE_S):
-                self.pauses_s = [self._kill(number + 1) for number in range(self._kills)]
+            if self._is_ready.wait(_PATIENCE_S):
+                for number in range(self._kills):
+                    self._await_spare()
+                    self._await_steps(len(read_stamps(self._folder)) + 2 * SETTLED)
+                    self._measure(number + 1)
         finally:
             (self._folder / END).touch()
 
-    def _kill(self, server: int) -> float:
-        self._await_spare()
-        self._await_steps(len(read_stamps(self._folder)) + 2 * SETTLED)
+    def _measure(self, server: int) -> None:
         before = read_stamps(self._folder)
         step_s = statistics.median(later - sooner for sooner, later in pairwise(before[-2 * SETTLED :]))
-        name = next(each for each in children(os.getpid()) if each.startswith(f"server-{server}."))
-        os.kill(children(os.getpid())[name][0], signal.SIGKILL)
-        killed_s = time.time()
+        killed_s = self._kill(server)
         steps = len(read_stamps(self._folder)) + SETTLED
         self._await_steps(steps)
-        return read_stamps(self._folder)[steps - 1] - killed_s - SETTLED * step_s
+        self.pauses_s.append(read_stamps(self._folder)[steps - 1] - killed_s - SETTLED * step_s)
+
+    def _kill(self, server: int) -> float:
+        """When it was."""
+        name = next(each for each in children(os.getpid()) if each.startswith(f"server-{server}."))
+        os.kill(children(os.getpid())[name][0], signal.SIGKILL)
+        return time.time()
 
     def _await_spare(self) -> None:
         """Until the next one has started, and does nothing."""

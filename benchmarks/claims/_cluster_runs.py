@@ -12,11 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from benchmarks.claims import _cluster_job as job
 from benchmarks.claims._cluster_clock import Times
 from benchmarks.claims._cluster_job import JobPlan
 from holdfast.cluster.cluster import Cluster
 from holdfast.cluster.launch.local import LocalProcesses
+from holdfast.cluster.worker.worker import Worker
 from holdfast.policy import Adagrad, EverySteps
 from holdfast.policy.tables import Tables
 
@@ -56,13 +59,20 @@ def folder_for(plan: JobPlan) -> Iterator[JobPlan]:
 
 
 def run_cluster(
-    plan: JobPlan, *, servers: int, workers: int = 1, on_event: Callable[[Any], object] | None = None, **options: Any
+    plan: JobPlan,
+    *,
+    servers: int,
+    workers: int = 1,
+    model: Callable[[], nn.Module] = job.build_model,
+    train: Callable[[Worker], None] = job.train,
+    on_event: Callable[[Any], object] | None = None,
+    **options: Any,
 ) -> None:
     """To its end."""
     with Cluster(
         os.path.join(plan.folder, "run"),
-        model=job.build_model,
-        train=job.train,
+        model=model,
+        train=train,
         servers=servers,
         workers=workers,
         optimizer=Adagrad(LR),

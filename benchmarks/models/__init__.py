@@ -2,6 +2,7 @@
 
 from benchmarks.models.deepfm import DeepFM
 from benchmarks.models.dlrm import DLRM
+from benchmarks.models.logistic import LogisticRegression
 from benchmarks.models.pnn import PNN
 
-__all__ = ["DLRM", "PNN", "DeepFM"]
+__all__ = ["DLRM", "PNN", "DeepFM", "LogisticRegression"]

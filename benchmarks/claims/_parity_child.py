@@ -1,0 +1,17 @@
+"""The controller of one rival: ``python -m benchmarks.claims._parity_child RIVAL SERVERS WORKERS``."""
+
+from __future__ import annotations
+
+import sys
+
+from benchmarks.claims._cluster_job import JobPlan
+from benchmarks.claims._cluster_runs import run_cluster
+from benchmarks.claims._parity_rivals import options_of
+
+
+def main(rival: str, servers: int, workers: int) -> None:
+    run_cluster(JobPlan.read(), servers=servers, workers=workers, **options_of(rival))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

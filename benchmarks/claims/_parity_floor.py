@@ -1,0 +1,90 @@
+"""How long it takes to move bytes between servers over their streams, and do nothing else."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import time
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from holdfast.cluster.core.members import Member, Role
+from holdfast.cluster.core.parity_messages import Values
+from holdfast.cluster.parity.stripe_set import StripeSet
+from holdfast.cluster.wire.address import Address
+from holdfast.cluster.wire.endpoint import Endpoint
+from holdfast.cluster.wire.keys import Credentials
+
+Streams = Mapping[tuple[int, int], int]  # by sender and receiver: bytes
+_PATIENCE_S = 120.0
+
+
+def wire_floor_s(streams: Streams, *, block_bytes: int) -> float:
+    """Until everything has arrived.
+
+    Args:
+        streams: Who sends how much to whom.
+        block_bytes: Of a message.
+    """
+    context, credentials = mp.get_context("spawn"), Credentials.make().to_json()
+    servers = sorted({each for stream in streams for each in stream})
+    pipes = {server: context.Pipe() for server in servers}
+    processes = []
+    for server in servers:
+        arguments = server, dict(streams), block_bytes, credentials, pipes[server][1]
+        processes.append(context.Process(target=_serve, args=arguments, daemon=True))
+        processes[-1].start()
+    addresses = {server: _answered(pipes[server][0]) for server in servers}
+    for server in servers:
+        pipes[server][0].send(addresses)
+    for server in servers:
+        _answered(pipes[server][0])  # it is connected
+    began_s = time.monotonic()
+    for server in servers:
+        pipes[server][0].send(None)
+    ended_s = max(_answered(pipes[server][0]) for server in servers)
+    for server, process in zip(servers, processes, strict=True):
+        pipes[server][0].send(None)
+        process.join(_PATIENCE_S)
+    return ended_s - began_s
+
+
+def _answered(pipe: Connection) -> Any:
+    if not pipe.poll(_PATIENCE_S):
+        raise TimeoutError("a process of the wire's floor does not answer")
+    return pipe.recv()
+
+
+def _serve(server: int, streams: Streams, block_bytes: int, credentials: str, pipe: Connection) -> None:
+    """Be one server: send what is to be sent, and receive what comes."""
+    endpoint = Endpoint(_member(server), Credentials.from_json(credentials), "tcp://127.0.0.1:*")
+    pipe.send(endpoint.address)
+    addresses: dict[int, Address] = pipe.recv()
+    for other, address in addresses.items():
+        if other != server:
+            endpoint.connect(_member(other), address)
+    pipe.send("connected")
+    pipe.recv()
+    left = {receiver: size for (sender, receiver), size in streams.items() if sender == server}
+    awaited = sum(size for (_, receiver), size in streams.items() if receiver == server)
+    block = np.zeros(block_bytes // 4, np.int32)
+    while left or awaited:
+        for receiver in list(left):
+            size = min(left[receiver], block_bytes)
+            records = (block[: -(-size // 4)],)
+            endpoint.send(_member(receiver), Values(1, StripeSet.run(0, size), records, {}))
+            left[receiver] -= size
+            if not left[receiver]:
+                del left[receiver]
+        for _, message in endpoint.receive(0.0 if left else 0.01):
+            if isinstance(message, Values):
+                awaited -= len(message.stripes)
+    pipe.send(time.monotonic())
+    pipe.recv()
+    endpoint.close()
+
+
+def _member(server: int) -> Member:
+    return Member(Role.SERVER, server, 1)

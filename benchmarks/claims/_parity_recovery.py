@@ -1,0 +1,93 @@
+"""A server dies, and its rows come back from parities while training goes on: how fast, and at what cost."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from benchmarks.claims._cluster_clock import read_stamps
+from benchmarks.claims._cluster_job import JobPlan
+from benchmarks.claims._cluster_pause import Killer
+from benchmarks.claims._cluster_runs import folder_for, run_cluster
+from benchmarks.claims._parity_rivals import protected
+from holdfast.cluster.happenings import Event, Redundant
+
+_PATIENCE_S = 120.0
+_NORMAL_S = 3.0  # of training before a death: what training during the recovery is compared with
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebuilding:
+    """From a death until redundancy is whole."""
+
+    took_s: float
+    longest_pause_s: float  # between two finished steps
+    throughput: float  # over what it was before
+
+
+class RebuildWatch(Killer):
+    """Kills servers of a job that has parity, each when redundancy is whole.
+
+    Attributes:
+        rebuildings: What each death cost.
+    """
+
+    def __init__(self, folder: Path, kills: int) -> None:
+        super().__init__(folder, kills)
+        self.rebuildings: list[Rebuilding] = []
+        self._is_whole = threading.Event()
+
+    def hear(self, event: Event) -> None:
+        """What happens to the job."""
+        if isinstance(event, Redundant):
+            self._is_whole.set()
+            self._is_ready.set()
+
+    def _measure(self, server: int) -> None:
+        time.sleep(_NORMAL_S)
+        self._is_whole.clear()
+        killed_s = self._kill(server)
+        if not self._is_whole.wait(_PATIENCE_S):
+            raise TimeoutError("redundancy is not whole again")
+        whole_s = time.time()
+        self._await_steps(len(read_stamps(self._folder)) + 1)
+        self.rebuildings.append(rebuilding(read_stamps(self._folder), killed_s, whole_s))
+
+
+def rebuilding(stamps: list[float], killed_s: float, whole_s: float) -> Rebuilding:
+    """What the times of a worker's steps say.
+
+    Args:
+        stamps: When each step was done.
+        killed_s: When the server died.
+        whole_s: When redundancy was whole again.
+    """
+    before = [each for each in stamps if killed_s - _NORMAL_S <= each <= killed_s]
+    first = next(number for number, each in enumerate(stamps) if each > killed_s)
+    last = next((number for number, each in enumerate(stamps) if each > whole_s), len(stamps) - 1)
+    during = stamps[first - 1 : last + 1]  # from the last step before the death to the first one after the recovery
+    normal = (len(before) - 1) / (before[-1] - before[0])
+    return Rebuilding(
+        took_s=whole_s - killed_s,
+        longest_pause_s=max(later - sooner for sooner, later in pairwise(during)),
+        throughput=(len(during) - 1) / (during[-1] - during[0]) / normal,
+    )
+
+
+def rebuild(plan: JobPlan, *, servers: int, data: int, kills: int, pace: str) -> Rebuilding:
+    """The medians over some deaths, and the longest pause of them all."""
+    with folder_for(plan) as planned:
+        watch = RebuildWatch(Path(planned.folder), kills)
+        watch.start()
+        run_cluster(planned, servers=servers, spares=1, parity=protected(data=data, rebuild=pace), on_event=watch.hear)
+        watch.join()
+        found = watch.rebuildings
+        return Rebuilding(
+            took_s=statistics.median(each.took_s for each in found),
+            longest_pause_s=max(each.longest_pause_s for each in found),
+            throughput=statistics.median(each.throughput for each in found),
+        )

@@ -1,0 +1,29 @@
+"""What protects rows in parity's benchmark: nothing, parity, copies, or gradients that are sent twice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.claims import _cluster_job, _parity_job, _parity_twice
+from holdfast.policy.parity import PROCESS, Parity
+
+NOTHING, PARITY, GRADIENTS, COPIES = "nothing", "parity", "gradients", "copies"
+ALL = (NOTHING, PARITY, GRADIENTS, COPIES)
+DATA = _parity_twice.DATA
+
+
+def protected(data: int = DATA, **options: Any) -> Parity:
+    """Parity for servers that all run on this machine, and die one by one."""
+    return Parity(data=data, parity=1, domain=PROCESS, **options)
+
+
+def options_of(rival: str) -> Mapping[str, Any]:
+    """What a cluster is told."""
+    train = {"model": _cluster_job.build_model, "train": _parity_job.train}
+    return {
+        NOTHING: train,
+        PARITY: {**train, "parity": protected()},
+        COPIES: {**train, "parity": protected(data=1)},
+        GRADIENTS: {"model": _parity_twice.build, "train": _parity_twice.train},
+    }[rival]

@@ -1,0 +1,259 @@
+"""What parity costs a step, beside its rivals, and what a server's death costs with it.
+
+The training is the cluster benchmark's: a DLRM with 26 tables shaped like Criteo's, by Adagrad, five servers that share
+one parity for every four rows. What is compared runs at the same time, in processes of its own, and trains in turns: a
+slice of time each. Parts can be run by themselves: ``python -m benchmarks.claims.parity PART --scale full``. Those that
+need a core for each of seven processes are left out on smaller machines, unless they are named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from benchmarks.claims._cluster_job import JobPlan
+from benchmarks.claims._cluster_pause import pause_s
+from benchmarks.claims._parity_counts import count, moved_bytes
+from benchmarks.claims._parity_duel import Rival, Turns, duel, overhead, overheads
+from benchmarks.claims._parity_floor import wire_floor_s
+from benchmarks.claims._parity_recovery import rebuild
+from benchmarks.claims._parity_rivals import ALL, COPIES, DATA, GRADIENTS, NOTHING, PARITY
+from benchmarks.report import Figure, Report, Table, machine, show, write_json
+from holdfast.cluster.parity.layout import BLOCK_STRIPES
+from holdfast.policy import Full, Partial
+from holdfast.policy.parity import FAST, GENTLE
+
+CORES = 8  # that seven processes need
+SERVERS = DATA + 1
+CHECKPOINTS_S = 30 * 60.0  # between two of them, in the paper's comparison
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How much to measure."""
+
+    job: JobPlan
+    recovery: JobPlan
+    turns: Turns
+    kills: int
+    rivals: Sequence[str] = ALL  # of the first part
+
+
+def _job(*, rows: int, dim: int = 64, batch_size: int = 2048, warm_up: int = 20) -> JobPlan:
+    return JobPlan(
+        folder="", rows=rows, dim=dim, batch_size=batch_size, warm_up=warm_up, steps=1, batches=16, is_endless=True
+    )
+
+
+def _light(job: JobPlan) -> JobPlan:
+    return replace(job, bottom=(64,), top=(64,))
+
+
+PLANS = {
+    "tiny": Plan(
+        job=_light(_job(rows=4000, dim=8, batch_size=64, warm_up=3)),
+        recovery=_light(_job(rows=4000, dim=8, batch_size=64, warm_up=1)),
+        turns=Turns(rounds=2, slice_s=0.4),
+        kills=1,
+        rivals=(NOTHING, PARITY),
+    ),
+    "small": Plan(
+        job=_light(_job(rows=200_000, dim=16, batch_size=256, warm_up=5)),
+        recovery=_light(_job(rows=200_000, dim=16, batch_size=256, warm_up=1)),
+        turns=Turns(rounds=6, slice_s=0.7),
+        kills=1,
+        rivals=(NOTHING, PARITY),
+    ),
+    "full": Plan(
+        job=_job(rows=4_000_000),
+        recovery=_job(rows=4_000_000, warm_up=1),
+        turns=Turns(rounds=10, slice_s=0.8),
+        kills=3,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What one part measured."""
+
+    figures: Mapping[str, Figure]
+    tables: Sequence[Table] = ()
+
+
+def one_worker(plan: Plan) -> Found:
+    """What each kind of protection costs, with one worker."""
+    return _overheads(plan, "1_worker", plan.rivals, workers=1)
+
+
+def two_workers(plan: Plan) -> Found:
+    """The same with two, which keep servers twice as busy."""
+    return _overheads(plan, "2_workers", plan.rivals, workers=2)
+
+
+def linear(plan: Plan) -> Found:
+    """The same for a model that does little else than read and update rows."""
+    model = replace(plan, job=replace(plan.job, is_linear=True))
+    return _overheads(model, "linear", (NOTHING, PARITY), workers=1)
+
+
+def counts(plan: Plan) -> Found:
+    """Memory, and how evenly updates fall on servers."""
+    found = count(plan.job, servers=SERVERS, data=DATA)
+    return Found(
+        figures={
+            "updates_max_over_min": found.updates,
+            "updates_max_over_min_with_parity": found.updates_with_parity,
+            "memory_overhead": found.parity_bytes / found.model_bytes,
+            "model_bytes": found.model_bytes,
+            "parity_bytes": found.parity_bytes,
+            "spare_bytes": found.largest_server_bytes,
+            "unstable_push_bytes_per_worker": found.unstable_bytes,
+        }
+    )
+
+
+def gentle(plan: Plan) -> Found:
+    """A server dies, and training keeps its pace meanwhile."""
+    found = rebuild(plan.recovery, servers=SERVERS, data=DATA, kills=plan.kills, pace=GENTLE)
+    return Found(
+        figures={
+            "throughput_in_recovery": found.throughput,
+            "longest_pause_s": found.longest_pause_s,
+            "gentle_rebuild_s": found.took_s,
+        }
+    )
+
+
+def fast(plan: Plan) -> Found:
+    """A server dies, and redundancy is whole as soon as can be."""
+    streams = moved_bytes(plan.recovery, servers=SERVERS, data=DATA, lost=1)
+    block_bytes = BLOCK_STRIPES * plan.recovery.dim * 2 * 4  # Adagrad's sums as well
+    floor_s = min(wire_floor_s(streams, block_bytes=block_bytes) for _ in range(plan.kills))
+    found = rebuild(plan.recovery, servers=SERVERS, data=DATA, kills=plan.kills, pace=FAST)
+    return Found(
+        figures={
+            "fast_rebuild_s": found.took_s,
+            "wire_floor_s": floor_s,
+            "rebuild_over_wire_floor": found.took_s / floor_s,
+            "rebuild_bytes": sum(streams.values()),
+            "fast_throughput_in_recovery": found.throughput,
+            "fast_longest_pause_s": found.longest_pause_s,
+        }
+    )
+
+
+def checkpoints(plan: Plan) -> Found:
+    """The same death without parity: partial and full recovery."""
+    partial, full = (
+        pause_s(plan.recovery, strategy, servers=SERVERS, kills=plan.kills)
+        for strategy in (Partial(priority=None), Full())
+    )
+    return Found(figures={"partial_recovery_s": partial, "full_recovery_s": full})
+
+
+PARTS: Mapping[str, Callable[[Plan], Found]] = {
+    "one_worker": one_worker,
+    "two_workers": two_workers,
+    "linear": linear,
+    "counts": counts,
+    "gentle": gentle,
+    "fast": fast,
+    "checkpoints": checkpoints,
+}
+_LARGE = {"two_workers", "fast", "checkpoints"}
+_SMALL = {"linear"}  # where servers and workers have a core each, it says nothing that the others do not
+
+
+def run(scale: str, parts: Sequence[str] = ()) -> Report:
+    """All parts that suit the machine, or those named."""
+    is_large = (os.cpu_count() or 1) >= CORES
+    wanted = parts or [name for name in PARTS if name not in (_SMALL if is_large else _LARGE)]
+    found = [PARTS[name](PLANS[scale]) for name in wanted]
+    figures: dict[str, Figure] = {name: value for each in found for name, value in each.figures.items()}
+    if not parts and not is_large:
+        figures |= {f"{name}_skipped": f"needs {CORES} cores" for name in PARTS if name in _LARGE}
+    return Report(
+        title="Parity, and what it spares",
+        tables=[table for each in found for table in each.tables],
+        figures=_worst(figures) | figures | _beside_checkpoints(figures) | _job_figures(PLANS[scale].job),
+    )
+
+
+def _overheads(plan: Plan, suffix: str, names: Sequence[str], *, workers: int) -> Found:
+    found = duel(plan.job, names, plan.turns, servers=SERVERS, workers=workers)
+    base, labels = found[NOTHING], {PARITY: "parity", GRADIENTS: "gradient_propagation", COPIES: "replication"}
+    figures: dict[str, Figure] = {}
+    for name, rival in found.items():
+        if name != NOTHING:
+            figures[f"{labels[name]}_overhead_{suffix}"] = overhead(rival, base)
+    figures[f"parity_overhead_spread_{suffix}"] = _spread(overheads(found[PARITY], base))
+    figures[f"server_cpu_us_per_step_{suffix}"] = 1e6 * base.server_cpu_s
+    figures[f"server_cpu_us_per_step_with_parity_{suffix}"] = 1e6 * found[PARITY].server_cpu_s
+    return Found(figures=figures, tables=[_table(plan, suffix, found)])
+
+
+def _spread(found: Sequence[float]) -> float:
+    """Between the quarter of the slices that cost least and the one that cost most."""
+    lower, _, upper = statistics.quantiles(found, n=4)
+    return upper - lower
+
+
+def _table(plan: Plan, suffix: str, found: Mapping[str, Rival]) -> Table:
+    rows = [
+        (
+            name,
+            plan.job.batch_size * statistics.median(rival.rates),
+            overhead(rival, found[NOTHING]),
+            1e6 * rival.server_cpu_s,
+        )
+        for name, rival in found.items()
+    ]
+    caption = f"Slices of {plan.turns.slice_s} s in turns, {suffix.replace('_', ' ')}"
+    return Table(caption=caption, headers=("protection", "samples/s", "overhead", "server CPU us/step"), rows=rows)
+
+
+def _worst(figures: Mapping[str, Figure]) -> dict[str, Figure]:
+    """Overheads of the DLRM: with one worker or two, whichever is more."""
+    found: dict[str, Figure] = {}
+    for name in ("parity_overhead", "gradient_propagation_overhead", "replication_overhead"):
+        measured = [figures[key] for key in (f"{name}_1_worker", f"{name}_2_workers") if key in figures]
+        if measured:
+            found[name] = max(float(each) for each in measured)
+    return found
+
+
+def _beside_checkpoints(figures: Mapping[str, Figure]) -> dict[str, Figure]:
+    """A death in the middle between two checkpoints: all go back, and train half of the time between them again."""
+    if "full_recovery_s" not in figures or "gentle_rebuild_s" not in figures:
+        return {}
+    average_s = float(figures["full_recovery_s"]) + CHECKPOINTS_S / 2
+    return {"faster_than_checkpoint_average": average_s / float(figures["gentle_rebuild_s"])}
+
+
+def _job_figures(job: JobPlan) -> dict[str, Figure]:
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    return {"job_rows": job.rows, "job_dim": job.dim, "job_batch_size": job.batch_size, "job_device": device}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.claims.parity")
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="all that suit the machine, if none is named")
+    parser.add_argument("--scale", choices=list(PLANS), default="full")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    report = run(options.scale, options.parts)
+    show(report, Console())
+    if options.json:
+        write_json(report, options.json, {"benchmark": "parity", "scale": options.scale, **machine()})
+
+
+if __name__ == "__main__":
+    main()
