@@ -44,6 +44,8 @@ from holdfast.checkpoint.restore.row_lookup import lookup_table
 from holdfast.checkpoint.restore.saved_state import read_saved, shared_state
 from holdfast.checkpoint.restore.state_tensors import read_state
 from holdfast.checkpoint.trainer.arguments import Declared, as_models, as_optimizers
+from holdfast.checkpoint.training.keyed import KeyedTable
+from holdfast.checkpoint.training.keyed_rows import as_keyed
 from holdfast.checkpoint.training.state import TrainingState, dense_weights
 from holdfast.checkpoint.training.supported import require_held
 from holdfast.checkpoint.training.tables import find_tables
@@ -54,6 +56,7 @@ from holdfast.cluster.record import JobRecord, read_jobs
 from holdfast.errors import CheckpointNotFound, ConfigurationError, HoldfastError, RunError
 from holdfast.events import HistoryEvent
 from holdfast.format.catalog import Entry
+from holdfast.integrations.torchrec import find_keyed
 from holdfast.opening import open_patiently, read_head
 from holdfast.policy import Retention
 from holdfast.runtime import SYSTEM, Runtime
@@ -206,6 +209,7 @@ class Run:
         optimizer: Declared | Sequence[Declared] = (),
         extra: Mapping[str, Any] | None = None,
         tables: Mapping[str, nn.Parameter] | None = None,
+        keyed: Mapping[str, KeyedTable] | None = None,
         strict: bool = True,
         slots: Literal["exact", "mean"] = "exact",
         progress: Progress | None = None,
@@ -218,6 +222,7 @@ class Run:
             optimizer: The optimizers, as in training. Without them only weights are restored.
             extra: Additional objects to restore by name, as in training.
             tables: Additional embedding tables by name, as in training.
+            keyed: Tables whose rows are found by keys, by name, as in training.
             strict: False restores what matches by name and shape and warns about the rest.
             slots: What to do with sums that a plan of TorchRec kept per row and column shard: ``"exact"`` refuses them
                 where the column shards differ, ``"mean"`` takes their mean.
@@ -225,7 +230,7 @@ class Run:
         """
         models, optimizers = as_models(model), as_optimizers(optimizer)
         require_held(models)
-        found = find_tables(models, optimizers, tables or {})
+        found = find_tables(models, optimizers, tables or {}, keyed=(*as_keyed(keyed), *find_keyed(models)))
         state = TrainingState(models, optimizers, extra or {}, found)
         with self._reading(step) as (_, head, entry):
             restorer = ModelRestorer(self._store, found, state, None, runtime=self._runtime)

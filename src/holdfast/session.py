@@ -34,12 +34,14 @@ from holdfast.checkpoint.trainer.resume import position_of
 from holdfast.checkpoint.trainer.settings import Settings
 from holdfast.checkpoint.trainer.unclosed import warn_unless_closed
 from holdfast.checkpoint.training.epoch import Epoch
+from holdfast.checkpoint.training.keyed import KeyedTable
+from holdfast.checkpoint.training.keyed_rows import as_keyed
 from holdfast.checkpoint.training.own_loop import OwnLoop
 from holdfast.checkpoint.training.stand_in import StandIn
 from holdfast.errors import ConfigurationError, RunError
 from holdfast.events import Happening, Recovery, SaveCommitted, SaveGivenUp, SnapshotTaken
 from holdfast.hooks import EventQueue, Hooks
-from holdfast.integrations.torchrec import find_divided
+from holdfast.integrations.torchrec import find_divided, find_keyed
 from holdfast.policy import EverySteps, Exact, KeepLast, Overlap, Precision, Retention, SavePolicy, Strategy
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage import Store
@@ -71,6 +73,8 @@ class Checkpointer:
         extra: Additional state by name, saved and restored in full: objects with ``state_dict()`` and
             ``load_state_dict()`` (schedulers, gradient scalers, your own) and ``torch.Generator`` objects.
         tables: Additional embedding tables by name: parameters that are in no ``nn.Embedding``.
+        keyed: Tables whose rows are found by keys, by name: each a ``KeyedTable``. Managed collision modules of
+            TorchRec in the model are found automatically.
         save: When a save is due: ``EverySteps``, ``EveryMinutes``, ``Never``, joined by ``|`` and ``&``.
         strategy: What a checkpoint holds: ``Full``, ``OneShot``, ``Consecutive``, ``Intermittent``, ``Grid`` or
             ``Partial``. None: ``Grid`` if ``retention`` is ``KeepAll`` or ``TimeToLive``, otherwise ``Intermittent``.
@@ -105,6 +109,7 @@ class Checkpointer:
         loader: Any = None,
         extra: Mapping[str, Any] | None = None,
         tables: Mapping[str, nn.Parameter] | None = None,
+        keyed: Mapping[str, KeyedTable] | None = None,
         save: SavePolicy = EverySteps(1000),  # noqa: B008 - frozen
         strategy: Strategy | None = None,
         precision: Precision = Exact(),  # noqa: B008
@@ -118,12 +123,13 @@ class Checkpointer:
         settings: Settings = Settings(),  # noqa: B008
     ) -> None:
         training = TrainingArguments(
-            models=as_models(model),
+            models=(models := as_models(model)),
             optimizers=as_optimizers(optimizer),
             row_local=as_row_local(optimizer),
             loader=loader,
             extra=extra or {},
             tables=tables or {},
+            keyed=(*as_keyed(keyed), *find_keyed(models)),
         )
         policies = as_policies(save=save, strategy=strategy, precision=precision, retention=retention, overlap=overlap)
         require("settings", settings, Settings)

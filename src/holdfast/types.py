@@ -11,12 +11,15 @@ BASELINE_BITS = 8  # of a baseline that differences refer to
 _EXACT_FIDELITY = 64
 
 
+KEYED = "row."  # begins the name of a column that a keyed table keeps itself
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnSpec:
-    """One row-aligned tensor of a table: its weight or an optimizer slot.
+    """One row-aligned tensor of a table: its weight, an optimizer slot, or what a keyed table keeps for each row.
 
     Args:
-        name: ``weight``, or the slot's name in the optimizer's state.
+        name: ``weight``, the slot's name in the optimizer's state, or ``row.`` and the keyed table's name for it.
         dtype: A safetensors code such as ``F32``.
         row_shape: The shape of one row; ``()`` for one number.
     """
@@ -24,6 +27,11 @@ class ColumnSpec:
     name: str
     dtype: str
     row_shape: tuple[int, ...]
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether a keyed table keeps it: its keys, and what it decides on evictions by. Always stored exactly."""
+        return self.name.startswith(KEYED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +95,13 @@ class TableSpec:
 
     @property
     def slots(self) -> tuple[ColumnSpec, ...]:
-        """The columns of the optimizer."""
+        """The columns beside the weight: those of the optimizer, and of a keyed table."""
         return self.columns[1:]
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether its rows are found by keys."""
+        return any(column.is_keyed for column in self.columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

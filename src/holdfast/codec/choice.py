@@ -40,5 +40,5 @@ def table_codecs(spec: TableSpec, bits: int, method: str = "default") -> Codecs:
 
 
 def can_quantize(column: ColumnSpec) -> bool:
-    """Whether a column has numbers, and few enough of them in a row, for a grid."""
-    return is_float(column.dtype) and 0 < dim_of(column) <= MAX_DIM
+    """Whether a column has numbers, and few enough of them in a row, for a grid; what finds rows is none."""
+    return is_float(column.dtype) and 0 < dim_of(column) <= MAX_DIM and not column.is_keyed

@@ -13,6 +13,7 @@ from holdfast.checkpoint.restore.table_match import require_same_tables, shape_p
 from holdfast.checkpoint.training.forms import has_form
 from holdfast.checkpoint.training.state import TrainingState, dense_weights
 from holdfast.checkpoint.training.tables import find_tables, weight_name
+from holdfast.errors import ModelMismatch
 from holdfast.format.dtypes import torch_dtype
 from holdfast.types import TableSpec
 
@@ -62,6 +63,7 @@ class ServedModel:
 
     def fit(self, specs: Mapping[str, TableSpec]) -> dict[str, Tensor]:
         """The tables that match; with ``strict`` all of them must."""
+        _require_numbers(specs)
         if self._strict:
             require_same_tables(specs, self._parameters, otherwise="apply what matches")
         live = self._parameters
@@ -96,6 +98,7 @@ class LooseWeights:
 
     def fit(self, specs: Mapping[str, TableSpec]) -> dict[str, Tensor]:
         """Every table, kept where it has the same form as before."""
+        _require_numbers(specs)
         before, self.tables = self.tables, {}
         for name, spec in specs.items():
             kept, dtype = before.pop(name, None), torch_dtype(spec.weight.dtype)
@@ -110,3 +113,12 @@ class LooseWeights:
     def write_dense(self, tree: Mapping[str, Any]) -> None:
         """Keep the dense weights as read."""
         self.dense = dense_weights(tree)
+
+
+def _require_numbers(specs: Mapping[str, TableSpec]) -> None:
+    """Refuse tables whose rows are found by keys: weights alone would be found by the keys of another checkpoint."""
+    if keyed := [name for name, spec in specs.items() if spec.is_keyed]:
+        raise ModelMismatch(
+            f"table {keyed[0]} finds its rows by keys, which a follower does not apply. Load each checkpoint with "
+            "open_run(url).restore(model=..., keyed=...), or export it: an exported file holds the keys"
+        )

@@ -23,6 +23,7 @@ from holdfast.checkpoint.restore.row_lookup import lookup_rows
 from holdfast.checkpoint.restore.table_match import shape_problem
 from holdfast.checkpoint.track.chooser import RowChooser
 from holdfast.checkpoint.track.tracker import Tracker
+from holdfast.checkpoint.training.keyed_rows import KeyedRows
 from holdfast.checkpoint.training.slot_names import WEIGHT
 from holdfast.checkpoint.training.tables import Table, row_range
 from holdfast.errors import CheckpointNotFound, ConfigurationError, DamagedData, ModelMismatch
@@ -134,6 +135,11 @@ class PartRecovery:
 
     def _require_rows(self, lost: Servers) -> None:
         """Refuse servers that hold nothing: the caller expects rows to be restored."""
+        if keyed := [table.name for table in self._tables if isinstance(table, KeyedRows)]:
+            raise ConfigurationError(
+                f"table {keyed[0]!r} finds its rows by keys: older rows would bring keys back that have other rows by "
+                "now. Call recover_fully() in place of recover()"
+            )
         if divided := [table.whole_name for table in self._tables if table.extent is not None]:
             raise ConfigurationError(
                 f"table {divided[0]!r} is divided over the ranks of this job: a rank that lost its rows takes all "

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from holdfast.checkpoint.track.fingerprint import Fingerprint, version_of
 from holdfast.checkpoint.track.tensor_sets import tensor_marks
 from holdfast.checkpoint.track.witness import Witness
+from holdfast.checkpoint.training.keyed_rows import KeyedRows
 from holdfast.checkpoint.training.slot_names import WEIGHT
 from holdfast.checkpoint.training.tables import Table
-from holdfast.errors import ModelMismatch
+from holdfast.errors import ConfigurationError, ModelMismatch
 from holdfast.types import TableSpec
 
 
@@ -20,6 +22,15 @@ def _is_same(now: Tensor | None, seen: Tensor | None) -> bool:
     if now is seen or now is None or seen is None:
         return now is seen
     return now._base is not None and now._base is seen._base and now.data_ptr() == seen.data_ptr()
+
+
+def _checked_rows(changed: Tensor, table: Table) -> Tensor:
+    if changed.dtype is not torch.int64 or not 0 <= int(changed.min()) <= int(changed.max()) < table.rows:
+        raise ConfigurationError(
+            f"take_changed() of keyed table {table.name!r} returned {changed.dtype} numbers from {changed.min()} to "
+            f"{changed.max()}; return int64 numbers of its rows, 0 to {table.rows - 1}"
+        )
+    return changed
 
 
 class TableWatch:
@@ -77,6 +88,16 @@ class TableWatch:
         if parameter.dtype is not self._dtype or parameter.device != self._device:
             now = f"{parameter.dtype} on {parameter.device}"
             raise self._mismatch(f"it was {self._dtype} on {self._device} and is {now}")
+
+    def look(self) -> None:
+        """Add the rows that the table changed itself, where keys find them."""
+        if not isinstance(self.table, KeyedRows):
+            return
+        changed = self.table.keyed.take_changed()
+        if changed is None:
+            self.marks.live.add_all()
+        elif len(changed):
+            self.marks.live.add(_checked_rows(changed, self.table))
 
     def notice_edits(self) -> bool:
         """Add every row if something that was not accounted for changed the weight; whether that is news."""
@@ -174,6 +195,8 @@ class TableWatch:
     def restored(self, stored: TableSpec | None) -> None:
         """The table is now that of a checkpoint which stored these columns (None: it was not in it)."""
         self.stored = stored
+        if isinstance(self.table, KeyedRows):
+            self.table.keyed.take_changed()  # what the restore itself did
         self.marks.live.clear()
         self.marks.pending.clear()
         self.account()

@@ -107,8 +107,14 @@ class Tracker:
             watch.check_same()
             watch.check_same_memory()
 
+    def look(self) -> None:
+        """Ask keyed tables which rows they changed: before a save is planned, and when it begins."""
+        for watch in self._watches.values():
+            watch.look()
+
     def has_news(self) -> bool:
         """Whether a row of any table may have changed since the last snapshot or restore."""
+        self.look()
         return any(watch.has_news() for watch in self._watches.values())
 
     def begin(self, kind: Kind) -> None:
@@ -120,6 +126,7 @@ class Tracker:
         self.check()
         if kind is Kind.PRIORITY:
             return
+        self.look()
         specs = [watch.table.spec() for watch in self._watches.values()]
         for watch, spec in zip(self._watches.values(), specs, strict=True):
             if watch.begin(spec):

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from holdfast.checkpoint.ranks.agreement import Agreement
 from holdfast.checkpoint.track.row_local import RowLocal
+from holdfast.checkpoint.training.keyed_rows import KeyedRows
 from holdfast.checkpoint.training.tables import Table
 from holdfast.checkpoint.training.wrappers import unwrapped
 from holdfast.errors import ConfigurationError
@@ -28,6 +29,7 @@ class TrainingArguments:
     loader: Any
     extra: Mapping[str, Any]
     tables: Mapping[str, nn.Parameter]  # beside those that are found in the models
+    keyed: Sequence[KeyedRows] = ()
 
 
 def as_models(model: nn.Module | Mapping[str, nn.Module]) -> dict[str, nn.Module]:

@@ -38,6 +38,7 @@ from holdfast.checkpoint.trainer.supervisor import Agents
 from holdfast.checkpoint.training.batches import Reader
 from holdfast.checkpoint.training.divided import Divided
 from holdfast.checkpoint.training.expected_size import full_snapshot_bytes, widest_row_bytes
+from holdfast.checkpoint.training.keyed_rows import require_one_rank
 from holdfast.checkpoint.training.state import TrainingState
 from holdfast.checkpoint.training.supported import require_whole
 from holdfast.checkpoint.training.tables import Table, find_tables
@@ -102,7 +103,10 @@ class Assembly:
         self._store = patient_store(self._opened, retry_s=settings.retry_s, grace_s=settings.grace_s, runtime=runtime)
         self._chain = Chain(self._store, writer=f"rank {agreement.rank} of pid {os.getpid()}", runtime=runtime)
         require_whole(training.models, training.optimizers, divided)
-        self._tables = find_tables(training.models, training.optimizers, training.tables, divided.tables)
+        self._tables = find_tables(
+            training.models, training.optimizers, training.tables, divided.tables, training.keyed
+        )
+        require_one_rank(self._tables, agreement.world)
         require_memory_of_their_own(self._tables, training.models)
         require_same_tables(self._tables, agreement)
         require_known_tables(policies.precision, [table.whole_name for table in self._tables])

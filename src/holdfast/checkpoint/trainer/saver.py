@@ -94,6 +94,7 @@ class Saver:
             self._compared = True
             self._capture.require_same_rows(self._agreement, changed=True)
         self._capture.agree(self._agreement)
+        self._tracker.look()
         count = self._count(request)
         published = self._agreement.broadcast(self._publishable(request, count) if leads else None)
         if published is None:

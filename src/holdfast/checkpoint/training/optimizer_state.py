@@ -115,7 +115,7 @@ class NamedOptimizer:
         if table is None:
             return True
         live = self.tables.get(id(parameter))
-        return live is not None and table["shape"] == list(live.whole_shape)
+        return live is not None and live.is_like(table["shape"])
 
     def restore_options(self, number: int, options: Mapping[str, Any]) -> None:
         """Give a group the options that were stored for it."""
@@ -204,7 +204,7 @@ class NamedOptimizer:
 
     def _capture_table(self, parameter: nn.Parameter) -> dict[str, Any]:
         table = self.tables[id(parameter)]
-        return {"shape": list(table.whole_shape), "slots": sorted(table.slots())}
+        return {"shape": list(table.whole_shape), "slots": sorted(table.optimizer_slots())}
 
     def _is_slot(self, parameter: nn.Parameter, value: object) -> bool:
         table = self.tables.get(id(parameter))

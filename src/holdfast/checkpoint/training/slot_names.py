@@ -1,7 +1,7 @@
 """The column names of an optimizer's slots: their keys if these are valid names, else the keys in encoded form.
 
 A key may be anything hashable: ``weight`` and ``ids`` are taken by the row record itself, ``sum.escapes`` by what a
-codec appends to ``sum``, and a tuple is not a name. Decoding returns exactly the same key.
+codec appends to ``sum``, ``row.key`` by a keyed table, and a tuple is not a name. Decoding returns exactly the same key.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from holdfast.errors import DamagedData, UnsupportedState
 from holdfast.format.document import canonical_json
 from holdfast.format.layout import IDS
 from holdfast.format.tree import decode_key, encode_key
+from holdfast.types import KEYED
 
 WEIGHT = "weight"
 _WRITTEN = "slot "  # in front of a key that is written down as JSON
@@ -40,7 +41,7 @@ def slot_key(column: str) -> Any:
 
 
 def _is_name(key: str) -> bool:
-    taken = key in ("", WEIGHT, IDS) or key.startswith(_WRITTEN) or key.endswith(_ESCAPES)
+    taken = key in ("", WEIGHT, IDS) or key.startswith((_WRITTEN, KEYED)) or key.endswith(_ESCAPES)
     return not taken and encode_key(key, "the key") == key
 
 

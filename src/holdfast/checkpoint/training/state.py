@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from holdfast.checkpoint.training.divided import Divided, Undivided
+from holdfast.checkpoint.training.keyed_rows import KeyedRows
 from holdfast.checkpoint.training.optimizer_state import NamedOptimizer
 from holdfast.checkpoint.training.optimizers import Optimizers, OwnState, list_names
 from holdfast.checkpoint.training.tables import Table, join_names, stable_buffers, stable_modules, stable_parameters
@@ -144,17 +145,23 @@ class TrainingState:
         named: dict[str, Tensor] = {
             name: parameter for name, parameter in self._parameters().items() if id(parameter) not in self._tables
         }
+        stored = {identity for table in self._keyed() for identity in table.held_elsewhere()}
         for key, model in self._models.items():
-            named |= {join_names(key, name): buffer for name, buffer in stable_buffers(model).items()}
+            buffers = stable_buffers(model).items()
+            named |= {join_names(key, name): buffer for name, buffer in buffers if id(buffer) not in stored}
         return named
 
-    def _with_extra_state(self) -> dict[str, nn.Module]:
-        return {
+    def _keyed(self) -> list[KeyedRows]:
+        return [table for table in self._tables.values() if isinstance(table, KeyedRows)]
+
+    def _with_extra_state(self) -> dict[str, nn.Module | KeyedRows]:
+        modules = {
             join_names(key, path): module
             for key, model in self._models.items()
             for path, module in stable_modules(model)
             if type(module).get_extra_state is not nn.Module.get_extra_state
         }
+        return {**modules, **{f"keyed {table.name}": table for table in self._keyed()}}
 
     def _became_tables(self, tree: Mapping[str, Any]) -> dict[str, Table]:
         """Tables that were dense parameters in the checkpoint, by their parameter's name."""

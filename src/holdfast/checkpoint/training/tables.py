@@ -92,7 +92,11 @@ class Table:
         return False
 
     def slots(self) -> dict[str, Tensor]:
-        """The optimizer's tensors that have one entry per row, as they are now, by column, in the order of columns."""
+        """All that its row records hold beside the weight, as it is now, by column, in the order of columns."""
+        return self.optimizer_slots()
+
+    def optimizer_slots(self) -> dict[str, Tensor]:
+        """The optimizer's tensors that have one entry per row."""
         state = self.optimizer.state.get(self.parameter, {}) if self.optimizer else {}
         slots = {key: value for key, value in state.items() if self.is_slot(value)}
         return dict(sorted(named_slots(slots, f"table {self.name!r}").items()))
@@ -106,6 +110,14 @@ class Table:
             and value.dim() >= 1
             and value.shape[0] == self.rows
         )
+
+    def own_columns(self) -> dict[str, Tensor]:
+        """What a keyed table keeps for each of its rows, by column: no optimizer's."""
+        return {}
+
+    def is_like(self, shape: Sequence[int]) -> bool:
+        """Whether a stored table of this shape could be this one."""
+        return tuple(shape) == self.whole_shape
 
     def spec(self) -> TableSpec:
         """Every column of its row records, the weight first."""
@@ -123,8 +135,12 @@ class Table:
         if self.optimizer is None:
             return {}
         state = self.optimizer.state[self.parameter]
-        wanted = {column.name: column for column in columns if not _is_number(state.get(slot_key(column.name)))}
-        for name in self.slots().keys() - wanted.keys():  # going back to before the first step
+        wanted = {
+            column.name: column
+            for column in columns
+            if not column.is_keyed and not _is_number(state.get(slot_key(column.name)))
+        }
+        for name in self.optimizer_slots().keys() - wanted.keys():  # going back to before the first step
             del state[slot_key(name)]
         for name, column in wanted.items():
             key, shape, dtype = slot_key(name), (self.rows, *column.row_shape), torch_dtype(column.dtype)
@@ -151,10 +167,12 @@ def find_tables(
     optimizers: Sequence[Optimizer] = (),
     extra: Mapping[str, nn.Parameter] | None = None,
     divided: Sequence[Table] = (),
+    keyed: Sequence[Table] = (),
 ) -> tuple[Table, ...]:
     """Every ``nn.Embedding`` and ``nn.EmbeddingBag`` weight, once each, and the extra parameters used like one.
 
-    ``divided`` are the tables of modules that divide them over the ranks, found by whoever knows these modules.
+    ``divided`` are the tables of modules that divide them over the ranks, found by whoever knows these modules;
+    ``keyed`` are those whose rows are found by keys, whether a module of the model holds their weights or not.
 
     A table is called by the path of the first embedding that holds it, after its model's key and a dot where the key
     is not empty. Raises ConfigurationError for a parameter in two optimizers and for a name used twice.
@@ -167,6 +185,9 @@ def find_tables(
         table = found.setdefault(id(weight), Table(name=path, parameter=weight))
         table.modules += (module,)
     found |= {id(table.parameter): table for table in divided}
+    for table in keyed:
+        table.modules = found[id(table.parameter)].modules if id(table.parameter) in found else ()
+        found[id(table.parameter)] = table
     for name, parameter in (extra or {}).items():
         _add_extra(found, name, parameter)
     _attach(found, optimizers, models)

@@ -156,7 +156,9 @@ def _layout(
     shapes: dict[str, tuple[str, tuple[int, ...]]] = {}
     for table in plans.values():
         for plan in table.strips:
-            for column in plan.spec.columns if slots else plan.spec.columns[:1]:
+            for column in plan.spec.columns:
+                if not (slots or column.is_keyed or column == plan.spec.weight):
+                    continue
                 shape = table.spec.column(column.name).row_shape
                 shapes[_column_name(table, plan, column)] = (column.dtype, (plan.spec.rows, *shape))
     return shapes | {name: form_of(tensor) for name, tensor in dense.items()}

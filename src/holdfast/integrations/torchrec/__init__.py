@@ -12,6 +12,7 @@ from torch import nn
 
 from holdfast.checkpoint.ranks.agreement import Agreement
 from holdfast.checkpoint.training.divided import Divided, Undivided
+from holdfast.checkpoint.training.keyed_rows import KeyedRows
 
 
 def find_divided(models: Mapping[str, nn.Module], agreement: Agreement) -> Divided:
@@ -23,3 +24,14 @@ def find_divided(models: Mapping[str, nn.Module], agreement: Agreement) -> Divid
     from holdfast.integrations.torchrec.adoption import adopt
 
     return adopt(models, agreement)
+
+
+def find_keyed(models: Mapping[str, nn.Module]) -> list[KeyedRows]:
+    """The tables of these models whose rows are found by managed collision modules."""
+    modules = sys.modules.get("torchrec.modules.mc_modules")
+    base = getattr(modules, "ManagedCollisionModule", None)
+    if base is None or not any(isinstance(each, base) for model in models.values() for each in model.modules()):
+        return []
+    from holdfast.integrations.torchrec.managed_collision import adopt_keyed
+
+    return adopt_keyed(models)
