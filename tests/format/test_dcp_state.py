@@ -38,9 +38,16 @@ def test_what_is_written_comes_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("length", "lengths"), [(0, []), (5, [5]), (8 << 20, [8 << 20]), ((16 << 20) + 4, [8 << 20, 8 << 20, 4])]
+    ("length", "lengths"),
+    [
+        (0, []),
+        (5, [5]),
+        (8 << 20, [8 << 20]),
+        (24 << 20, [8 << 20] * 3),
+        ((8 << 20) + 4, [(4 << 20) + (128 << 10), (4 << 20) - (128 << 10) + 4]),
+    ],
 )
-def test_sections_cover_a_piece(length: int, lengths: list[int]) -> None:
+def test_sections_of_one_length_cover_a_piece(length: int, lengths: list[int]) -> None:
     found = sections_of(length)
     assert [size for _, size in found] == lengths
     assert [start for start, _ in found] == [sum(lengths[:number]) for number in range(len(lengths))]

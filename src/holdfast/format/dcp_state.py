@@ -15,6 +15,7 @@ from holdfast.errors import DamagedData
 from holdfast.format.dtypes import itemsize
 
 SECTION_BYTES = 8 << 20  # of a piece, at most; a multiple of the alignment of state pieces
+_GRAIN_BYTES = 128 << 10  # of which sections are multiples, but for the last of a piece
 DIGEST_BYTES = 32
 _FIELDS = {"values", "tensors", "planner", "folders"}
 
@@ -105,8 +106,13 @@ def is_dcp(tree: object) -> bool:
 
 
 def sections_of(length: int) -> list[tuple[int, int]]:
-    """Where the sections of a piece of so many bytes begin, and how long they are."""
-    return [(start, min(SECTION_BYTES, length - start)) for start in range(0, length, SECTION_BYTES)]
+    """Where the sections of a piece of so many bytes begin, and how long they are: few, and of one length.
+
+    Two of one length can be hashed side by side to the end.
+    """
+    count = max(1, -(-length // SECTION_BYTES))
+    even = -(-length // (count * _GRAIN_BYTES)) * _GRAIN_BYTES
+    return [(start, min(even, length - start)) for start in range(0, length, max(1, even))]
 
 
 def _tensor(name: str, body: Any) -> DcpTensor:

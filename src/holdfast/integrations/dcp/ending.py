@@ -20,7 +20,8 @@ from holdfast.format.host_values import HostTensor
 from holdfast.format.manifest import BundleRef, Manifest, StateChunk, TensorSpec
 from holdfast.format.state_pieces import Piece
 from holdfast.format.tree import encode_tree
-from holdfast.integrations.dcp.frames import BundleWriter, Source
+from holdfast.integrations.dcp.bundles import BundleWriter
+from holdfast.integrations.dcp.sections import Source
 from holdfast.integrations.dcp.stored import Key, StoredPiece, StoredSection, key_of, without_elements
 from holdfast.storage import Store
 

@@ -27,8 +27,9 @@ from holdfast.format.catalog import Intent
 from holdfast.format.manifest import TensorSpec
 from holdfast.format.tree import encode_tree
 from holdfast.integrations.dcp.beginning import Earlier, last_save, make_intent, own_run
+from holdfast.integrations.dcp.bundles import BundleWriter
 from holdfast.integrations.dcp.ending import Gathered, write_part
-from holdfast.integrations.dcp.frames import BundleWriter, Source
+from holdfast.integrations.dcp.sections import Source
 from holdfast.integrations.dcp.stored import Assignment, PlainValue, StoredPiece, key_of
 from holdfast.integrations.dcp.values import unpickled
 from holdfast.policy import KeepLast, Retention

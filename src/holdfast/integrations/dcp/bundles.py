@@ -1,0 +1,69 @@
+"""Writes sections of tensors as bundles, past the page cache.
+
+Several threads take sections from one list, each into a frame of its own. Hashing takes the most time, and writing
+waits for the disk, so one thread more than there are processors keeps both busy.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from holdfast.checkpoint.read.crew import WORKERS
+from holdfast.format.bundle import Member, build_head
+from holdfast.format.catalog import object_name
+from holdfast.format.document import digest
+from holdfast.format.manifest import BundleRef
+from holdfast.integrations.dcp.frames import Frame, PlacedSection
+from holdfast.integrations.dcp.sections import Sections, Source
+from holdfast.integrations.dcp.stored import StoredPiece
+from holdfast.kernels.checksums import fast_checksums
+from holdfast.kernels.digests import fast_copies
+from holdfast.storage import Store
+
+_THREADS = WORKERS + 1
+
+
+class BundleWriter:
+    """Writes one rank's bundles of one checkpoint."""
+
+    def __init__(self, store: Store, checkpoint: str, rank: int) -> None:
+        self._store = store
+        self._checkpoint = checkpoint
+        self._rank = rank
+        self._lock = threading.Lock()
+        self._attempted: list[str] = []
+
+    def write(self, sources: Iterable[Source]) -> list[StoredPiece]:
+        """Store these, in their order. Returns when they are durable."""
+        fast_checksums()  # compiled before the threads need them
+        fast_copies()
+        sections = Sections(sources)
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="holdfast-dcp") as pool:
+            working = [pool.submit(Frame(sections, self._put).fill) for _ in range(_THREADS)]
+        for each in working:
+            each.result()
+        return sections.stored()
+
+    def discard(self) -> None:
+        """Delete what was written for a checkpoint that will not be."""
+        self._store.delete(self._attempted)
+
+    def _put(self, body: memoryview, placed: Sequence[PlacedSection]) -> BundleRef:
+        """Store a frame as the next bundle; the chunks' checksums stand in its head in their order."""
+        directory = [crc for each in placed for crc in each.checksums]
+        head = build_head([_member(each) for each in placed], len(body), directory)
+        with self._lock:
+            name = object_name(self._checkpoint, f"{self._rank:05d}-{len(self._attempted) + 1:06d}.safetensors")
+            self._attempted.append(name)
+        self._store.put(name, [head, body])
+        return BundleRef(name=name, size_bytes=len(head) + len(body), head_bytes=len(head), digest=digest(head))
+
+
+def _member(placed: PlacedSection) -> Member:
+    source, section = placed.section.source, placed.section
+    if len(section.data) == source.spec.length:
+        return Member(name=source.name, dtype=source.spec.dtype, shape=source.spec.shape, offset=placed.offset)
+    name = f"{source.name}+{section.start}"
+    return Member(name=name, dtype="U8", shape=(len(section.data),), offset=placed.offset)
