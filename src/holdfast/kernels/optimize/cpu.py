@@ -3,7 +3,8 @@
 Every operation is the reference's, in its order: nothing is fused or reordered. Each kernel runs over many rows:
 passing arrays on counts references, which for each row would take longer than the row.
 
-The gradient of ``rows[number]`` is ``g[number - shift]``.
+The gradient of ``rows[number]`` is ``g[number - shift]``. What an update changes is known in the same pass that changes
+it: old XOR new of the record goes to ``changes[places[number]]``, in which the slots stand behind the weights.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _BLOCK = 256  # rows whose gradients are gone through before the rows are: they 
 _AHEAD = 8  # rows between a row's prefetch and its use
 _ZERO, _ONE = np.float32(0), np.float32(1)
 
-_INT, _FLOAT, _DOUBLE = types.int64, types.float32, types.float64
+_INT, _FLOAT, _DOUBLE, _WORD = types.int64, types.float32, types.float64, types.uint32
 _IDS = types.Array(types.int64, 1, "C", readonly=True)  # or writable
 _GRADIENTS = types.Array(types.float32, 2, "C", readonly=True)  # or writable
 _SHARD, _NUMBERS = types.Array(types.float32, 2, "C"), types.Array(types.float64, 1, "C")
@@ -52,48 +53,96 @@ def _stored(value: np.float32) -> np.float32:
     return value if value == value else NOT_A_NUMBER
 
 
-@compiled([types.void(*_ROWS)], error_model="numpy")
-def _sgd(rows: Ids, begin: int, end: int, g: Floats, shift: int, numbers: Doubles, w: Floats) -> None:
-    lr = np.float32(numbers[_LR])
+@compiled([_WORD(_FLOAT, _FLOAT)])
+def _changed(old: np.float32, new: np.float32) -> np.uint32:
+    """Old XOR new."""
+    return np.float32(old).view(np.uint32) ^ np.float32(new).view(np.uint32)
+
+
+@compiled([types.void(_INT, _INT)])
+def _fetch(address: int, width: int) -> None:
+    """Ask for a row before it is needed."""
+    for offset in range(0, width, LINE_BYTES):
+        prefetch_line(address + offset)
+
+
+@compiled([types.void(*_ROWS, _IDS, _WORDS)], error_model="numpy")
+def _sgd(
+    rows: Ids, begin: int, end: int, g: Floats, shift: int, numbers: Doubles, w: Floats, places: Ids, changes: Words
+) -> None:
+    lr, noted = np.float32(numbers[_LR]), places.shape[0] > 0
+    address, width = w.ctypes.data, w.shape[1] * 4
     for number in range(begin, end):
         row, at = max(rows[number], 0), max(number - shift, 0)  # here and below: no index counts from the end
+        place = max(places[number], 0) if noted else 0
+        _fetch(address + rows[min(number + _AHEAD, end - 1)] * width, width)
         for i in range(w.shape[1]):
-            w[row, i] = _stored(w[row, i] - lr * g[at, i])
+            old = w[row, i]
+            w[row, i] = new = _stored(old - lr * g[at, i])
+            changes[place, i] = _changed(old, new)
 
 
-@compiled([types.void(*_ROWS, _SHARD, _INT)], error_model="numpy")
+@compiled([types.void(*_ROWS, _SHARD, _INT, _IDS, _WORDS)], error_model="numpy")
 def _momentum(
-    rows: Ids, begin: int, end: int, g: Floats, shift: int, numbers: Doubles, w: Floats, sums: Floats, nesterov: int
-) -> None:
-    lr, share = np.float32(numbers[_LR]), np.float32(numbers[_MOMENTUM_SHARE])
+    rows: Ids, begin: int, end: int, g: Floats, shift: int, numbers: Doubles, w: Floats,
+    sums: Floats, nesterov: int, places: Ids, changes: Words,
+) -> None:  # fmt: skip
+    lr, share, noted = np.float32(numbers[_LR]), np.float32(numbers[_MOMENTUM_SHARE]), places.shape[0] > 0
+    address, sums_address, width = w.ctypes.data, sums.ctypes.data, w.shape[1] * 4
+    second = np.uint64(w.shape[1])
     for number in range(begin, end):
         row, at = max(rows[number], 0), max(number - shift, 0)
+        place = max(places[number], 0) if noted else 0
+        ahead = rows[min(number + _AHEAD, end - 1)] * width
+        _fetch(address + ahead, width)
+        _fetch(sums_address + ahead, width)
         for i in range(w.shape[1]):
-            moved = share * sums[row, i] + g[at, i]
-            ahead = g[at, i] + share * moved if nesterov else moved
-            sums[row, i] = _stored(moved)
-            w[row, i] = _stored(w[row, i] - lr * ahead)
+            old, old_sum = w[row, i], sums[row, i]
+            moved = share * old_sum + g[at, i]
+            by = g[at, i] + share * moved if nesterov else moved
+            sums[row, i] = new_sum = _stored(moved)
+            w[row, i] = new = _stored(old - lr * by)
+            changes[place, i] = _changed(old, new)
+            changes[place, second + np.uint64(i)] = _changed(old_sum, new_sum)
 
 
-@compiled([types.void(*_ROWS, _SHARD)], error_model="numpy")
-def _adagrad(rows: Ids, begin: int, end: int, g: Floats, shift: int, numbers: Doubles, w: Floats, sums: Floats) -> None:
-    lr, eps = np.float32(numbers[_LR]), np.float32(numbers[_EPS])
+@compiled([types.void(*_ROWS, _SHARD, _IDS, _WORDS)], error_model="numpy")
+def _adagrad(
+    rows: Ids, begin: int, end: int, g: Floats, shift: int, numbers: Doubles, w: Floats,
+    sums: Floats, places: Ids, changes: Words,
+) -> None:  # fmt: skip
+    lr, eps, noted = np.float32(numbers[_LR]), np.float32(numbers[_EPS]), places.shape[0] > 0
+    address, sums_address, width = w.ctypes.data, sums.ctypes.data, w.shape[1] * 4
+    second = np.uint64(w.shape[1])
     for number in range(begin, end):
         row, at = max(rows[number], 0), max(number - shift, 0)
+        place = max(places[number], 0) if noted else 0
+        ahead = rows[min(number + _AHEAD, end - 1)] * width
+        _fetch(address + ahead, width)
+        _fetch(sums_address + ahead, width)
         for i in range(w.shape[1]):
-            total = sums[row, i] + g[at, i] * g[at, i]
-            sums[row, i] = _stored(total)
-            w[row, i] = _stored(w[row, i] - lr * (g[at, i] / (np.sqrt(total) + eps)))
+            old, old_sum = w[row, i], sums[row, i]
+            total = old_sum + g[at, i] * g[at, i]
+            sums[row, i] = new_sum = _stored(total)
+            w[row, i] = new = _stored(old - lr * (g[at, i] / (np.sqrt(total) + eps)))
+            changes[place, i] = _changed(old, new)
+            changes[place, second + np.uint64(i)] = _changed(old_sum, new_sum)
 
 
-@compiled([types.void(_IDS, _INT, _INT, _GRADIENTS, _INT, _NUMBERS, _SHARD, _VECTOR, _VECTOR)], error_model="numpy")
+@compiled(
+    [types.void(_IDS, _INT, _INT, _GRADIENTS, _INT, _NUMBERS, _SHARD, _VECTOR, _VECTOR, _IDS, _WORDS)],
+    error_model="numpy",
+)
 def _add_to_sums(
-    rows: Ids, begin: int, end: int, g: Floats, shift: int, numbers: Doubles, sums: Floats, sizes: Floats, lanes: Floats
-) -> None:
+    rows: Ids, begin: int, end: int, g: Floats, shift: int, numbers: Doubles, sums: Floats, sizes: Floats,
+    lanes: Floats, places: Ids, changes: Words,
+) -> None:  # fmt: skip
     """Add each row's mean square to its sum; the sizes of the rows' steps."""
     lr, eps, whole = np.float32(numbers[_LR]), np.float32(numbers[_EPS]), g.shape[1] // LANES * LANES
+    noted, last = places.shape[0] > 0, np.uint64(g.shape[1])
     for number in range(begin, end):
         row, at = max(rows[number], 0), max(number - shift, 0)
+        place = max(places[number], 0) if noted else 0
         prefetch_line(sums.ctypes.data + rows[min(number + _AHEAD, end - 1)] * 4)
         for lane in range(LANES):
             lanes[lane] = _ZERO
@@ -105,22 +154,29 @@ def _add_to_sums(
         for half in (8, 4, 2, 1):
             for lane in range(half):
                 lanes[lane] += lanes[half + lane]
-        total = sums[row, 0] + lanes[0] / np.float32(g.shape[1])
+        old = sums[row, 0]
+        total = old + lanes[0] / np.float32(g.shape[1])
         sizes[number - begin] = lr / (np.sqrt(total) + eps)
-        sums[row, 0] = _stored(total)
+        sums[row, 0] = new = _stored(total)
+        changes[place, last] = _changed(old, new)
 
 
-@compiled([types.void(*_ROWS, _SHARD, _VECTOR, _VECTOR)], error_model="numpy")
+@compiled([types.void(*_ROWS, _SHARD, _VECTOR, _VECTOR, _IDS, _WORDS)], error_model="numpy")
 def _rowwise_adagrad(
     rows: Ids, begin: int, end: int, g: Floats, shift: int, numbers: Doubles, w: Floats,
-    sums: Floats, sizes: Floats, lanes: Floats,
+    sums: Floats, sizes: Floats, lanes: Floats, places: Ids, changes: Words,
 ) -> None:  # fmt: skip
     """In two passes: in one, each row would wait for its sum to come from memory before the next one is asked for."""
-    _add_to_sums(rows, begin, end, g, shift, numbers, sums, sizes, lanes)
+    _add_to_sums(rows, begin, end, g, shift, numbers, sums, sizes, lanes, places, changes)
+    noted, address, width = places.shape[0] > 0, w.ctypes.data, w.shape[1] * 4
     for number in range(begin, end):
         row, at, size = max(rows[number], 0), max(number - shift, 0), sizes[number - begin]
+        place = max(places[number], 0) if noted else 0
+        _fetch(address + rows[min(number + _AHEAD, end - 1)] * width, width)
         for i in range(w.shape[1]):
-            w[row, i] = _stored(w[row, i] - size * g[at, i])
+            old = w[row, i]
+            w[row, i] = new = _stored(old - size * g[at, i])
+            changes[place, i] = _changed(old, new)
 
 
 @compiled([_DOUBLE(_DOUBLE, _INT)], error_model="numpy")
@@ -139,64 +195,94 @@ def _next(step: np.float32) -> np.float32:
     return min((step if step > _ZERO else _ZERO) + _ONE, LAST_STEP)
 
 
-@compiled([types.void(*_ROWS, _SHARD, _SHARD, _SHARD)], error_model="numpy")
+@compiled([types.void(*_ROWS, _SHARD, _SHARD, _SHARD, _IDS, _WORDS)], error_model="numpy")
 def _sparse_adam(
     rows: Ids, begin: int, end: int, g: Floats, shift: int, numbers: Doubles, w: Floats,
-    means: Floats, squares: Floats, steps: Floats,
+    means: Floats, squares: Floats, steps: Floats, places: Ids, changes: Words,
 ) -> None:  # fmt: skip
     lr, beta1, beta2, eps = numbers[_LR], numbers[_BETA1], numbers[_BETA2], np.float32(numbers[_EPS])
     first, second = np.float32(1.0 - beta1), np.float32(1.0 - beta2)
+    noted, address, width = places.shape[0] > 0, w.ctypes.data, w.shape[1] * 4
+    means_address, squares_address = means.ctypes.data, squares.ctypes.data
+    dim, twice = np.uint64(w.shape[1]), np.uint64(2 * w.shape[1])
     for number in range(begin, end):
         row, at = max(rows[number], 0), max(number - shift, 0)
-        steps[row, 0] = _next(steps[row, 0])
-        step = int(steps[row, 0])
+        place = max(places[number], 0) if noted else 0
+        ahead = rows[min(number + _AHEAD, end - 1)] * width
+        _fetch(address + ahead, width)
+        _fetch(means_address + ahead, width)
+        _fetch(squares_address + ahead, width)
+        old_step = steps[row, 0]
+        steps[row, 0] = new_step = _next(old_step)
+        changes[place, twice + dim] = _changed(old_step, new_step)
+        step = int(new_step)
         size = np.float32(lr * np.sqrt(1.0 - _power(beta2, step)) / (1.0 - _power(beta1, step)))
         for i in range(w.shape[1]):
-            mean = means[row, i] + first * (g[at, i] - means[row, i])
-            square = squares[row, i] + second * (g[at, i] * g[at, i] - squares[row, i])
-            means[row, i], squares[row, i] = _stored(mean), _stored(square)
-            w[row, i] = _stored(w[row, i] - size * (mean / (np.sqrt(square) + eps)))
+            old, old_mean, old_square = w[row, i], means[row, i], squares[row, i]
+            mean = old_mean + first * (g[at, i] - old_mean)
+            square = old_square + second * (g[at, i] * g[at, i] - old_square)
+            means[row, i] = new_mean = _stored(mean)
+            squares[row, i] = new_square = _stored(square)
+            w[row, i] = new = _stored(old - size * (mean / (np.sqrt(square) + eps)))
+            changes[place, i] = _changed(old, new)
+            changes[place, dim + np.uint64(i)] = _changed(old_mean, new_mean)
+            changes[place, twice + np.uint64(i)] = _changed(old_square, new_square)
 
 
-@compiled([types.void(*_ROWS, _SHARD, _SHARD, _SHARD)], error_model="numpy")
+@compiled([types.void(*_ROWS, _SHARD, _SHARD, _SHARD, _IDS, _WORDS)], error_model="numpy")
 def _adam(
     rows: Ids, begin: int, end: int, g: Floats, shift: int, numbers: Doubles, w: Floats,
-    means: Floats, squares: Floats, steps: Floats,
+    means: Floats, squares: Floats, steps: Floats, places: Ids, changes: Words,
 ) -> None:  # fmt: skip
     lr, beta1, beta2, eps = numbers[_LR], numbers[_BETA1], numbers[_BETA2], np.float32(numbers[_EPS])
     first, second = np.float32(1.0 - beta1), np.float32(1.0 - beta2)
     kept1, kept2, near = np.float32(beta1), np.float32(beta2), beta1 > 0.5
+    noted, address, width = places.shape[0] > 0, w.ctypes.data, w.shape[1] * 4
+    means_address, squares_address = means.ctypes.data, squares.ctypes.data
+    dim, twice = np.uint64(w.shape[1]), np.uint64(2 * w.shape[1])
     for number in range(begin, end):
         row, at = max(rows[number], 0), max(number - shift, 0)
-        steps[row, 0] = _next(steps[row, 0])
-        step = int(steps[row, 0])
+        place = max(places[number], 0) if noted else 0
+        ahead = rows[min(number + _AHEAD, end - 1)] * width
+        _fetch(address + ahead, width)
+        _fetch(means_address + ahead, width)
+        _fetch(squares_address + ahead, width)
+        old_step = steps[row, 0]
+        steps[row, 0] = new_step = _next(old_step)
+        changes[place, twice + dim] = _changed(old_step, new_step)
+        step = int(new_step)
         size = np.float32(lr / (1.0 - _power(beta1, step)))
         root = np.float32(np.sqrt(1.0 - _power(beta2, step)))
         for i in range(w.shape[1]):
-            change = g[at, i] - means[row, i]
-            mean = means[row, i] + first * change if near else g[at, i] - kept1 * change
-            square = kept2 * squares[row, i] + (second * g[at, i]) * g[at, i]
-            means[row, i], squares[row, i] = _stored(mean), _stored(square)
-            w[row, i] = _stored(w[row, i] - (size * mean) / (np.sqrt(square) / root + eps))
+            old, old_mean, old_square = w[row, i], means[row, i], squares[row, i]
+            change = g[at, i] - old_mean
+            mean = old_mean + first * change if near else g[at, i] - kept1 * change
+            square = kept2 * old_square + (second * g[at, i]) * g[at, i]
+            means[row, i] = new_mean = _stored(mean)
+            squares[row, i] = new_square = _stored(square)
+            w[row, i] = new = _stored(old - (size * mean) / (np.sqrt(square) / root + eps))
+            changes[place, i] = _changed(old, new)
+            changes[place, dim + np.uint64(i)] = _changed(old_mean, new_mean)
+            changes[place, twice + np.uint64(i)] = _changed(old_square, new_square)
 
 
-@compiled([types.void(_INT, *_ROWS, _SHARD, _SHARD, _SHARD, _VECTOR, _VECTOR)], error_model="numpy")
+@compiled([types.void(_INT, *_ROWS, _SHARD, _SHARD, _SHARD, _VECTOR, _VECTOR, _IDS, _WORDS)], error_model="numpy")
 def _update_rows(
     method: int, rows: Ids, begin: int, end: int, g: Floats, shift: int, numbers: Doubles, w: Floats,
-    first: Floats, second: Floats, third: Floats, sizes: Floats, lanes: Floats,
+    first: Floats, second: Floats, third: Floats, sizes: Floats, lanes: Floats, places: Ids, changes: Words,
 ) -> None:  # fmt: skip
     if method == _SGD:
-        _sgd(rows, begin, end, g, shift, numbers, w)
+        _sgd(rows, begin, end, g, shift, numbers, w, places, changes)
     elif method <= _NESTEROV:
-        _momentum(rows, begin, end, g, shift, numbers, w, first, method - _MOMENTUM)
+        _momentum(rows, begin, end, g, shift, numbers, w, first, method - _MOMENTUM, places, changes)
     elif method == _ADAGRAD:
-        _adagrad(rows, begin, end, g, shift, numbers, w, first)
+        _adagrad(rows, begin, end, g, shift, numbers, w, first, places, changes)
     elif method == _ROWWISE_ADAGRAD:
-        _rowwise_adagrad(rows, begin, end, g, shift, numbers, w, first, sizes, lanes)
+        _rowwise_adagrad(rows, begin, end, g, shift, numbers, w, first, sizes, lanes, places, changes)
     elif method == _SPARSE_ADAM:
-        _sparse_adam(rows, begin, end, g, shift, numbers, w, first, second, third)
+        _sparse_adam(rows, begin, end, g, shift, numbers, w, first, second, third, places, changes)
     else:
-        _adam(rows, begin, end, g, shift, numbers, w, first, second, third)
+        _adam(rows, begin, end, g, shift, numbers, w, first, second, third, places, changes)
 
 
 @compiled([types.void(_IDS, _IDS, _INT, _INT, _GRADIENTS, _SHARD)])
@@ -212,37 +298,6 @@ def _sum(starts: Ids, order: Ids, begin: int, end: int, gradients: Floats, sums:
                 sums[at, i] += gradients[position, i]
 
 
-@compiled([types.void(_WORDS, types.uint64, _IDS, _INT, _INT, _IDS, _WORDS, types.boolean)])
-def _note_column(
-    column: Words, first: np.uint64, rows: Ids, begin: int, end: int, places: Ids, differences: Words, is_old: bool
-) -> None:
-    address, width = column.ctypes.data, column.shape[1] * 4
-    for number in range(begin, end):
-        row, place = max(rows[number], 0), max(places[number], 0)
-        if is_old:
-            ahead = address + rows[min(number + _AHEAD, end - 1)] * width
-            for offset in range(0, width, LINE_BYTES):
-                prefetch_line(ahead + offset)
-            for i in range(column.shape[1]):
-                differences[place, first + np.uint64(i)] = column[row, i]
-        else:
-            for i in range(column.shape[1]):
-                differences[place, first + np.uint64(i)] ^= column[row, i]
-
-
-@compiled([types.void(_IDS, _INT, _INT, _SHARD, _SHARD, _SHARD, _SHARD, _IDS, _WORDS, types.boolean)])
-def _note(
-    rows: Ids, begin: int, end: int, w: Floats, first: Floats, second: Floats, third: Floats,
-    places: Ids, differences: Words, is_old: bool,
-) -> None:  # fmt: skip
-    """Copy records as they are before an update, and add to them what they are after it: old XOR new."""
-    at = np.uint64(0)
-    for column in (w, first, second, third):
-        if column.shape[1]:
-            _note_column(column.view(np.uint32), at, rows, begin, end, places, differences, is_old)
-            at += np.uint64(column.shape[1])
-
-
 @compiled([
     types.void(
         _INT, _NUMBERS, _IDS, _IDS, _IDS, _INT, _INT, _GRADIENTS, _SHARD, _SHARD, _SHARD, _SHARD, _IDS, _WORDS
@@ -250,22 +305,22 @@ def _note(
 ])  # fmt: skip
 def _update(
     method: int, numbers: Doubles, rows: Ids, starts: Ids, order: Ids, begin: int, end: int,
-    gradients: Floats, w: Floats, first: Floats, second: Floats, third: Floats, places: Ids, differences: Words,
+    gradients: Floats, w: Floats, first: Floats, second: Floats, third: Floats, places: Ids, changes: Words,
 ) -> None:  # fmt: skip
-    grouped, wanted, size = starts.shape[0] > 0, places.shape[0] > 0, min(_BLOCK, end - begin)
+    grouped, size = starts.shape[0] > 0, min(_BLOCK, end - begin)
     sums = np.empty((size if grouped else 0, w.shape[1]), np.float32)
     sizes, lanes = np.empty(size, np.float32), np.empty(LANES, np.float32)
+    if not places.shape[0]:  # nobody wants to know: one record in the cache takes what would be a branch elsewhere
+        changes = np.empty((1, w.shape[1] + first.shape[1] + second.shape[1] + third.shape[1]), np.uint32)
     for block in range(begin, end, _BLOCK):
         stop = min(block + _BLOCK, end)
-        if wanted:
-            _note(rows, block, stop, w, first, second, third, places, differences, True)
+        g, shift = gradients, 0
         if grouped:
             _sum(starts, order, block, stop, gradients, sums)
-            _update_rows(method, rows, block, stop, sums, block, numbers, w, first, second, third, sizes, lanes)
-        else:
-            _update_rows(method, rows, block, stop, gradients, 0, numbers, w, first, second, third, sizes, lanes)
-        if wanted:
-            _note(rows, block, stop, w, first, second, third, places, differences, False)
+            g, shift = sums, block
+        _update_rows(
+            method, rows, block, stop, g, shift, numbers, w, first, second, third, sizes, lanes, places, changes
+        )
 
 
 def sum_groups(groups: Groups, gradients: Floats) -> Floats:
@@ -285,8 +340,8 @@ def update(
     weights: Floats,
     slots: Slots,
     places: Ids,
-    differences: Words,
+    changes: Words,
 ) -> None:
-    """Apply the groups ``part`` to their rows. With places: each row's difference goes to its place."""
+    """Apply the groups ``part`` to their rows. With places: old XOR new of each row's record goes to its place."""
     settings = _METHODS[method], np.array(numbers)
-    _update(*settings, *groups, part.start, part.stop, gradients, weights, *slots, places, differences)
+    _update(*settings, *groups, part.start, part.stop, gradients, weights, *slots, places, changes)
