@@ -36,7 +36,7 @@ class Link:
         self._is_orphaned = False
         self._orphaned_s: float | None = None
         self._endpoint = Endpoint(
-            member, contacts.credentials, f"tcp://{surroundings.host}:*", io_threads=_io_threads(member)
+            member, contacts.credentials, f"tcp://{surroundings.host}:*", io_threads=_io_threads(member, job)
         )
         self._endpoint.connect(CONTROLLER, contacts.controller)
         self._heartbeat = Heartbeat(member, self._endpoint.sockets, contacts.beats, period_s=pacing.beat_s)
@@ -70,7 +70,7 @@ class Link:
     def receive(self, timeout_s: float, also: Sequence[int] = ()) -> list[tuple[Member, Message]]:
         """What has arrived; waits for something, for so long at most."""
         arrived = self._endpoint.receive(0.0)
-        if arrived:
+        if arrived or timeout_s == 0.0:
             return arrived
         watched = also if self._is_orphaned else (self._orphaned_fd, *also)
         ready = self._endpoint.wait(timeout_s, watched)
@@ -87,6 +87,12 @@ class Link:
         self._endpoint.close()
 
 
-def _io_threads(member: Member) -> int:
-    """A worker moves what all servers together do: as much as one thread can, with a model of a few megabytes."""
-    return max(1, min(4, len(os.sched_getaffinity(0)) // 4)) if member.role is Role.WORKER else 1
+def _io_threads(member: Member, job: Job) -> int:
+    """A worker moves what all servers together do: as much as one thread can, with a model of a few megabytes.
+
+    Beside rows and gradients, a server with parity sends and receives a record for each row: twice as much again.
+    """
+    cores = len(os.sched_getaffinity(0))
+    if member.role is Role.WORKER:
+        return max(1, min(4, cores // 4))
+    return max(1, min(2, cores // 8)) if job.rings else 1

@@ -24,7 +24,7 @@ from holdfast.cluster.core.messages import (
     Snapshot,
 )
 from holdfast.cluster.core.notes import Account, Decide, Decided, DensePart, NamedCheckpoint, Outcome, Stats
-from holdfast.cluster.core.parity_messages import Rebuild, Rebuilt
+from holdfast.cluster.core.parity_messages import Absorbed, Difference, Rebuild, Rebuilt
 from holdfast.cluster.core.server import ServerCore
 from holdfast.cluster.core.stripes import Layout, Protection, Records
 from holdfast.cluster.heap import keep_freed_memory
@@ -36,6 +36,8 @@ from holdfast.cluster.parity.seats import require_memory, server_bytes
 from holdfast.cluster.parity.shard_parity import ShardParity
 from holdfast.cluster.placement import Placement
 from holdfast.cluster.save_account import SaveAccount
+from holdfast.cluster.server.acknowledgements import Acknowledgements
+from holdfast.cluster.server.arrivals import Arrivals
 from holdfast.cluster.server.dense_gather import DenseGather
 from holdfast.cluster.server.heir import Heir
 from holdfast.cluster.server.protected_shard import ProtectedShard
@@ -48,7 +50,8 @@ from holdfast.errors import HoldfastError
 from holdfast.kernels import galois, optimize, records, start
 from holdfast.runtime import SYSTEM
 
-_PATIENCE_S = 0.1  # between two looks at what the agent did, and at whether the controller is still there
+_PATIENCE_S = 0.1  # where none comes, and between two looks at whether the controller is still there
+_LOOK_S = 0.005  # between two looks at what the agent did, where messages keep coming
 _STATS_S = 1.0
 
 
@@ -125,9 +128,11 @@ class _Life:
         self._place = place
         self._core = ServerCore(member, place.shard, synchronous=self._synchronous, protection=place.protection)
         self._rebuild_pace = RebuildPace(job.pacing.is_rebuilt_fast)
+        self._arrivals = Arrivals(link.receive)
+        self._acknowledgements = Acknowledgements(is_waited_for=self._synchronous)
         self._heir: Heir | None = None
         self._snapshot: tuple[Member, Snapshot] | None = None  # that waits for the other servers' dense parts
-        self._told_s = 0.0
+        self._looked_s = self._told_s = 0.0
         self._servers: tuple[int, ...] = ()  # incarnations, of the newest view
         place.shard.replaces = member.incarnation > 1
 
@@ -135,8 +140,9 @@ class _Life:
         """Until the end; who to be next, or None."""
         try:
             while not (self._core.ended or self._link.is_dismissed or self._link.is_forsaken):
-                for sender, message in self._arrived():
+                for sender, message in self._arrivals.next(self._patience_s):
                     self._take(sender, message)
+                self._link.send(self._acknowledgements.due())
                 self._rebuild()
                 self._look_around()
             return self._core.next_life
@@ -146,10 +152,10 @@ class _Life:
         finally:
             self._link.close()
 
-    def _arrived(self) -> list[tuple[Member, Message]]:
-        """What workers say comes first: they wait for it, and nobody waits for what servers tell each other."""
-        patience_s = _PATIENCE_S if self._core.is_whole else self._rebuild_pace.patience_s(_PATIENCE_S)
-        return sorted(self._link.receive(patience_s), key=lambda each: each[0].role is Role.SERVER)
+    @property
+    def _patience_s(self) -> float:
+        most_s = _PATIENCE_S if self._core.is_whole else self._rebuild_pace.patience_s(_PATIENCE_S)
+        return self._acknowledgements.patience_s(most_s)
 
     def _rebuild(self) -> None:
         """Ask for what parities give, or lack, and nobody waits for."""
@@ -182,6 +188,9 @@ class _Life:
             case Snapshot() if self._core.member.index == 0:
                 self._snapshot = (sender, message)
                 self._copy_if_gathered()
+            case Difference(absorbed=count) if count:
+                self._hand_on(sender, Absorbed(count))
+                self._hand_on(sender, message)
             case Broken() if sender == self._core.member:  # this end's own report
                 self._link.send([Send(CONTROLLER, message)])
             case _ if self._heir is not None and self._heir.concerns(message):
@@ -211,7 +220,7 @@ class _Life:
 
     def _send(self, sends: Iterable[Send]) -> None:
         """What an heir tells its own server, and what that answers, never leaves the process."""
-        for each in sends:
+        for each in self._acknowledgements.passed(sends):
             if each.to == self._core.member:
                 self._take(each.to, each.message)
             else:
@@ -227,8 +236,10 @@ class _Life:
             self._hand_on(sender, snapshot)
 
     def _look_around(self) -> None:
-        self._settle(self._place.saves.outcomes())
         now_s = SYSTEM.monotonic_s()
+        if now_s - self._looked_s >= _LOOK_S:
+            self._looked_s = now_s
+            self._settle(self._place.saves.outcomes())
         if now_s - self._told_s >= _STATS_S:
             self._told_s = now_s
             self._link.send([Send(CONTROLLER, Stats(self._stats()))])
