@@ -25,9 +25,11 @@ def test_eight_members_are_killed_or_stopped_and_the_rest_stays_bit_for_bit(
         ("server-2", signal.SIGSTOP),
         ("agent-0", signal.SIGKILL),
         ("worker-0", signal.SIGSTOP),
-        ("server-0", signal.SIGKILL),
     ]
-    strike_all(Struck(job), plan, random.Random(0))
+    struck = Struck(job)
+    strike_all(struck, plan, random.Random(0))
+    struck.strike_in_save(8 * EVERY)
+    struck.assert_as_expected(8 * EVERY + 2)
 
 
 @pytest.mark.slow
@@ -35,7 +37,9 @@ def test_eight_members_are_killed_or_stopped_and_the_rest_stays_bit_for_bit(
 @pytest.mark.parametrize("seed", [1, 2])
 def test_twenty_five_random_strikes_leave_the_rest_bit_for_bit(seed: int, start_job: Callable[..., RunningJob]) -> None:
     job = start_job(servers=SERVERS, save=hf.EverySteps(EVERY), silence_s=4.0, spares=seed % 2, settings=SETTINGS)
-    strike_all(Struck(job), strikes(seed, 25), random.Random(seed))
+    struck = Struck(job)
+    step = strike_all(struck, strikes(seed, 25), random.Random(seed))
+    struck.assert_as_expected(step + 2)
 
 
 @pytest.mark.slow

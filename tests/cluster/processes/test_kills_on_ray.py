@@ -30,10 +30,12 @@ def test_members_that_are_killed_or_stopped_on_ray_leave_the_rest_bit_for_bit(
     start_job: Callable[..., RunningJob],
 ) -> None:
     plan = [("server-1", signal.SIGKILL), ("agent-0", signal.SIGKILL), ("worker-0", signal.SIGSTOP)]
-    strike_all(start_on_ray(start_job), plan, random.Random(0))
+    struck = start_on_ray(start_job)
+    struck.assert_as_expected(strike_all(struck, plan, random.Random(0)) + 2)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_ten_random_strikes_on_ray_leave_the_rest_bit_for_bit(start_job: Callable[..., RunningJob]) -> None:
-    strike_all(start_on_ray(start_job, spares=1), strikes(3, 10, servers=SERVERS), random.Random(3))
+    struck = start_on_ray(start_job, spares=1)
+    struck.assert_as_expected(strike_all(struck, strikes(3, 10, servers=SERVERS), random.Random(3)) + 2)

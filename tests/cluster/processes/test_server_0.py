@@ -7,30 +7,8 @@ from collections.abc import Callable
 import pytest
 
 import holdfast as hf
-from holdfast.cluster.happenings import Committed, Paused, Replaced
+from holdfast.cluster.happenings import Committed, Replaced
 from tests.cluster.processes.jobs import RunningJob
-
-
-def test_a_save_that_server_0_was_writing_when_it_died_does_not_keep_others_from_being_taken(
-    start_job: Callable[..., RunningJob],
-) -> None:
-    job = start_job(save=hf.EverySteps(20))
-    job.run_to(10)
-    job.until(lambda: job.of(Committed))  # what the job began with
-    agent = job.agent(0)
-    agent.suspend()
-    try:
-        job.run_to(22)
-        job.until(lambda: any(each.step >= 20 for each in job.of(Paused)))
-        job.kill("server-0")
-        job.wait_for(Replaced)
-        job.run_to(45)
-        job.until(lambda: any(each.step > 20 for each in job.of(Committed)))
-    finally:
-        agent.kill()
-    job.finish(50)
-    assert hf.open_run(job.url).verify() == []
-    job.assert_nothing_is_left()
 
 
 @pytest.mark.slow
