@@ -40,7 +40,7 @@ def assert_as_undisturbed(job: RunningJob, recipe: Recipe, steps: int) -> None:
 
 
 def test_rows_that_parity_cannot_give_come_from_saves(start_job: Callable[..., RunningJob]) -> None:
-    job = start_job(parity=PARITY, spares=2, save=hf.EverySteps(10))
+    job = start_job(parity=PARITY, save=hf.EverySteps(10))
     lose_two_at_a_time(job)
     assert {each.rung for each in job.of(Recovered)} == {"partial"}
     assert sum(each.saved_rows for each in job.of(Recovered)) > 0

@@ -13,19 +13,6 @@ from tests.cluster.processes.jobs import RunningJob
 from tests.cluster.processes.twin import Twin, assert_same, saved_at_end
 
 
-def test_dlrm_on_one_and_then_three_servers_is_that_of_a_single_process(
-    start_job: Callable[..., RunningJob],
-) -> None:
-    one = dlrm.recipe(servers=1)
-    twin = Twin(one)
-    for servers, step in ((1, 8), (3, 16)):
-        job = start_job(servers=servers, limit=step, **dlrm.JOB)
-        job.finish(step)
-        twin.run_to(step)
-        assert_same(saved_at_end(job.url, one), twin.values())
-        job.assert_nothing_is_left()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("servers", [1, 2, 5])
 def test_the_number_of_servers_changes_nothing(servers: int, start_job: Callable[..., RunningJob]) -> None:
@@ -37,8 +24,10 @@ def test_the_number_of_servers_changes_nothing(servers: int, start_job: Callable
     assert_same(saved_at_end(job.url, one), twin.values())
 
 
-def test_a_worker_of_two_that_is_killed_three_times_changes_nothing(start_job: Callable[..., RunningJob]) -> None:
-    job = start_job(servers=2, workers=2, **dlrm.JOB)
+def test_dlrm_on_three_servers_with_a_worker_that_is_killed_three_times_is_that_of_a_single_process(
+    start_job: Callable[..., RunningJob],
+) -> None:
+    job = start_job(servers=3, workers=2, **dlrm.JOB)
     job.run_to(4)
     job.run_to(4, worker=1)
     job.kill("worker-1")  # while nothing is on its way
@@ -52,8 +41,7 @@ def test_a_worker_of_two_that_is_killed_three_times_changes_nothing(start_job: C
     job.kill("worker-1")  # somewhere in a step
     job.wait_for(Replaced, 3)
     job.finish(60)
-    recipe = dlrm.recipe(servers=2, workers=2)
-    twin = Twin(recipe)
+    twin = Twin(dlrm.recipe(servers=1, workers=2))
     twin.run_to(60)
-    assert_same(saved_at_end(job.url, recipe), twin.values())
+    assert_same(saved_at_end(job.url, twin.recipe), twin.values())
     job.assert_nothing_is_left()
