@@ -10,7 +10,6 @@ from torch import Tensor
 from holdfast.checkpoint.read.crew import Progress
 from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.checkpoint.read.strips import WholeTable
-from holdfast.checkpoint.read.table_plan import TablePlan
 from holdfast.checkpoint.restore.row_lookup import lookup_rows
 from holdfast.checkpoint.restore.tensors import Targets, restore_rows
 from holdfast.checkpoint.training.keyed import EMPTY_KEY, KEY

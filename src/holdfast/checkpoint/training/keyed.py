@@ -38,8 +38,8 @@ class KeyedTable(Protocol):
         """The numbers of rows that the table itself changed since this was asked last, in any order; None: any rows.
 
         Those of every key that was inserted or evicted and of every column that was written, and those whose weights
-        the table wrote, which it does through ``weight.data``. Rows that an optimizer moved are seen without this. A row
-        that is not told is missing in the next checkpoint.
+        the table wrote, which it does through ``weight.data``. Rows that an optimizer moved are seen without this. Of
+        a row that is not told, the next checkpoint holds what it was before.
         """
         ...
 

@@ -69,8 +69,8 @@ def require_one_rank(tables: Sequence[Table], world: int) -> None:
     for table in tables:
         if isinstance(table, KeyedRows) and world > 1:
             raise ConfigurationError(
-                f"table {table.name!r} finds its rows by keys, and this job has {world} ranks, each of which would give "
-                "rows to keys of its own. This is not supported: train it in one process, or with ids in place of keys"
+                f"table {table.name!r} finds its rows by keys, and this job has {world} ranks, each with keys of its "
+                "own. This is not supported: train it in one process, or find rows by their numbers"
             )
 
 
