@@ -224,7 +224,7 @@ def test_a_model_that_finds_rows_by_numbers_is_refused_or_left_alone(caplog: pyt
     saved_run(store)
     plain = nn.ParameterDict({"users": nn.Parameter(torch.zeros(ROWS, DIM))})
     run, tables = hf.open_run(store), {"users": plain["users"]}
-    with pytest.raises(ModelMismatch, match="finds its rows by keys in the checkpoint.*keyed="):
+    with pytest.raises(ModelMismatch, match=r"finds its rows by keys in the checkpoint.*keyed="):
         run.restore(model=plain, tables=tables)
     with caplog.at_level(logging.WARNING):
         run.restore(model=plain, tables=tables, strict=False)
@@ -269,12 +269,12 @@ def test_an_exported_file_holds_the_keys(tmp_path: Path) -> None:
 def test_followers_and_partial_recovery_refuse_keys() -> None:
     store = MemoryStore()
     training = saved_run(store)
-    with hf.Follower(store, model=training.table, tables={}) as follower:
-        with pytest.raises(ModelMismatch, match="users finds its rows by keys, which a follower does not apply"):
-            follower.update()
+    refused = pytest.raises(ModelMismatch, match="users finds its rows by keys, which a follower does not apply")
+    with hf.Follower(store, model=training.table) as follower, refused:
+        follower.update()
     again = Training(store)
     again.resume()
-    with pytest.raises(ConfigurationError, match="'users' finds its rows by keys.*recover_fully"):
+    with pytest.raises(ConfigurationError, match=r"'users' finds its rows by keys.*recover_fully"):
         again.guard.recover([0], of=2)
     before = again.held()
     again.train(105, 106)
@@ -298,7 +298,7 @@ def test_what_is_no_keyed_table_is_refused(keyed: Any, why: str) -> None:
 def test_columns_that_do_not_fit_the_rows_are_refused() -> None:
     table = LruTable(ROWS, DIM)
     table._used_at = table._used_at[1:]
-    with pytest.raises(ConfigurationError, match="column 'used_at' of keyed table 'users'.* 5 rows"):
+    with pytest.raises(ConfigurationError, match=r"column 'used_at' of keyed table 'users'.* 5 rows"):
         hf.Checkpointer(MemoryStore(), model=table, keyed={"users": table})
     table._keys = table._keys.int()
     with pytest.raises(ConfigurationError, match="needs a column 'key' of type int64"):

@@ -34,9 +34,7 @@ class LentTable(Table):
 
     def lend(self) -> dict[str, Any]:
         """What ranks without rows must know, as JSON: the slots, and numbers that the optimizer keeps."""
-        slots = {
-            name: [code_of(slot.dtype), list(slot.shape[1:])] for name, slot in Table.optimizer_slots(self).items()
-        }
+        slots = {name: [code_of(slot.dtype), list(slot.shape[1:])] for name, slot in self.optimizer_slots().items()}
         state = self.optimizer.state.get(self.parameter, {}) if self.optimizer is not None else {}
         numbers = {
             key: [code_of(value.dtype), value.item()] if isinstance(value, Tensor) else value

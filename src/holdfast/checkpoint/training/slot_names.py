@@ -1,7 +1,7 @@
 """The column names of an optimizer's slots: their keys if these are valid names, else the keys in encoded form.
 
-A key may be anything hashable: ``weight`` and ``ids`` are taken by the row record itself, ``sum.escapes`` by what a
-codec appends to ``sum``, ``row.key`` by a keyed table, and a tuple is not a name. Decoding returns exactly the same key.
+A key may be anything hashable: ``weight`` and ``ids`` are taken by the row record itself, ``row.key`` by a keyed table,
+``sum.escapes`` by what a codec appends to ``sum``, and a tuple is not a name. Decoding returns exactly the same key.
 """
 
 from __future__ import annotations

@@ -177,18 +177,16 @@ def _require_supported(module: Any, table: str) -> Any:
 def _refuse_others(models: Mapping[str, nn.Module], adopted: set[int]) -> None:
     for key, model in models.items():
         for path, module in stable_modules(model):
-            if "ManagedCollision" in type(module).__name__ and type(module).__module__.startswith(
-                "torchrec.distributed"
-            ):
+            kind, called = type(module), f"module {join_names(key, path)!r} is a {type(module).__name__}"
+            if "ManagedCollision" in kind.__name__ and kind.__module__.startswith("torchrec.distributed"):
                 raise ConfigurationError(
-                    f"module {join_names(key, path)!r} is a {type(module).__name__}, which is not supported: its ids are "
-                    "spread over the ranks. Leave this module out of the sharding plan"
+                    f"{called}, which is not supported: its ids are spread over the ranks. Leave this module out of the "
+                    "sharding plan"
                 )
             if isinstance(module, ManagedCollisionModule) and id(module) not in adopted:
                 raise ConfigurationError(
-                    f"module {join_names(key, path)!r} is a {type(module).__name__} whose embedding table is not known: "
-                    "its ids could not be saved with its rows. Put both in a ManagedCollisionEmbeddingBagCollection or "
-                    "a ManagedCollisionEmbeddingCollection"
+                    f"{called} whose embedding table is not known: its ids could not be saved with its rows. Put both "
+                    "in a ManagedCollisionEmbeddingBagCollection or a ManagedCollisionEmbeddingCollection"
                 )
 
 
