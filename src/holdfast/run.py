@@ -32,6 +32,8 @@ from holdfast.checkpoint.inspect.skeleton import read_skeleton
 from holdfast.checkpoint.inspect.stored_precision import StoredRows, stored_rows
 from holdfast.checkpoint.inspect.summary import RunSummary, all_leases, summarize
 from holdfast.checkpoint.inspect.verify import Problem, Verification, verify_run
+from holdfast.checkpoint.ranks.agreement import Agreement, Alone
+from holdfast.checkpoint.ranks.process_group import find_agreement
 from holdfast.checkpoint.read.crew import Progress
 from holdfast.checkpoint.read.fetcher import Fetcher, find_checkpoint, leased, lineage
 from holdfast.checkpoint.read.outlines import plan_checkpoint
@@ -44,6 +46,7 @@ from holdfast.checkpoint.restore.row_lookup import lookup_table
 from holdfast.checkpoint.restore.saved_state import read_saved, shared_state
 from holdfast.checkpoint.restore.state_tensors import read_state
 from holdfast.checkpoint.trainer.arguments import Declared, as_models, as_optimizers
+from holdfast.checkpoint.trainer.settings import Settings
 from holdfast.checkpoint.training.keyed import KeyedTable
 from holdfast.checkpoint.training.keyed_rows import as_keyed
 from holdfast.checkpoint.training.state import TrainingState, dense_weights
@@ -56,7 +59,7 @@ from holdfast.cluster.record import JobRecord, read_jobs
 from holdfast.errors import CheckpointNotFound, ConfigurationError, HoldfastError, RunError
 from holdfast.events import HistoryEvent
 from holdfast.format.catalog import Entry
-from holdfast.integrations.torchrec import find_keyed
+from holdfast.integrations.torchrec import find_divided, find_keyed, is_divided
 from holdfast.opening import open_patiently, read_head
 from holdfast.policy import Retention
 from holdfast.runtime import SYSTEM, Runtime
@@ -216,6 +219,8 @@ class Run:
     ) -> CheckpointInfo:
         """Read a checkpoint into a model and, if passed, its optimizers; the run is not changed.
 
+        All ranks call this together for a model that TorchRec divides over them; its fused optimizers are restored too.
+
         Args:
             step: The checkpoint's step or id. None: the newest one.
             model: The model, or several by name, as in training.
@@ -229,10 +234,13 @@ class Run:
             progress: Called periodically with the bytes read since the last call.
         """
         models, optimizers = as_models(model), as_optimizers(optimizer)
-        require_held(models)
-        found = find_tables(models, optimizers, tables or {}, keyed=(*as_keyed(keyed), *find_keyed(models)))
-        state = TrainingState(models, optimizers, extra or {}, found)
-        with self._reading(step) as (_, head, entry):
+        agreement = find_agreement(Settings().ranks_s) if is_divided(models) else Alone()
+        divided = find_divided(models, agreement)
+        require_held(models, divided)
+        by_key = (*as_keyed(keyed), *find_keyed(models))
+        found = find_tables(models, optimizers, tables or {}, divided.tables, by_key)
+        state = TrainingState(models, optimizers, extra or {}, found, divided)
+        with self._reading(self._agreed(step, agreement)) as (_, head, entry):
             restorer = ModelRestorer(self._store, found, state, None, runtime=self._runtime)
             return restorer.restore(head, entry, strict=strict, slots=as_slots(slots), progress=progress).info
 
@@ -400,6 +408,21 @@ class Run:
         collected += collect_orphans(self._store, self._chain, term=term, grace_s=grace_s)
         collected += collect_catalogs(self._store, self._chain, term=term)
         return dropped, collected
+
+    def _agreed(self, step: int | str | None, agreement: Agreement) -> int | str | None:
+        """The checkpoint that all ranks restore: a moment later, on another rank, the newest may be another one."""
+        if agreement.world == 1:
+            return step
+        found: str | None = None
+        problem: HoldfastError | None = None
+        try:
+            found = find_checkpoint(self.head(), step, where=self.url).info.id
+        except HoldfastError as error:
+            problem = error
+        found = agreement.broadcast(found)
+        if found is None:
+            raise problem or CheckpointNotFound(f"{self.url}: rank 0 cannot read this checkpoint; its error says why")
+        return found
 
     def _plans(self, fetcher: Fetcher, head: Head, entry: Entry) -> dict[str, TablePlan]:
         return plan_checkpoint(fetcher, head, entry.info.id)

@@ -170,8 +170,14 @@ class Rank:
                     found[f"{name}.momentum1@{place}"] = state["sum"].clone().numpy()
         return found
 
-    def recover(self) -> None:
-        self.checkpointer.recover([0], of=2)
+    def recover(self, servers: list[int], of: int) -> int:
+        """Lose what these servers hold, and bring it back; how many rows that were here."""
+        self.checkpointer.emulate_failure(servers, of=of)
+        return self.checkpointer.recover(servers, of=of).rows
+
+    def restore(self, url: str, *, optimizers: bool = True, step: int | None = None) -> int:
+        """Read a checkpoint without a Checkpointer."""
+        return hf.open_run(url).restore(step, model=self.dmp, optimizer=self.optimizers if optimizers else ()).step
 
     def shard_again(self) -> None:
         """What TorchRec does to its lookups when a module is sharded anew."""

@@ -80,8 +80,21 @@ def test_an_optimizer_that_holds_fused_tables(jobs: Jobs, tmp_path: Path) -> Non
     assert "Adam holds table 'bags.embedding_bags.b0'" in why and "in_backward_optimizer_filter" in why
 
 
-def test_partial_recovery_of_divided_tables(run: tuple[Job, str]) -> None:
-    assert "is divided over the ranks" in refusal(run[0], "recover")
+def test_partial_recovery_where_columns_were_split_differently(run: tuple[Job, str]) -> None:
+    job, url = run
+    job.call("build", plan=ROWS, optimizer="sgd")
+    job.call("guard", url=url + "-sgd")
+    job.call("resume")
+    job.call("train", steps=1, save_every=1)
+    job.call("build", plan=ONLY_ROWS, optimizer="sgd")
+    job.call("guard", url=url + "-sgd")
+    job.call("resume")
+    why = refusal(job, "recover", servers=[0], of=2)
+    assert "does not hold table 'bags.embedding_bags.b2[0:4]'; save again before relying on partial" in why
+
+
+def test_a_restore_of_a_checkpoint_that_is_not_there(run: tuple[Job, str]) -> None:
+    assert "step 77" in refusal(run[0], "restore", url=run[1], step=77)
 
 
 def test_a_model_that_is_sharded_again(run: tuple[Job, str]) -> None:

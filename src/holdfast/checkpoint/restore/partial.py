@@ -64,6 +64,12 @@ class Servers:
         ranges = (row_range(rows, number, self.of) for number in sorted(self.numbers))
         return [(start, stop) for start, stop in ranges if start < stop]
 
+    def held(self, table: Table) -> list[tuple[int, int]]:
+        """Those of the ranges, or parts of them, whose rows this rank holds; by their numbers in its tensors."""
+        first, last = table.origin, table.origin + table.rows
+        ranges = ((max(start, first), min(stop, last)) for start, stop in self.ranges(table.whole_shape[0]))
+        return [(start - first, stop - first) for start, stop in ranges if start < stop]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
@@ -130,7 +136,7 @@ class PartRecovery:
         with self._writing(lost):
             for table in self._tables:
                 for tensor in row_tensors(table).values():
-                    for start, stop in lost.ranges(table.rows):
+                    for start, stop in lost.held(table):
                         tensor[start:stop] = float("nan") if tensor.is_floating_point() else 0
 
     def _require_rows(self, lost: Servers) -> None:
@@ -140,20 +146,15 @@ class PartRecovery:
                 f"table {keyed[0]!r} finds its rows by keys: older rows would bring keys back that have other rows by "
                 "now. Call recover_fully() in place of recover()"
             )
-        if divided := [table.whole_name for table in self._tables if table.extent is not None]:
-            raise ConfigurationError(
-                f"table {divided[0]!r} is divided over the ranks of this job: a rank that lost its rows takes all "
-                "others back with it. Restart the job and call resume()"
-            )
-        if any(lost.ranges(table.rows) for table in self._tables):
+        if any(lost.ranges(table.whole_shape[0]) for table in self._tables):
             return
-        largest = max(self._tables, key=lambda table: table.rows, default=None)
+        largest = max(self._tables, key=lambda table: table.whole_shape[0], default=None)
         if largest is None:
             raise ConfigurationError("nothing to recover: the model has no embedding tables; see tables=")
         raise ConfigurationError(
-            f"servers {list(lost.numbers)} of {lost.of} hold no row of any table (the largest, {largest.name}, has "
-            f"{largest.rows:,} rows): there is nothing to recover. Pass the number of servers that share the tables "
-            "as of="
+            f"servers {list(lost.numbers)} of {lost.of} hold no row of any table (the largest, {largest.whole_name}, "
+            f"has {largest.whole_shape[0]:,} rows): there is nothing to recover. Pass the number of servers that share "
+            "the tables as of="
         )
 
     def _fresh_slots(self, head: Head) -> frozenset[str]:
@@ -176,8 +177,9 @@ class PartRecovery:
                 yield
         finally:
             for table in self._tables:
-                for start, stop in lost.ranges(table.rows):
-                    self._tracker.mark(table.name, torch.arange(start, stop, device=table.parameter.device))
+                for start, stop in lost.held(table):
+                    rows = torch.arange(start, stop, device=table.parameter.device)
+                    self._tracker.mark(table.name, rows + table.origin)
                     if self._chooser is not None:
                         self._chooser.forget(table.name, start, stop)
 
@@ -214,7 +216,7 @@ class PartialRestorer:
         self._check(plans)
         rows = size_bytes = 0
         for name, table in self._tables.items():
-            for start, stop in servers.ranges(table.rows):
+            for start, stop in servers.held(table):
                 self._restore_range(table, plans[name], start, stop)
                 rows += stop - start
                 size_bytes += (stop - start) * row_bytes(plans[name].spec.columns)
@@ -231,12 +233,15 @@ class PartialRestorer:
                 raise ModelMismatch(
                     f"the last checkpoint does not hold table {name!r}; save again before relying on partial recovery"
                 )
-            if problem := shape_problem(plans[name].spec, table.parameter):
+            whole = torch.empty((table.whole_shape[0], *table.row_shape), device="meta")
+            if problem := shape_problem(plans[name].spec, whole):
                 raise ModelMismatch(problem)
 
     def _restore_range(self, table: Table, plan: TablePlan, start: int, stop: int) -> None:
+        """Rows ``start`` to ``stop`` of the table's tensors."""
         for low, high in _pieces(plan, start, stop):
-            found = lookup_rows(self._fetcher, plan.within(range(low, high)), torch.arange(low, high))
+            rows = range(table.origin + low, table.origin + high)
+            found = lookup_rows(self._fetcher, plan.within(rows), torch.arange(rows.start, rows.stop))
             for name, live in row_tensors(table).items():
                 if name in found and (name == WEIGHT or table.name not in self._fresh_slots):
                     live[low:high].copy_(found[name])

@@ -76,12 +76,17 @@ class Optimizers:
             found.append(f"optimizer {index} ({saved['kind']}) is only in the checkpoint")
         return found
 
-    def homeless(self, stored: StoredOptimizers) -> list[str]:
-        """Parameters, wherever they are held, without stored state of their kind of optimizer; and the reverse."""
+    def homeless(self, stored: StoredOptimizers, *, some: bool = False) -> list[str]:
+        """Parameters, wherever they are held, without stored state of their kind of optimizer; and the reverse.
+
+        ``some``: these are not all optimizers, and others may be missing.
+        """
         if not self._optimizers:
             return []
         matches = [self._match(index, stored, frozenset()) for index in range(len(self._optimizers))]
-        return list(self._fresh(stored, matches))
+        live = {name for optimizer in self._optimizers for name in optimizer.parameters()}
+        known = [_only(saved, live) for saved in stored] if some else stored
+        return list(self._fresh(known, matches))
 
     def restore(self, stored: StoredOptimizers, *, skip: Set[str]) -> RestoredOptimizers:
         """Continue from ``stored`` as far as it fits; parameters in ``skip`` keep their state."""
@@ -186,6 +191,12 @@ class _Match:
             self.left.append(
                 f"options of {self.kind}, group {number} (its parameters came from groups with different options)"
             )
+
+
+def _only(saved: Mapping[str, Any], names: Set[str]) -> dict[str, Any]:
+    """The groups of a stored optimizer with these of their parameters."""
+    held = ([name for name in group["parameters"] if name in names] for group in saved["groups"])
+    return {"kind": saved["kind"], "groups": [{"parameters": parameters} for parameters in held]}
 
 
 def _has_common_state(saved: Mapping[str, Any]) -> bool:

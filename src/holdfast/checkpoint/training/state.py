@@ -186,7 +186,7 @@ class TrainingState:
         if is_weights_only(tree):
             problems: Sequence[str] = ()
         elif self._divided.tables:  # a plan may move a table from one optimizer to another of its kind
-            problems = named.homeless(stored)
+            problems = named.homeless(stored, some=len(self._optimizers) == len(self._divided.optimizers))
         else:
             problems = named.problems(stored)
         report = replace(report, changed=(*report.changed, *problems))

@@ -33,9 +33,9 @@ _TENSORS = {
 }
 
 
-def require_held(models: Mapping[str, nn.Module]) -> None:
-    """Raise ConfigurationError if a model that this process alone shall restore is spread over ranks."""
-    for name, what in _sharded_modules(models, Undivided()):
+def require_held(models: Mapping[str, nn.Module], divided: Divided | None = None) -> None:
+    """Raise ConfigurationError if a model to restore is spread over ranks in a way that ``divided`` does not know."""
+    for name, what in _sharded_modules(models, divided or Undivided()):
         raise ConfigurationError(
             f"{name} is {what}: this process holds only a part of it. Pass the model as it was before it was sharded, "
             "or restore all ranks together, with resume() of a Checkpointer"

@@ -15,11 +15,18 @@ from holdfast.checkpoint.training.divided import Divided, Undivided
 from holdfast.checkpoint.training.keyed_rows import KeyedRows
 
 
-def find_divided(models: Mapping[str, nn.Module], agreement: Agreement) -> Divided:
-    """The divided tables of these models; all ranks ask together."""
+def is_divided(models: Mapping[str, nn.Module]) -> bool:
+    """Whether TorchRec divides tables of these models."""
     torchrec = sys.modules.get("torchrec.distributed.model_parallel")
     wrapper = getattr(torchrec, "DistributedModelParallel", None)
-    if wrapper is None or not any(isinstance(each, wrapper) for model in models.values() for each in model.modules()):
+    if wrapper is None:
+        return False
+    return any(isinstance(each, wrapper) for model in models.values() for each in model.modules())
+
+
+def find_divided(models: Mapping[str, nn.Module], agreement: Agreement) -> Divided:
+    """The divided tables of these models; all ranks ask together."""
+    if not is_divided(models):
         return Undivided()
     from holdfast.integrations.torchrec.adoption import adopt
 

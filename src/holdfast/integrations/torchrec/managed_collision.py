@@ -180,8 +180,8 @@ def _refuse_others(models: Mapping[str, nn.Module], adopted: set[int]) -> None:
             kind, called = type(module), f"module {join_names(key, path)!r} is a {type(module).__name__}"
             if "ManagedCollision" in kind.__name__ and kind.__module__.startswith("torchrec.distributed"):
                 raise ConfigurationError(
-                    f"{called}, which is not supported: its ids are spread over the ranks. Leave this module out of the "
-                    "sharding plan"
+                    f"{called}, which is not supported: its ids are spread over the ranks. Leave this module out of "
+                    "the sharding plan"
                 )
             if isinstance(module, ManagedCollisionModule) and id(module) not in adopted:
                 raise ConfigurationError(
