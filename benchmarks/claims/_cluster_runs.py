@@ -20,7 +20,7 @@ from benchmarks.claims._cluster_job import JobPlan
 from holdfast.cluster.cluster import Cluster
 from holdfast.cluster.launch.local import LocalProcesses
 from holdfast.cluster.worker.worker import Worker
-from holdfast.policy import Adagrad, EverySteps
+from holdfast.policy import Adagrad, EverySteps, Ladder
 from holdfast.policy.tables import Tables
 
 LR = 0.02
@@ -80,6 +80,6 @@ def run_cluster(
         launcher=LocalProcesses(worker_threads=plan.threads),
         on_event=on_event,
         view=False,
-        **{"save": _NEVER, **options},
+        **{"save": _NEVER, "ladder": Ladder.of(options.get("parity"), options.get("strategy")), **options},
     ) as cluster:
         cluster.run()

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from holdfast.policy import KeepEvery as KeepEvery
     from holdfast.policy import KeepLast as KeepLast
     from holdfast.policy import KeepTagged as KeepTagged
+    from holdfast.policy import Ladder as Ladder
     from holdfast.policy import Never as Never
     from holdfast.policy import Normal as Normal
     from holdfast.policy import OneShot as OneShot
@@ -101,6 +102,7 @@ _HOMES = {
         "KeepEvery",
         "KeepLast",
         "KeepTagged",
+        "Ladder",
         "MFU",
         "Never",
         "Normal",

@@ -14,7 +14,7 @@ from holdfast.cluster.controller.losses import Losses
 from holdfast.cluster.controller.recorder import KEPT_JOBS, Recorder
 from holdfast.cluster.core.members import Member, Role
 from holdfast.cluster.deaths import deaths_of
-from holdfast.cluster.happenings import Event
+from holdfast.cluster.happenings import Event, Recovered
 from holdfast.cluster.record import JobRecord, page_name, read_jobs
 from holdfast.errors import DamagedData, StorageError
 from holdfast.format.document import seal, unseal
@@ -46,7 +46,7 @@ def test_a_malformed_page_is_damaged(field: str, value: object) -> None:
 
 
 def test_only_the_end_of_a_long_text_is_kept() -> None:
-    died = replace(story().events[3], how="a" * 9000 + "why")  # type: ignore[call-arg]
+    died = replace(story().events[4], how="a" * 9000 + "why")  # type: ignore[call-arg]
     page = replace(story(), events=(died,))
     (found,) = JobRecord.decode(page.encode(), name="page").events
     assert len(found.how) == 2000 and found.how.endswith("why")  # type: ignore[union-attr]
@@ -64,7 +64,7 @@ def test_jobs_are_put_together_from_their_pages_and_damaged_ones_are_left_out(
     store.put("jobs/notes.txt", b"mine")
     with caplog.at_level(logging.WARNING, "holdfast"):
         jobs = read_jobs(store)
-    assert jobs == (replace(whole, speeds=whole.speeds[:16]), story(12))
+    assert jobs == (whole, story(12))
     assert [record.message for record in caplog.records if "jobs/00012-000002" in record.message]
 
 
@@ -140,3 +140,11 @@ def test_pages_disturb_neither_verification_nor_pruning() -> None:
     run.prune(hf.KeepLast(1), grace_s=0.0)
     assert [job.term for job in run.jobs()] == [2]
     assert run.verify() == []
+
+
+def test_a_page_of_a_release_that_told_less_is_read() -> None:
+    body = {"at_s": 1.0, "what": "recovered", "member": ["server", 1, 2], "rung": "parity", "rows": 9, "saved_rows": 0}
+    page = {"term": 1, "servers": 3, "workers": 1, "synchronous": False, "speeds": []}
+    data = seal("job", 1, {**page, "events": [{**body, "took_s": 0.5}]})
+    (event,) = JobRecord.decode(data, name="jobs/00001-000001").events
+    assert isinstance(event, Recovered) and (event.lost_steps, event.lost_samples, event.lost_pls) == (0, None, None)

@@ -42,18 +42,38 @@ def test_json_says_what_the_table_says() -> None:
         next(each for each in found["alternatives"] if each["name"] == name) for name in ("partial", "grid", "full")
     )
     assert partial["objections"] == [] and partial["expected_pls"] == pytest.approx(0.1)
-    assert found["unavailable"] == "partial" and "embedding servers" in partial["needs"]
+    assert found["unavailable"] == "partial" and "hf.Cluster" in partial["needs"]
     assert grid["needs"] is None
     assert found["reduction"] == pytest.approx(1 - grid["overhead_share"] / full["overhead_share"])
     assert sum(full["overheads"].values()) == pytest.approx(full["overhead_share"] * 56 * 3600)
 
 
-def test_what_this_version_lacks_is_marked_and_said() -> None:
+def test_what_needs_servers_is_marked_and_said() -> None:
     text = " ".join(holdfast_plan(*JOB, "--pls", 0.1).split())
-    assert "* not in this version: needs embedding servers that run as separate processes" in text
-    assert "recommended: grid, " in text and "not in this version: partial, " in text
-    assert "It would need embedding servers" in text
-    assert "not in this version: partial" not in holdfast_plan(*JOB)  # which loses what nobody allowed
+    assert "* needs tables on servers, as hf.Cluster has them: pass --servers" in text
+    assert "recommended: grid, " in text and "better still: partial, " in text
+    assert "better still" not in holdfast_plan(*JOB)  # it loses what nobody allowed
+
+
+def test_a_cluster_gets_its_ladder() -> None:
+    text = holdfast_plan(*JOB, "--servers", 8, "--pls", 0.1)
+    assert "hf.Cluster(" in text and "servers=8" in text and "needs tables" not in text
+    assert "ladder=hf.Ladder(partial=True, budget=hf.PLS(0.1), priority=hf.MFU(r=0.125))" in text
+    often = (*JOB[:-1], 2, "--servers", 8)
+    found = as_json(*often)
+    assert (
+        found["recommended"] == "parity" and "ladder=hf.Ladder(parity=hf.Parity(data=4, parity=1))" in found["python"]
+    )
+    assert found["rates"]["parity_overhead"]["source"]
+    assert "parity of 4 + 1 takes 12.5 GB" in holdfast_plan(*often)
+
+
+def test_parity_that_does_not_fit_a_server_is_said_with_the_figure() -> None:
+    job = (*JOB[:-1], 2, "--servers", 8)
+    assert "hf.Parity(data=7, parity=1)" in as_json(*job, "--free-gb", 8)["python"]
+    text = " ".join(holdfast_plan(*job, "--free-gb", 7).split())
+    assert "parity of 7 + 1 would take 7.14 GB, where 7 GB are left beside the rows" in text
+    assert "parity" not in {each["name"] for each in as_json(*job, "--free-gb", 7)["alternatives"]}
 
 
 def test_an_accuracy_can_be_stated_instead_of_a_pls() -> None:
@@ -85,7 +105,7 @@ def test_the_papers_job_in_the_papers_words() -> None:
         ((*JOB, "--node-mtbf-hours", 4), "one of --mtbf-hours and --node-mtbf-hours"),
         ((*JOB, "--accuracy-loss", 0.1), "--accuracy-loss with --pls-slope"),
         ((*JOB, "--parity", "four"), "is not K+R, such as 4+1"),
-        ((*JOB, "--parity", "8+1"), "use data=7 or add servers"),
+        ((*JOB, "--parity", "8+1"), "pass data=7 or less"),
         ((*JOB, "--stall-minutes", 0), "times must be above 0"),
         ((*JOB, "--pls", 0), "PLS budget must be above 0"),
     ],

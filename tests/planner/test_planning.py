@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +18,8 @@ from holdfast.planner import (
     ChangedShare,
     Job,
     Parity,
+    ParityPrice,
+    ParityRates,
     Rates,
     Recovery,
     RowFormat,
@@ -32,6 +35,7 @@ from holdfast.planner import (
     sizes_of,
     stored_for,
 )
+from holdfast.planner.measured import PARITY_OVERHEAD
 from holdfast.policy import Stored, Strategy
 from holdfast.storage import MemoryStore
 from tests.tiny import build
@@ -42,6 +46,10 @@ RATES = Rates(copy_bytes_per_s=2e9, write_bytes_per_s=2e9, read_bytes_per_s=4e9)
 WORK = Workload(
     total_s=56 * HOUR_S, mtbf_s=28 * HOUR_S, model_bytes=4e11, rates=RATES, reschedule_s=5 * MINUTE_S, servers=8
 )
+
+
+def priced(**parity: int) -> ParityPrice:
+    return ParityPrice(parity=Parity(**parity))  # type: ignore[arg-type]
 
 
 def play(strategy: Strategy, saves: int = 12, delta_share: float = 1.0) -> Sizes:
@@ -149,35 +157,42 @@ def test_partial_recovery_keeps_within_its_budget(pls: float, servers: int, writ
 
 
 def test_parity_costs_little_at_a_failure_and_something_all_the_time() -> None:
-    parity = Parity(data=4, update_share=0.026)
-    rung = parity_rung("parity", WORK, parity, lambda rest: full_rung("", rest, hf.Intermittent()))
+    price = ParityPrice(parity=Parity(data=4), rates=ParityRates(overhead_share=0.026, throughput_in_recovery=0.9))
+    rung = parity_rung("parity", WORK, price, lambda rest: full_rung("", rest, hf.Intermittent()))
     assert rung.memory_share == 0.25
-    repair_s = 2 * parity.slowdown_share * (300 + parity.rebuild_s(5e10))
+    repair_s = 2 * 0.1 * (300 + price.rebuild_s(5e10))
     assert rung.overheads.parity_s == pytest.approx(0.026 * WORK.total_s + repair_s, rel=0.01)
     assert rung.overheads.parity_s < rung.overheads.total_s < rung.overheads.parity_s + 0.01 * WORK.total_s
     assert rung.is_exact
 
 
-def test_rebuilding_takes_longer_with_more_servers_per_parity() -> None:
-    assert Parity(data=4).rebuild_s(1e10) == 2 * Parity(data=2).rebuild_s(1e10)
+def test_a_new_server_receives_its_rows_and_what_its_parities_are_made_of() -> None:
+    rates = ParityRates(network_bytes_per_s=1e9, rebuild_over_wire_floor=1.5)
+    fast, gentle, two = (
+        ParityPrice(parity=Parity(data=3, parity=parities, rebuild=pace), rates=rates)
+        for parities, pace in ((1, "fast"), (1, "gentle"), (2, "fast"))
+    )
+    assert fast.rebuild_s(1e10) == pytest.approx(1.5 * 20)
+    assert two.rebuild_s(1e10) == pytest.approx(1.5 * 30)
+    assert gentle.rebuild_s(1e10) == pytest.approx(4 * fast.rebuild_s(1e10))  # it rests three times as long
 
 
 def test_parity_does_not_help_against_more_losses_than_it_has_parities() -> None:
     work = replace(WORK, lost_servers=2)
     beneath = full_rung("", work, hf.Full())
     one, two = (
-        parity_rung("", work, Parity(data=4, parities=parities), lambda rest: full_rung("", rest, hf.Full()))
+        parity_rung("", work, priced(data=4, parity=parities), lambda rest: full_rung("", rest, hf.Full()))
         for parities in (1, 2)
     )
-    assert one.overhead_share == pytest.approx(beneath.overhead_share + 0.026)
+    assert one.overhead_share == pytest.approx(beneath.overhead_share + PARITY_OVERHEAD.value)
     assert two.overhead_share < one.overhead_share
     likely = dict(mtbf_s=100.0, window_s=10.0, servers=5)
-    assert Parity().escape_probability(**likely, lost_servers=1) == pytest.approx(0.1 * 4 / 5)  # type: ignore[arg-type]
+    assert priced().escape_probability(**likely, lost_servers=1) == pytest.approx(0.1 * 4 / 5)  # type: ignore[arg-type]
 
 
 def test_nothing_is_lost_unless_the_budget_allows_it() -> None:
     exact = plan(WORK)
-    assert exact.recommended.is_exact and exact.recommended.parity is None
+    assert exact.recommended.is_exact and exact.recommended.price is None
     names = {each.rung.name: each.objections for each in exact.alternatives}
     assert names["partial"] == ("loses PLS 0.1",) and names["grid, quantized"] == ("keeps 8 bits",)
     assert plan(WORK, Budget(quantized=True)).recommended.bits == 3
@@ -185,8 +200,8 @@ def test_nothing_is_lost_unless_the_budget_allows_it() -> None:
     assert shares == sorted(shares)
 
 
-def test_what_this_version_cannot_do_is_never_recommended_but_told_with_what_it_needs() -> None:
-    made = plan(WORK, Budget(pls=0.1), parity=Parity())
+def test_what_needs_servers_is_not_recommended_without_them_but_told() -> None:
+    made = plan(WORK, Budget(pls=0.1), parity=priced())
     needs = {each.rung.name: each.needs for each in made.alternatives}
     assert {name for name, needed in needs.items() if needed} == {
         "partial",
@@ -196,23 +211,30 @@ def test_what_this_version_cannot_do_is_never_recommended_but_told_with_what_it_
     }
     assert made.recommended.name == "grid" and made.recommended.recovery is Recovery.FULL
     assert made.unavailable is not None and made.unavailable.rung.name == "partial"
-    assert made.unavailable.needs is not None and "embedding servers" in made.unavailable.needs
+    assert made.unavailable.needs is not None and "hf.Cluster" in made.unavailable.needs
     assert made.reduction_by(made.unavailable.rung) > 0.8 > made.reduction
     assert plan(WORK).unavailable is None
 
 
 def test_parity_is_the_best_where_failures_are_frequent_and_memory_is_there() -> None:
     often = replace(WORK, mtbf_s=1 * HOUR_S)
-    best = plan(often, Budget(memory_share=0.25), parity=Parity()).unavailable
-    assert best is not None and best.rung.parity == Parity()
-    assert plan(often, Budget(memory_share=0.2), parity=Parity()).unavailable is None
+    best = plan(often, Budget(memory_share=0.25), parity=priced()).unavailable
+    assert best is not None and best.rung.price == priced()
+    assert plan(often, Budget(memory_share=0.2), parity=priced()).unavailable is None
+    cluster = plan(replace(often, is_cluster=True), Budget(memory_share=0.25), parity=priced())
+    assert cluster.recommended.price == priced() and cluster.unavailable is None
 
 
-def test_an_error_never_offers_what_this_version_cannot_do_as_the_closest() -> None:
+def test_a_cluster_may_recover_partially_within_its_budget() -> None:
+    made = plan(replace(WORK, is_cluster=True), Budget(pls=0.1))
+    assert made.recommended.name == "partial" and not any(each.needs for each in made.alternatives)
+
+
+def test_an_error_never_offers_what_the_job_cannot_have_as_the_closest() -> None:
     hopeless = replace(WORK, rates=replace(RATES, write_bytes_per_s=1.5e5))
     with pytest.raises(ConfigurationError, match=r"no setting meets the budget; the closest is '(?!partial)"):
         plan(hopeless, Budget(pls=1.0))
-    with pytest.raises(ConfigurationError, match=r"'partial' would, but it needs .* which this version does not have"):
+    with pytest.raises(ConfigurationError, match=r"'partial' would, but it needs tables on servers"):
         plan(WORK, Budget(pls=0.1, overhead_share=0.008))
 
 
@@ -227,14 +249,16 @@ def test_an_error_never_offers_what_this_version_cannot_do_as_the_closest() -> N
             lambda: plan(replace(WORK, rates=replace(RATES, write_bytes_per_s=1.5e5))),
             r"no setting meets the budget; the closest is .* which",
         ),
-        (lambda: plan(WORK, parity=Parity(data=8)), r"8 \+ 1 servers needs that many, and there are 8: use data=7"),
+        (lambda: plan(WORK, parity=priced(data=8)), r"needs 9 servers, and this job has 8: .* or pass data=7"),
         (lambda: replace(WORK, mtbf_s=0.0), "mtbf_s must be a finite number above 0"),
         (lambda: replace(WORK, lost_servers=9), "9 of 8 servers"),
         (lambda: replace(RATES, read_bytes_per_s=-1.0), "read_bytes_per_s"),
         (lambda: ChangedShare(share=0.0), "share"),
         (lambda: ChangedShare.through((1.0, 0.5), (2.0, 0.4)), "grows with time"),
         (lambda: RowFormat(bits=5), "bits must be 2, 3, 4, 8 or 32"),
-        (lambda: Parity(update_share=1.0), "update_share"),
+        (lambda: ParityRates(overhead_share=1.0), "overhead_share"),
+        (lambda: ParityRates(throughput_in_recovery=0.0), "throughput_in_recovery"),
+        (lambda: ParityRates(network_bytes_per_s=0.0), "network_bytes_per_s"),
         (lambda: Budget(pls=2.0), "PLS budget"),
         (lambda: Budget(overhead_share=0.0), "overhead_share"),
     ],
@@ -245,7 +269,7 @@ def test_bad_input_is_refused_with_its_remedy(call: object, complaint: str) -> N
 
 
 def test_the_call_of_every_setting_that_this_version_has_is_accepted() -> None:
-    available = [each.rung for each in plan(WORK, parity=Parity()).alternatives if each.needs is None]
+    available = [each.rung for each in plan(WORK, parity=priced()).alternatives if each.needs is None]
     assert len(available) == 7
     for rung in available:
         model, optimizers = build()
@@ -265,8 +289,9 @@ def names_strategy(call: str) -> str:
 
 
 def test_the_call_to_paste_is_python_that_names_what_exists() -> None:
-    for each in plan(WORK, parity=Parity()).alternatives:
-        assert names_of(python_call(each.rung)) <= set(hf.__all__), each.rung.name
+    for work in (WORK, replace(WORK, is_cluster=True)):
+        for each in plan(work, parity=priced()).alternatives:
+            assert names_of(python_call(each.rung, work)) <= set(hf.__all__), each.rung.name
 
 
 def test_the_call_to_paste_says_what_was_planned() -> None:
@@ -283,3 +308,14 @@ def test_the_call_to_paste_says_what_was_planned() -> None:
     assert "precision=hf.Bits(3, difference=True)" in python_call(plan(WORK, Budget(quantized=True)).recommended)
     short = partial_rung("partial", replace(WORK, total_s=5 * HOUR_S), hf.Full(), 0.1)
     assert short.interval_s is None and "save=hf.Never()" in python_call(short, pls=0.1)
+
+
+def test_the_call_of_a_cluster_is_one_that_it_takes(tmp_path: Path) -> None:
+    cluster = replace(WORK, is_cluster=True)
+    names = {"hf": hf, "url": tmp_path, "build_model": build, "train": build, "workers": 2, "optimizer": hf.SGD(0.1)}
+    rungs = {each.rung.name: each.rung for each in plan(cluster, parity=priced()).alternatives}
+    assert "ladder=hf.Ladder(parity=hf.Parity(data=4, parity=1), partial=True, budget=hf.PLS(0.1)" in python_call(
+        rungs["parity, partial"], cluster, pls=0.1
+    )
+    for rung in rungs.values():
+        assert isinstance(eval(python_call(rung, cluster, pls=0.1), names), hf.Cluster), rung.name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,11 +13,12 @@ from holdfast.cli.tables import FittedTable
 from holdfast.figures import number
 
 if TYPE_CHECKING:
-    from holdfast.planner import Assessed, Parity, Plan, Rates, Rung
+    from holdfast.planner import Assessed, ParityPrice, Plan, Rates, Rung, Workload
 
 _HOUR_S = 3600.0
 _GB = 1e9
-_LACKING = "*"  # marks what this version cannot do
+_LACKING = "*"  # marks what the job cannot have
+_AUTO = "auto"
 
 
 def plan(
@@ -25,15 +27,19 @@ def plan(
     nodes: Annotated[int, typer.Option(metavar="N", help="Machines.")] = 1,
     mtbf_hours: Annotated[float | None, typer.Option(metavar="H", help="Time between failures of the job.")] = None,
     node_mtbf_hours: Annotated[float | None, typer.Option(metavar="H", help="Or that of a single node.")] = None,
-    servers: Annotated[int | None, typer.Option(metavar="N", help="Nodes that hold tables; default: all.")] = None,
+    servers: Annotated[int | None, typer.Option(metavar="N", help="Servers of a cluster, which hold tables.")] = None,
     lost_servers: Annotated[int, typer.Option(metavar="N", help="Nodes lost per failure.")] = 1,
-    copy_gb_per_s: Annotated[float, typer.Option(help="Into the snapshot, per node; training waits for it.")] = 5.0,
+    copy_gb_per_s: Annotated[
+        float | None, typer.Option(help="Into the snapshot, per node, which training waits for; default: as measured.")
+    ] = None,
     stall_minutes: Annotated[
         float | None, typer.Option(metavar="M", help="Or: how long training waits for a full save.")
     ] = None,
     write_gb_per_s: Annotated[float, typer.Option(help="To the store, of all nodes together.")] = 1.0,
     read_gb_per_s: Annotated[float, typer.Option(help="From the store, of all nodes together.")] = 2.0,
-    network_gb_per_s: Annotated[float, typer.Option(help="Between nodes, into one; for parity.")] = 3.0,
+    network_gb_per_s: Annotated[
+        float | None, typer.Option(help="Between nodes, into one, for parity; default: as measured.")
+    ] = None,
     reschedule_minutes: Annotated[float, typer.Option(metavar="M", help="Until a failed node is replaced.")] = 5.0,
     changed_in_30_minutes: Annotated[float, typer.Option(metavar="SHARE", help="Rows that change.")] = 0.26,
     dim: Annotated[int, typer.Option(help="Values per embedding row.")] = 64,
@@ -43,7 +49,10 @@ def plan(
         float | None, typer.Option(metavar="X", help="Accuracy lost per unit of PLS; goes with it.")
     ] = None,
     quantize: Annotated[bool, typer.Option("--quantize", help="Allow checkpoints in few bits.")] = False,
-    parity: Annotated[str | None, typer.Option(metavar="K+R", help="Consider parity: R for every K servers.")] = None,
+    parity: Annotated[
+        str | None, typer.Option(metavar="K+R", help="Consider parity: R for every K servers; of a cluster: auto.")
+    ] = None,
+    free_gb: Annotated[float | None, typer.Option(metavar="GB", help="Memory of a server beside its rows.")] = None,
     max_memory: Annotated[float, typer.Option(metavar="SHARE", help="Extra memory parity may use.")] = 1.0,
     max_overhead: Annotated[float | None, typer.Option(metavar="SHARE", help="Of the training time.")] = None,
     json: JsonFlag = False,
@@ -51,7 +60,9 @@ def plan(
     """Recommend how to survive failures, with what every alternative would cost."""
     from holdfast.planner import Budget, ChangedShare, Workload, python_call
     from holdfast.planner import plan as make_plan
+    from holdfast.planner.measured import COPY_BYTES_PER_S
 
+    copy_gb_per_s = COPY_BYTES_PER_S.value / _GB if copy_gb_per_s is None else copy_gb_per_s
     copied = copy_gb_per_s * nodes if stall_minutes is None else model_gb / _above_zero(stall_minutes) / 60
     work = Workload(
         total_s=hours * _HOUR_S,
@@ -63,15 +74,18 @@ def plan(
         lost_servers=lost_servers,
         changed=ChangedShare(share=changed_in_30_minutes),
         dim=dim,
+        is_cluster=servers is not None,
     )
     allowed_pls = _pls(pls, accuracy_loss, pls_slope)
     budget = Budget(pls=allowed_pls, quantized=quantize, memory_share=max_memory, overhead_share=max_overhead)
-    made = make_plan(work, budget, parity=_parity(parity, network_gb_per_s))
-    call = python_call(made.recommended, pls=allowed_pls)
+    asked = parity or (_AUTO if work.is_cluster else None)
+    considered = _parity(asked, work, network_gb_per_s, free_gb)
+    made = make_plan(work, budget, parity=considered.price)
+    call = python_call(made.recommended, work, pls=allowed_pls)
     if json:
         print_json(_plain(made, call))
     else:
-        _print(made, call)
+        _print(made, call, considered.why)
 
 
 def _rates(copy_gb_per_s: float, write_gb_per_s: float, read_gb_per_s: float) -> Rates:
@@ -103,15 +117,34 @@ def _pls(pls: float | None, accuracy_loss: float | None, slope: float | None) ->
     return pls if accuracy_loss is None or slope is None else AccuracyLine(slope=slope).pls_for(accuracy_loss)
 
 
-def _parity(text: str | None, network_gb_per_s: float) -> Parity | None:
-    from holdfast.planner import Parity
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Considered:
+    """A parity that the plan compares, and why it is this one, or none."""
+
+    price: ParityPrice | None = None
+    why: str = ""
+
+
+def _parity(text: str | None, work: Workload, network_gb_per_s: float | None, free_gb: float | None) -> _Considered:
+    from holdfast.planner import Ladder, Parity, ParityOption, ParityPrice, ParityRates, choose, parities_for
 
     if text is None:
-        return None
-    data, plus, parities = text.partition("+")
-    if not (plus and data.isdigit() and parities.isdigit()):
-        raise typer.BadParameter(f"{text!r} is not K+R, such as 4+1", param_hint="--parity")
-    return Parity(data=int(data), parities=int(parities), network_bytes_per_s=network_gb_per_s * _GB)
+        return _Considered()
+    rates = ParityRates() if network_gb_per_s is None else ParityRates(network_bytes_per_s=network_gb_per_s * _GB)
+    if text != _AUTO:
+        data, plus, parities = text.partition("+")
+        if not (plus and data.isdigit() and parities.isdigit()):
+            raise typer.BadParameter(f"{text!r} is not K+R, such as 4+1", param_hint="--parity")
+        return _Considered(price=ParityPrice(parity=Parity(data=int(data), parity=int(parities)), rates=rates))
+    left = None if free_gb is None else round(free_gb * _GB)
+    of_server = work.model_bytes / work.servers
+    options = [
+        ParityOption(parity=each, needed_bytes=round(of_server * each.parity / each.data), left_bytes=left)
+        for each in parities_for(work.servers)
+    ]
+    chosen = choose(Ladder(), options)
+    parity = chosen.ladder.parity
+    return _Considered(price=None if parity is None else ParityPrice(parity=parity, rates=rates), why=chosen.why)
 
 
 def _above_zero(value: float) -> float:
@@ -121,6 +154,8 @@ def _above_zero(value: float) -> float:
 
 
 def _plain(made: Plan, call: str) -> dict[str, Any]:
+    from holdfast.planner import RATES
+
     return {
         "expected_failures": made.workload.total_s / made.workload.mtbf_s,
         "mtbf_s": made.workload.mtbf_s,
@@ -128,6 +163,7 @@ def _plain(made: Plan, call: str) -> dict[str, Any]:
         "reduction": made.reduction,
         "python": call,
         "unavailable": made.unavailable.rung.name if made.unavailable else None,
+        "rates": {each.key: {"value": each.value, "source": each.source} for each in RATES},
         "alternatives": [
             {**_rung_values(each.rung), "objections": list(each.objections), "needs": each.needs}
             for each in made.alternatives
@@ -145,6 +181,7 @@ def _rung_values(rung: Rung) -> dict[str, Any]:
         "interval_s": rung.interval_s,
         "write_s": rung.write_s,
         "written_bytes": rung.written_bytes,
+        "parity": None if rung.price is None else rung.price.parity.to_dict(),
         "memory_share": rung.memory_share,
         "expected_pls": rung.expected_pls,
         "overheads": rung.overheads,
@@ -152,7 +189,7 @@ def _rung_values(rung: Rung) -> dict[str, Any]:
     }
 
 
-def _print(made: Plan, call: str) -> None:
+def _print(made: Plan, call: str, why: str) -> None:
     work = made.workload
     output().print(
         f"{number(work.total_s / _HOUR_S, 6)} h of training, a failure every {number(work.mtbf_s / _HOUR_S)} h: "
@@ -161,7 +198,9 @@ def _print(made: Plan, call: str) -> None:
     output().print(_settings(made))
     needs = dict.fromkeys(each.needs for each in made.alternatives if each.needs is not None)
     for each in needs:
-        output().print(f"{_LACKING} not in this version: needs {each}")
+        output().print(f"{_LACKING} needs {each}: pass --servers")
+    if why:
+        output().print(f"of each server, {why}")
     output().print(_times(made))
     output().print(f"recommended: {_in_short(made, made.recommended)}\n")
     output().print(call, soft_wrap=True)
@@ -176,7 +215,7 @@ def _in_short(made: Plan, rung: Rung) -> str:
 
 
 def _unavailable(made: Plan, better: Assessed) -> str:
-    return f"not in this version: {_in_short(made, better.rung)}. It would need {better.needs}"
+    return f"better still: {_in_short(made, better.rung)}. It needs {better.needs}"
 
 
 def _settings(made: Plan) -> FittedTable:

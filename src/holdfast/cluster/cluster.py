@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing, nullcontext
+from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -15,6 +16,7 @@ from torch import nn
 from holdfast.checkpoint.shards.run import ShardedRun
 from holdfast.checkpoint.trainer.policies import as_policies, require
 from holdfast.checkpoint.trainer.settings import Settings
+from holdfast.cluster.arguments import Optimizers, Size, pacing
 from holdfast.cluster.controller.loop import Deserted
 from holdfast.cluster.controller.parts import ControllerParts
 from holdfast.cluster.controller.resume import Beginning, find_beginning
@@ -22,32 +24,31 @@ from holdfast.cluster.controller.signals import StopSignals
 from holdfast.cluster.controller.worker_count import WorkerCount
 from holdfast.cluster.core.members import CONTROLLER, Role
 from holdfast.cluster.happenings import Event
-from holdfast.cluster.job import Contacts, Job, Pacing, Saving
+from holdfast.cluster.history import History
+from holdfast.cluster.job import Contacts, Job, Saving
+from holdfast.cluster.ladder import Asked, Machines, Settled
 from holdfast.cluster.launch.base import Launcher, Launching
 from holdfast.cluster.launch.functions import import_name, require_not_loading
 from holdfast.cluster.launch.local import LocalProcesses
-from holdfast.cluster.parity.seats import seats
 from holdfast.cluster.train.build import BuiltModel, build
 from holdfast.cluster.train.finite import OnNan
-from holdfast.cluster.train.settings import LoopSettings
 from holdfast.cluster.wire.beats import Beats
 from holdfast.cluster.wire.endpoint import Endpoint
 from holdfast.cluster.wire.keys import Credentials
-from holdfast.erasure.ring import Ring
-from holdfast.errors import ConfigurationError, JobFailed, RunError, Terminated
+from holdfast.errors import JobFailed, RunError, Terminated
 from holdfast.policy import (
     EverySteps,
     Exact,
     KeepLast,
+    Ladder,
     Overlap,
     Precision,
     Retention,
-    SaveContext,
     SavePolicy,
     Strategy,
-    default_strategy,
 )
 from holdfast.policy.arguments import require_count, require_duration
+from holdfast.policy.ladder import AUTO
 from holdfast.policy.optimizer import Optimizer
 from holdfast.policy.parity import FAST, Parity
 from holdfast.policy.tables import Tables
@@ -59,8 +60,7 @@ logger = logging.getLogger("holdfast")
 class Cluster:
     """Trains a model with its large tables on servers, and lives through the death of any of its processes.
 
-    A server that dies costs its rows what changed since they were last saved (``strategy=Partial(...)``), or sends
-    everyone back to the last checkpoint (any other strategy). A worker that dies costs nothing: another goes on in its
+    What the death of a server costs, its ``ladder`` says. A worker that dies costs nothing: another goes on in its
     place. A run that exists already is resumed.
 
     Args:
@@ -73,12 +73,14 @@ class Cluster:
         dense_optimizer: Of everything else. None: the same.
         tables: Which tables live on servers, and how their rows begin.
         save: When a save is due. Steps are those of all workers together.
-        strategy: What a checkpoint holds, and what the death of a server means.
+        strategy: What a checkpoint holds. ``Partial(...)`` also stands for a ladder with partial recovery.
         precision: How precisely rows are stored.
         retention: Which checkpoints are kept; where everyone goes back after a server's death, the last two at least.
         overlap: What to do when a save is due while the previous one is still being written.
-        parity: Protect rows by the memory of other servers: a dead one's rows come back exactly, while training goes
-            on. What parity cannot give, such as after two deaths at a time, comes from saves, as ``strategy`` says.
+        ladder: By which rungs deaths of servers are made up for: a ``Ladder``. ``"auto"``: what ``parity`` and
+            ``strategy`` say and, where no parity is given, one that the planner chooses if the job's servers, machines
+            and memory allow it and it pays.
+        parity: The ladder's parity alone. Not beside a ``Ladder``.
         synchronous: One optimizer step on the mean of all workers' gradients, instead of one for each of them.
         launcher: Starts the processes: ``LocalProcesses`` or ``Ray``.
         spares: How many servers wait, started, for a dead one's place.
@@ -110,6 +112,7 @@ class Cluster:
         precision: Precision = Exact(),  # noqa: B008
         retention: Retention = KeepLast(1),  # noqa: B008
         overlap: Overlap = Overlap.SKIP,
+        ladder: Ladder | Literal["auto"] = AUTO,
         parity: Parity | None = None,
         synchronous: bool = False,
         launcher: Launching = LocalProcesses(),  # noqa: B008
@@ -123,49 +126,28 @@ class Cluster:
         options: Mapping[str, str] | None = None,
         settings: Settings = Settings(),  # noqa: B008
     ) -> None:
-        for name, count in (("servers", servers), ("workers", workers)):
-            require_count(self, name, count)
-        require("optimizer", optimizer, Optimizer)
-        require("dense_optimizer", dense_optimizer or optimizer, Optimizer)
+        self._size = Size(servers=servers, workers=workers, spares=spares)
+        self._size.require(self)
+        require_duration(self, "silence_s", silence_s)
+        self._optimizers = Optimizers.of(optimizer, dense_optimizer)
         require("tables", tables, Tables)
         require("settings", settings, Settings)
-        require_duration(self, "silence_s", silence_s)
-        if parity is not None:
-            require("parity", parity, Parity)
-            parity.require_servers(servers)
-            if parity.parity > 1:
-                raise ConfigurationError(f"{parity}: a Cluster keeps 1 parity; simulations of 2 still find wrong rows")
-        if not isinstance(spares, int) or spares < 0:
-            raise ConfigurationError(f"spares must be a whole number of at least 0, got {spares!r}")
-        LoopSettings(lr_tables=0.0, lr_dense=0.0, ahead=ahead, on_nan=on_nan, on_bad_ids=on_bad_ids)  # refused here
-        self._url = os.fspath(url)
-        self._options = options
-        self._model = model
-        self._names = import_name(model), import_name(train)
-        self._servers, self._workers, self._spares = servers, workers, spares
-        self._optimizer, self._dense_optimizer = optimizer, dense_optimizer or optimizer
-        self._tables = tables
-        self._strategy = default_strategy(retention) if strategy is None else strategy
+        self._asked = Asked.of(ladder, parity, strategy, retention=retention, servers=servers, synchronous=synchronous)
         self._policies = as_policies(
-            save=save, strategy=strategy, precision=precision, retention=retention, overlap=overlap
+            save=save, strategy=self._asked.strategy, precision=precision, retention=retention, overlap=overlap
         )
-        self._pacing = Pacing(
+        self._pacing = pacing(
+            self._policies,
             synchronous=synchronous,
-            ahead=0 if synchronous else ahead,
-            save_steps=self._save_steps(),
-            pulls=ahead + 2,
-            pushes=4,
-            beat_s=silence_s / 10,
+            ahead=ahead,
             silence_s=silence_s,
             on_nan=on_nan,
             on_bad_ids=on_bad_ids,
-            is_rebuilt_fast=parity is not None and parity.rebuild == FAST,
         )
-        self._parity = parity
+        self._url, self._options, self._settings = os.fspath(url), options, settings
+        self._model, self._names, self._tables = model, (import_name(model), import_name(train)), tables
         self._launching = launcher
-        self._on_event = on_event
-        self._view = view
-        self._settings = settings
+        self._on_event, self._view = on_event, view
         self._count: WorkerCount | None = None  # of the job that runs, or ran last
 
     def __enter__(self) -> Self:
@@ -198,13 +180,14 @@ class Cluster:
     def _run_once(self, built: BuiltModel) -> str | None:
         """The problem that ended the job, empty where all is well; None where it has to be resumed."""
         with ExitStack() as stack:
-            launcher = self._launching.open(servers=self._servers, workers=self._workers, spares=self._spares)
+            launcher = self._launching.open(**asdict(self._size))
             stack.callback(launcher.close)
             run = ShardedRun(self._url, options=self._options, settings=self._settings)
-            beginning = find_beginning(run, built.plan, workers=self._workers)
+            settled = self._settle(built, launcher, run.store)
+            beginning = find_beginning(run, built.plan, workers=self._size.workers)
             contacts = self._listen(stack, launcher)
-            job = self._job(built, beginning, contacts, self._rings(launcher))
-            return self._train_to_end(job, beginning, launcher, run.store)
+            job = self._job(built, beginning, contacts, settled)
+            return self._train_to_end(job, beginning, launcher, run.store, settled)
 
     def resize(self, *, workers: int) -> None:
         """Change the number of workers while ``run`` is under way: from another thread, or from ``on_event``.
@@ -226,19 +209,11 @@ class Cluster:
             raise RunError("no job is running; pass workers=... to Cluster, or wait for its Started event")
         self._count.ask(workers)
 
-    def _save_steps(self) -> int | None:
-        """Between two saves; None where time alone decides."""
-        policies = [self._policies.save]
-        if self._policies.priority is not None:
-            policies.append(self._policies.save.scaled(self._policies.priority.r))
-        start = SaveContext(step=0, now_s=0.0, last_save_step=0, last_save_s=0.0)
-        steps = [each.steps_until_due(start) for each in policies]
-        return min((each for each in steps if each is not None), default=None)
-
     @property
     def _retention(self) -> Retention:
         """A newer checkpoint may be committed that nobody has heard of when everyone is told to go back."""
-        goes_back = self._pacing.synchronous or self._policies.partial is None
+        partial = self._policies.partial
+        goes_back = self._pacing.synchronous or partial is None or partial.budget is not None
         return self._policies.retention | KeepLast(2) if goes_back else self._policies.retention
 
     def _listen(self, stack: ExitStack, launcher: Launcher) -> Contacts:
@@ -249,49 +224,59 @@ class Cluster:
         stack.callback(self._beats.close)
         return Contacts(controller=self._endpoint.address, beats=self._beats.address, credentials=credentials)
 
-    def _rings(self, launcher: Launcher) -> tuple[Ring, ...]:
-        """Which servers protect each other."""
-        if self._parity is None:
-            return ()
-        return seats(self._parity, launcher.machines(Role.SERVER, self._servers)).rings
+    def _settle(self, built: BuiltModel, launcher: Launcher, store: Store) -> Settled:
+        """Which rungs the job has, and which servers protect each other."""
+        machines = Machines(
+            launcher.machines(Role.SERVER, self._size.servers),
+            launcher.free_bytes(),
+            plan=built.plan,
+            optimizer=self._optimizers.tables,
+            dense_optimizer=self._optimizers.dense,
+        )
+        history = History.of(store, self._policies.save) if self._asked.is_auto else History()
+        outlook = machines.outlook(mtbf_s=history.mtbf_s, interval_s=history.interval_s)
+        return machines.settle(self._asked, outlook)
 
-    def _job(self, built: BuiltModel, beginning: Beginning, contacts: Contacts, rings: tuple[Ring, ...]) -> Job:
-        model, train = self._names
+    def _job(self, built: BuiltModel, beginning: Beginning, contacts: Contacts, settled: Settled) -> Job:
+        (model, train), parity = self._names, settled.ladder.parity
         return Job(
             model=model,
             train=train,
             plan=built.plan,
             dense=built.dense_values(),
-            servers=self._servers,
-            optimizer=self._optimizer,
-            dense_optimizer=self._dense_optimizer,
+            servers=self._size.servers,
+            optimizer=self._optimizers.tables,
+            dense_optimizer=self._optimizers.dense,
             tables=self._tables,
             saving=Saving(
                 url=self._url,
                 options=self._options,
                 term=beginning.term,
-                strategy=self._strategy,
+                strategy=self._asked.strategy,
                 precision=self._policies.precision,
                 retention=self._retention,
                 overlap=self._policies.overlap,
                 settings=self._settings,
             ),
-            pacing=self._pacing,
+            pacing=replace(self._pacing, is_rebuilt_fast=parity is not None and parity.rebuild == FAST),
             contacts=contacts,
-            rings=rings,
+            rings=settled.rings,
         )
 
-    def _train_to_end(self, job: Job, beginning: Beginning, launcher: Launcher, store: Store) -> str | None:
+    def _train_to_end(
+        self, job: Job, beginning: Beginning, launcher: Launcher, store: Store, settled: Settled
+    ) -> str | None:
         parts = ControllerParts(
             job,
             beginning,
-            workers=self._workers,
+            settled,
+            workers=self._size.workers,
             policies=self._policies,
             store=store,
             on_event=self._on_event,
             view=self._view,
         )
-        controller = parts.controller(self._endpoint, self._beats, launcher, spares=self._spares)
+        controller = parts.controller(self._endpoint, self._beats, launcher, spares=self._size.spares)
         self._count = parts.count
         with ExitStack() as stack:
             signals = stack.enter_context(StopSignals(controller.stop))
@@ -309,7 +294,7 @@ class Cluster:
                 problem: str | None = controller.run((signals.fd,), turn)
             except Deserted as deserted:
                 logger.warning("%s; the job goes on from there", deserted)
-                self._workers, problem = parts.count.workers, None
+                self._size, problem = replace(self._size, workers=parts.count.workers), None
         if not problem and signals.caught is signal.SIGINT:
             raise KeyboardInterrupt
         if not problem and signals.caught is signal.SIGTERM:

@@ -6,9 +6,18 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from holdfast.cluster.core.members import Member
+from holdfast.policy.ladder import FULL as FULL
+from holdfast.policy.ladder import PARITY as PARITY
+from holdfast.policy.ladder import PARTIAL as PARTIAL
 
-PARITY, PARTIAL, FULL = "parity", "partial", "full"
-"""The rungs of the recovery ladder: from others' memory, from the newest rows saved, from a checkpoint of all."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LadderChosen:
+    """By which rungs this job makes up for servers that die: told before anybody is at work."""
+
+    rungs: str  # in words, from the top: "parity (4 + 1) → partial → full"
+    why: str  # what was decided, and by which figures
+    at_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,14 +116,20 @@ class LostSamples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """A server that died is made up for: by which rung of the ladder, and what it cost."""
+    """A server that died is made up for: by which rung of the ladder, and what it cost.
+
+    Told once the cost is known: after a partial recovery, a second or two after everyone is at work.
+    """
 
     member: Member  # who has its place now
     rung: str  # PARITY, PARTIAL or FULL
     rows: int  # that came from parities
     saved_rows: int  # that came from a save, of those that parities could not give
-    at_s: float
-    took_s: float  # since the death was heard of
+    at_s: float  # when everyone was at work
+    took_s: float  # until then, since the death was heard of
+    lost_steps: int = 0  # that its rows lack, or, after FULL, that everyone takes again
+    lost_samples: float | None = None  # of these steps; None: not known
+    lost_pls: float | None = None  # what this recovery added to the portion of lost samples; None: not metered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +150,6 @@ class Ended:
 
 
 Event: TypeAlias = (
-    Started | Died | Replaced | Recovered | Redundant | WentBack | LostSamples
+    LadderChosen | Started | Died | Replaced | Recovered | Redundant | WentBack | LostSamples
     | Resized | ResizeFailed | Paused | Committed | SaveFailed | Ended
 )  # fmt: skip

@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from types import UnionType
 from typing import Any, Final, Self, get_args, get_type_hints
 
 from holdfast.cluster.core.members import Member, Role
-from holdfast.cluster.happenings import Event
+from holdfast.cluster.deaths import Death, deaths_of
+from holdfast.cluster.happenings import Event, LadderChosen
 from holdfast.errors import DamagedData, ObjectNotFound
 from holdfast.format import fields as checked
 from holdfast.format.document import Json, parse, seal, unseal
@@ -66,6 +67,16 @@ class JobRecord:
     synchronous: bool
     events: tuple[Event, ...] = ()
     speeds: tuple[Speed, ...] = ()
+
+    @property
+    def deaths(self) -> tuple[Death, ...]:
+        """Those of its processes, oldest first: by which rung each was made up for, and what it cost."""
+        return deaths_of(self.events)
+
+    @property
+    def ladder(self) -> str | None:
+        """The rungs that it had, in words; None: it is not told."""
+        return next((event.rungs for event in self.events if isinstance(event, LadderChosen)), None)
 
     def encode(self) -> bytes:
         """As a page of its own."""
@@ -162,7 +173,8 @@ def _event_from_json(body: Json) -> Event | None:
     if kind is None:
         return None
     hints = get_type_hints(kind)
-    event: Event = kind(**{each.name: _typed(hints[each.name], body[each.name], each.name) for each in fields(kind)})
+    told = [each for each in fields(kind) if each.name in body or each.default is MISSING]  # an older page tells less
+    event: Event = kind(**{each.name: _typed(hints[each.name], body[each.name], each.name) for each in told})
     return event
 
 

@@ -19,7 +19,9 @@ from holdfast.planner.fitting import (
     survival_rmse,
 )
 from holdfast.planner.job import Job, Overheads
-from holdfast.planner.parity import Parity
+from holdfast.planner.ladder import Choice, Outlook, ParityOption, choose, parities_for
+from holdfast.planner.measured import RATES, Measured, ParityRates
+from holdfast.planner.parity import ParityPrice
 from holdfast.planner.planning import Assessed, Budget, Plan, plan
 from holdfast.planner.pls import expected_pls
 from holdfast.planner.recovery import (
@@ -34,15 +36,18 @@ from holdfast.planner.recovery import (
 from holdfast.planner.rungs import Rung, Workload, full_rung, parity_rung, partial_rung
 from holdfast.planner.schedule import Failure, FailureSchedule
 from holdfast.planner.snippet import python_call
+from holdfast.policy import Ladder, Parity
 from holdfast.policy.pls import PlsMeter
 
 __all__ = [
     "FAMILIES",
     "LEAST_FAILURES",
+    "RATES",
     "AccuracyLine",
     "Assessed",
     "Budget",
     "ChangedShare",
+    "Choice",
     "Comparison",
     "EmulatedJob",
     "EmulatedRun",
@@ -60,11 +65,17 @@ __all__ = [
     "IndependentNodes",
     "Job",
     "JobHistory",
+    "Ladder",
     "LinearMtbf",
     "LogNormal",
+    "Measured",
     "MtbfOverNodes",
+    "Outlook",
     "Overheads",
     "Parity",
+    "ParityOption",
+    "ParityPrice",
+    "ParityRates",
     "Plan",
     "PlsMeter",
     "Rates",
@@ -76,6 +87,7 @@ __all__ = [
     "VirtualClock",
     "Weibull",
     "Workload",
+    "choose",
     "compare",
     "expected_pls",
     "fit",
@@ -85,6 +97,7 @@ __all__ = [
     "full_recovery",
     "full_rung",
     "kaplan_meier",
+    "parities_for",
     "parity_rung",
     "partial_interval_s",
     "partial_recovery",

@@ -1,7 +1,8 @@
 """From a workload and its owner's limits to a recommended setting, with every alternative.
 
-Only what this version can do is recommended. Partial recovery and parity need embedding servers that fail one by one;
-here every rank holds the whole model. They are computed anyway, to show what such servers would save.
+Only what the job can have is recommended. Partial recovery and parity need tables on servers that fail one by one, as
+in a ``Cluster``; under a ``Checkpointer`` every rank holds the whole model. They are computed anyway, to show what such
+servers would save.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from holdfast.errors import ConfigurationError
 from holdfast.figures import number
 from holdfast.planner.deltas import stored_for
-from holdfast.planner.parity import Parity
+from holdfast.planner.parity import ParityPrice
 from holdfast.planner.recovery import Recovery
 from holdfast.planner.rungs import Rung, Workload, full_rung, parity_rung, partial_rung
 from holdfast.policy import Full, Grid, Intermittent
@@ -20,7 +21,7 @@ from holdfast.policy.arguments import is_finite_number, require
 from holdfast.policy.pls import require_pls
 
 _PLS_TO_SHOW = 0.1  # CPR's own, for the comparison where none was allowed
-_SERVERS = "embedding servers that run as separate processes"
+_SERVERS = "tables on servers, as hf.Cluster has them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,23 +62,18 @@ class Assessed:
 
     rung: Rung
     objections: tuple[str, ...]  # what it takes beyond the budget
-
-    @property
-    def needs(self) -> str | None:
-        """What it would need that this version does not have; None: nothing."""
-        splits_tables = self.rung.recovery is Recovery.PARTIAL or self.rung.parity is not None
-        return _SERVERS if splits_tables else None
+    needs: str | None  # what it would need that the job does not have; None: nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The alternatives, the least overhead first, and the best of those that this version can do within the budget."""
+    """The alternatives, the least overhead first, and the best of those that the job can have within the budget."""
 
     workload: Workload
     budget: Budget
     alternatives: tuple[Assessed, ...]
     recommended: Rung
-    unavailable: Assessed | None  # within the budget and better, but this version lacks what it needs
+    unavailable: Assessed | None  # within the budget and better, but the job lacks what it needs
 
     @property
     def reduction(self) -> float:
@@ -90,10 +86,17 @@ class Plan:
         return 1 - rung.overhead_share / full.overhead_share if full.overhead_share < math.inf else 1.0
 
 
-def plan(work: Workload, budget: Budget = Budget(), *, parity: Parity | None = None) -> Plan:  # noqa: B008 - frozen
-    """Compare every rung and choose; raises where the budget allows none that this version can do."""
+def plan(
+    work: Workload,
+    budget: Budget = Budget(),  # noqa: B008 - frozen
+    *,
+    parity: ParityPrice | None = None,
+) -> Plan:
+    """Compare every rung and choose; raises where the budget allows none that the job can have."""
     rungs = sorted(_rungs(work, budget, parity), key=lambda rung: rung.overhead_share)
-    assessed = tuple(Assessed(rung=rung, objections=budget.objections(rung)) for rung in rungs)
+    assessed = tuple(
+        Assessed(rung=rung, objections=budget.objections(rung), needs=_needs(rung, work)) for rung in rungs
+    )
     allowed = [each for each in assessed if not each.objections]
     available = [each.rung for each in allowed if each.needs is None]
     if not available:
@@ -110,7 +113,12 @@ def plan(work: Workload, budget: Budget = Budget(), *, parity: Parity | None = N
     )
 
 
-def _rungs(work: Workload, budget: Budget, parity: Parity | None) -> list[Rung]:
+def _needs(rung: Rung, work: Workload) -> str | None:
+    splits_tables = rung.recovery is Recovery.PARTIAL or rung.price is not None
+    return _SERVERS if splits_tables and not work.is_cluster else None
+
+
+def _rungs(work: Workload, budget: Budget, parity: ParityPrice | None) -> list[Rung]:
     failures = work.total_s / work.mtbf_s
     stored, differences = stored_for(failures), stored_for(failures, difference=True)
     pls = budget.pls or _PLS_TO_SHOW
@@ -153,5 +161,5 @@ def _none_within(limit: float, closest: Rung, assessed: tuple[Assessed, ...]) ->
 
 
 def _obstacles(assessed: Assessed) -> list[str]:
-    lacking = [] if assessed.needs is None else [f"needs {assessed.needs}, which this version does not have"]
+    lacking = [] if assessed.needs is None else [f"needs {assessed.needs}"]
     return [*assessed.objections, *lacking]

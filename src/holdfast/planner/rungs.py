@@ -13,7 +13,7 @@ from typing import Final
 
 from holdfast.planner.deltas import ChangedShare, Rates, RowFormat, sizes_of
 from holdfast.planner.job import Job, Overheads, require_servers
-from holdfast.planner.parity import Parity
+from holdfast.planner.parity import ParityPrice
 from holdfast.planner.pls import expected_pls
 from holdfast.planner.recovery import Recovery, full_recovery, partial_recovery
 from holdfast.policy import Stored, Strategy
@@ -38,6 +38,7 @@ class Workload:
     lost_servers: int = 1
     changed: ChangedShare = ChangedShare()  # noqa: RUF009 - frozen
     dim: int = 64
+    is_cluster: bool = False  # servers are processes of their own, which fail one by one
 
     def __post_init__(self) -> None:
         for name in ("total_s", "mtbf_s", "model_bytes"):
@@ -56,7 +57,7 @@ class Rung:
     recovery: Recovery
     strategy: Strategy
     stored: Stored
-    parity: Parity | None
+    price: ParityPrice | None  # of the parity above it
     interval_s: float | None  # None: no save after the first baseline
     write_s: float  # one save, in the background
     written_bytes: float  # by one save
@@ -77,7 +78,7 @@ class Rung:
     @property
     def memory_share(self) -> float:
         """Memory beyond that of the tables."""
-        return self.parity.memory_share if self.parity else 0.0
+        return self.price.memory_share if self.price else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,20 +122,18 @@ def partial_rung(name: str, work: Workload, strategy: Strategy, pls: float, *, s
     return replace(rung, expected_pls=(interval_s / 2 + saving.write_s) / per_pls_s)
 
 
-def parity_rung(name: str, work: Workload, parity: Parity, beneath: Callable[[Workload], Rung]) -> Rung:
+def parity_rung(name: str, work: Workload, price: ParityPrice, beneath: Callable[[Workload], Rung]) -> Rung:
     """Lost servers are rebuilt from the others; what parity cannot repair is left to the rung beneath."""
-    parity.require_servers(work.servers)
-    window_s = work.reschedule_s + parity.rebuild_s(work.model_bytes / work.servers)  # each by itself, at once
-    escapes = parity.escape_probability(
+    price.parity.require_servers(work.servers)
+    window_s = work.reschedule_s + price.rebuild_s(work.model_bytes / work.servers)  # each by itself, at once
+    escapes = price.escape_probability(
         mtbf_s=work.mtbf_s, window_s=window_s, servers=work.servers, lost_servers=work.lost_servers
     )
     failures = work.total_s / work.mtbf_s
-    own = parity.overheads(total_s=work.total_s, failures=failures * (1 - escapes), window_s=window_s)
+    own = price.overheads(total_s=work.total_s, failures=failures * (1 - escapes), window_s=window_s)
     backup = beneath(replace(work, mtbf_s=work.mtbf_s / max(escapes, _NEVER)))
     overheads = backup.overheads + own
-    return replace(
-        backup, name=name, parity=parity, overheads=overheads, overhead_share=overheads.share_of(work.total_s)
-    )
+    return replace(backup, name=name, price=price, overheads=overheads, overhead_share=overheads.share_of(work.total_s))
 
 
 def _saving(work: Workload, strategy: Strategy, stored: Stored, interval_s: float) -> _Saving:
@@ -176,7 +175,7 @@ def _rung(name: str, recovery: Recovery, saving: _Saving, overheads: Overheads) 
         recovery=recovery,
         strategy=saving.strategy,
         stored=saving.stored,
-        parity=None,
+        price=None,
         interval_s=saving.interval_s,
         write_s=saving.write_s,
         written_bytes=saving.written_bytes,

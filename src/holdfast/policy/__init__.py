@@ -2,6 +2,7 @@
 
 from holdfast.policy.base import Policy, registered
 from holdfast.policy.grid import DeadShare, Grid, Pairs, Rule, default_strategy
+from holdfast.policy.ladder import Ladder
 from holdfast.policy.optimizer import SGD, Adagrad, Adam, Optimizer, RowwiseAdagrad
 from holdfast.policy.overlap import Overlap
 from holdfast.policy.parity import Parity
@@ -49,6 +50,7 @@ __all__ = [
     "KeepEvery",
     "KeepLast",
     "KeepTagged",
+    "Ladder",
     "Never",
     "Normal",
     "OneShot",

@@ -58,7 +58,9 @@ def test_a_killed_controller_and_a_terminated_one_cost_no_step(
 
 @pytest.mark.slow
 def test_ctrl_c_saves_and_ends(start_script: Callable[..., ScriptJob], tmp_path: Path) -> None:
-    job = start_script(limit=LAST, step_s=0.01, options="workers=2, servers=3, spares=1, synchronous=True")
+    job = start_script(
+        limit=LAST, step_s=0.01, options="workers=2, servers=3, spares=1, synchronous=True, ladder=hf.Ladder()"
+    )
     job.until_at(10)
     assert job.end(signal.SIGINT) == -signal.SIGINT
     job.assert_nothing_is_left()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from holdfast.cluster.controller.losses import Length, Losses
+from holdfast.cluster.controller.losses import Cost, Length, Loss, Losses, samples_of
 from holdfast.cluster.controller.measured import Measured
 from holdfast.cluster.controller.standing import Standing
 from holdfast.cluster.core.members import Member, Role, View
 from holdfast.cluster.core.notes import Account
-from holdfast.cluster.happenings import LostSamples
 from holdfast.cluster.save_account import SaveAccount
+from holdfast.policy.ladder import Fall
 from holdfast.runtime import Runtime
 
 
@@ -53,11 +53,17 @@ class Accounts:
         """Pushes of one worker are not in the rows of a new server."""
         self._losses.hear(server, pushes, self._runtime.monotonic_s())
 
-    def settle(self, *, at_once: bool = False) -> list[LostSamples]:
+    def settle(self, *, at_once: bool = False) -> list[Loss]:
         """Losses of which every worker has told by now."""
-        found = self._losses.settle(self._runtime.monotonic_s(), self._length(self.step), at_once=at_once)
-        at_s = self._runtime.wall_s()
-        return [LostSamples(member=each.server, steps=each.steps, pls=each.pls, at_s=at_s) for each in found]
+        return self._losses.settle(self._runtime.monotonic_s(), self._length(self.step), at_once=at_once)
+
+    def is_pending(self, server: Member) -> bool:
+        """Whether workers have told of a loss of this server that is not settled."""
+        return self._losses.is_pending(server)
+
+    def fall(self, lost_servers: int) -> Fall:
+        """What it would mean to set rows of so many servers back to what was saved last."""
+        return self._losses.fall(lost_servers, self._length(self.step))
 
     def paused(self, save: int, view: View, reports: Mapping[int, bytes]) -> None:
         """All workers wait for this save."""
@@ -65,7 +71,7 @@ class Accounts:
             if report:
                 self.hear(view.member(Role.WORKER, worker), report)
         self.measured.saved(save)
-        self._losses.saved(save)
+        self._losses.saved(save, self.step)
 
     def committed(self, save: int) -> None:
         """It is a checkpoint."""
@@ -76,6 +82,11 @@ class Accounts:
         """Everyone goes back to it."""
         self.measured.went_back(save)
         self._losses.went_back(save)
+
+    def again(self, steps: int) -> Cost:
+        """What it costs that everyone takes so many steps again: no sample's effect is lost."""
+        samples = samples_of(steps, self._length(self.step))
+        return Cost(steps=steps, samples=samples, pls=None if self.pls is None else 0.0)
 
     def note(self, step: int | None = None) -> Account:
         """For server 0: what goes with the checkpoint of a step; otherwise of the one that the training is at."""

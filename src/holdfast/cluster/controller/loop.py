@@ -7,17 +7,19 @@ from collections.abc import Callable, Iterable, Sequence
 from holdfast.cluster.controller.accounts import Accounts
 from holdfast.cluster.controller.crew import FIRST_SPARE, Crew
 from holdfast.cluster.controller.recoveries import Recoveries
-from holdfast.cluster.controller.rungs import Rungs
+from holdfast.cluster.controller.redundancy import Redundancy
 from holdfast.cluster.controller.save_desk import SaveDesk
 from holdfast.cluster.controller.worker_count import WorkerCount
 from holdfast.cluster.core import outputs as out
-from holdfast.cluster.core.controller import ControllerCore
+from holdfast.cluster.core.controller import ControllerCore, Recovery
 from holdfast.cluster.core.members import CONTROLLER, Member, Role
 from holdfast.cluster.core.messages import Broken, End, GoBack, Message, Send
 from holdfast.cluster.core.notes import Decided, Outcome, Stats, Up
-from holdfast.cluster.happenings import Died, Ended, Event
+from holdfast.cluster.core.parity_messages import OutOfReach
+from holdfast.cluster.happenings import PARTIAL, Died, Ended, Event, LostSamples
 from holdfast.cluster.launch.base import Launcher
 from holdfast.cluster.wire.endpoint import Endpoint
+from holdfast.policy import Ladder
 from holdfast.runtime import SYSTEM, Runtime
 
 _PATIENCE_S = 0.1
@@ -40,7 +42,8 @@ class Controller:
         accounts: Of how it goes.
         desk: Its saves.
         count: How many workers it has.
-        rungs: How deaths of servers are made up for.
+        ladder: How deaths of servers are made up for.
+        redundancy: Whether rows are protected by parity.
         baseline_first: Save before the first step: what priority saves build on.
         tell: Hears what happens.
         runtime: Clock.
@@ -55,7 +58,8 @@ class Controller:
         accounts: Accounts,
         desk: SaveDesk,
         count: WorkerCount,
-        rungs: Rungs,
+        ladder: Ladder,
+        redundancy: Redundancy,
         *,
         baseline_first: bool,
         tell: Callable[[Event], object],
@@ -68,11 +72,12 @@ class Controller:
         self._accounts = accounts
         self._desk = desk
         self._count = count
-        self._rungs = rungs
+        self._ladder = ladder
+        self._redundancy = redundancy
         self._baseline_first = baseline_first
         self._tell = tell
         self._runtime = runtime
-        self._recoveries = Recoveries(tell, runtime)
+        self._recoveries = Recoveries(tell, runtime, parity=ladder.parity is not None)
         self._ended: out.Ended | None = None
         self._is_deserted = False
         self._wants_stop = False
@@ -126,6 +131,8 @@ class Controller:
     def _die(self, member: Member, how: str) -> None:
         self._endpoint.disconnect(member)
         self._accounts.standing.forget(member)
+        if member.role is Role.SERVER:
+            self._choose_rung(self._recoveries.lost_servers + 1)
         outputs = self._core.died(member)
         if not outputs:  # a spare, or one that has left or was replaced: nobody waits for its end
             self._crew.fence(member)
@@ -137,10 +144,16 @@ class Controller:
         if outputs and (member.role, member.index) == (Role.SERVER, 0):
             self._carry_out(self._desk.server_0_died())
 
+    def _choose_rung(self, lost_servers: int) -> None:
+        """What parity cannot give comes from the newest rows saved, unless that would lose too much."""
+        rung = self._ladder.below_parity(self._accounts.fall(lost_servers))
+        self._core.recovery = Recovery.PARTIAL if rung == PARTIAL else Recovery.FULL
+
     def _replace(self, member: Member) -> None:
         spare = self._crew.place_spare(member)
         self._recoveries.begin(member, by_spare=spare is not None)
-        self._rungs.began(member)
+        if member.role is Role.SERVER:
+            self._redundancy.lay_bare(member.index)
         if spare is None:
             self._crew.start(member)
         else:
@@ -168,8 +181,6 @@ class Controller:
         if not self._core.is_whole:
             return
         self._crew.settled()
-        for recovered in self._rungs.whole():
-            self._tell(recovered)
         if self._recoveries.end():
             self._crew.start_spares()  # not before: a process that starts would compete with the one that loads
         self._count.settled()
@@ -177,9 +188,12 @@ class Controller:
             self._carry_out(self._core.save())
 
     def _tell_losses(self, *, at_once: bool = False) -> None:
-        for lost in self._accounts.settle(at_once=at_once):
-            self._tell(lost)
+        for loss in self._accounts.settle(at_once=at_once):
+            at_s = self._runtime.wall_s()
+            self._tell(LostSamples(member=loss.server, steps=loss.cost.steps, pls=loss.pls, at_s=at_s))
+            self._recoveries.lost(loss)
             self._endpoint.send(self._desk.server_0, self._accounts.note())
+        self._recoveries.settle(self._accounts.is_pending)
 
     # ---- what members say ------------------------------------------------------------------------------------------
 
@@ -197,6 +211,9 @@ class Controller:
                 self._die(member, "frames of it are missing")
             case Broken(member):
                 self._die(member, f"frames of it are missing, says {sender}")
+            case OutOfReach():
+                self._choose_rung(self._recoveries.lost_servers)
+                self._carry_out(self._core.handle(sender, message))
             case _:
                 self._carry_out(self._core.handle(sender, message))
 
@@ -221,13 +238,13 @@ class Controller:
                 case out.PrioritySaved():
                     self._desk.priority_saved(output)
                 case out.Restored(server, rows, fallen):
-                    self._rungs.restored(server, rows, fallen)
+                    self._recoveries.restored(server, rows, fallen)
                 case out.Protected(server, stripes):
-                    for redundant in self._rungs.protected(server, stripes):
+                    for redundant in self._redundancy.protected(server.index, stripes):
                         self._tell(redundant)
                 case out.WentBack(checkpoint):
-                    self._rungs.went_back()
-                    self._desk.went_back(checkpoint)
+                    self._redundancy.lay_bare()
+                    self._recoveries.went_back(self._desk.went_back(checkpoint))
                 case out.Resized(checkpoint, workers):
                     self._desk.begin_anew(checkpoint)
                     self._accounts.standing.resized(workers)
@@ -244,6 +261,7 @@ class Controller:
         self._endpoint.send(to, message)
         if isinstance(message, GoBack):
             self._crew.goes_back(to, message.member)
+            self._recoveries.goes_on(message.member)
 
     # ---- the end ---------------------------------------------------------------------------------------------------
 
@@ -252,6 +270,7 @@ class Controller:
         assert self._ended is not None
         self._count.close()
         self._tell_losses(at_once=True)
+        self._recoveries.settle(self._accounts.is_pending, at_once=True)
         self._tell(Ended(problem=self._ended.problem, at_s=self._runtime.wall_s()))
         for spare in self._crew.spares:
             self._endpoint.send(spare, End())

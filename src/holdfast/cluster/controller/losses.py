@@ -9,6 +9,7 @@ from typing import Any
 
 from holdfast.cluster.core.members import Member
 from holdfast.policy import PLS
+from holdfast.policy.ladder import Fall
 from holdfast.policy.pls import PlsMeter
 
 logger = logging.getLogger("holdfast")
@@ -32,11 +33,20 @@ class Length:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What a recovery cost besides time: steps that rows lack, or that everyone takes again."""
+
+    steps: int = 0
+    samples: float | None = 0.0  # of these steps; None: not known
+    pls: float | None = 0.0  # that it added; None: not metered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """Of one server."""
+    """Of one server's rows."""
 
     server: Member
-    steps: int
+    cost: Cost
     pls: float | None  # of the whole training so far; None: not metered
 
 
@@ -55,20 +65,30 @@ class Losses:
         budget: Of the strategy. None: steps are told, a portion is not.
         servers: How many there are.
         stored: The meter of the checkpoint that the job begins with.
+        step: Of that checkpoint.
     """
 
-    def __init__(self, budget: PLS | None, *, servers: int, stored: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, budget: PLS | None, *, servers: int, stored: Mapping[str, Any] | None = None, step: int = 0
+    ) -> None:
         self._budget = budget
         self._servers = servers
         self._pls = float((stored or {}).get("pls") or 0.0)
         self._failures = int((stored or {}).get("failures") or 0)
         self._told: dict[Member, _Told] = {}
         self._at = {0: (self._pls, self._failures)}  # by save
+        self._steps: dict[int, int] = {}  # by save that is not committed
+        self._saved_step = step  # of the newest checkpoint
+        self._is_current = True  # what was saved last belongs to this timeline
 
     @property
     def pls(self) -> float | None:
         """The portion of lost samples by now; None: not metered."""
         return None if self._budget is None else self._pls
+
+    def is_pending(self, server: Member) -> bool:
+        """Whether a loss of this server is told of, and not settled."""
+        return server in self._told
 
     def hear(self, server: Member, pushes: int, now_s: float) -> None:
         """So many pushes of one more worker are lost."""
@@ -81,35 +101,55 @@ class Losses:
         ready = [server for server, told in self._told.items() if at_once or now_s - told.since_s >= _PATIENCE_S]
         return [self._settle(server, self._told.pop(server).steps, length) for server in ready]
 
+    def fall(self, lost_servers: int, length: Length) -> Fall:
+        """What it would mean to set rows of so many servers back to what was saved last."""
+        meter = self._meter(length)
+        samples = meter.saved_samples if meter is not None else 0
+        if meter is not None:
+            saved = min(samples, round(self._saved_step * self._per_step(length)))
+            meter = replace(meter, saved_samples=saved)
+        return Fall(
+            lost_share=min(1.0, lost_servers / self._servers),
+            samples=samples,
+            meter=meter,
+            saves_are_current=self._is_current,
+        )
+
     def state(self, length: Length) -> Mapping[str, float | None] | None:
         """The meter, as a checkpoint at this step stores it; None where there is none, or nothing known to meter by."""
         meter = self._meter(length)
         return None if meter is None else meter.to_dict()
 
-    def saved(self, save: int) -> None:
-        """What is known now belongs to this save."""
+    def saved(self, save: int, step: int) -> None:
+        """What is known now belongs to this save, of this step."""
         self._at[save] = (self._pls, self._failures)
+        self._steps[save] = step
 
     def committed(self, save: int) -> None:
         """Nobody goes back further."""
         self._at = {number: each for number, each in self._at.items() if number >= save}
+        self._saved_step = self._steps.get(save, self._saved_step)
+        self._steps = {number: each for number, each in self._steps.items() if number > save}
+        self._is_current = True
 
     def went_back(self, save: int) -> None:
         """Everyone did, and what was lost after that save is trained again."""
         self._pls, self._failures = self._at.get(save, (0.0, 0))
         self._told.clear()
+        self._is_current = False
 
     def _settle(self, server: Member, steps: int, length: Length) -> Loss:
-        meter = self._meter(length)
+        meter, samples = self._meter(length), samples_of(steps, length)
         if meter is None:
-            return Loss(server=server, steps=steps, pls=None)
+            return Loss(server=server, cost=Cost(steps=steps, samples=samples, pls=None), pls=None)
         now = meter.saved_samples
         before = replace(meter, saved_samples=max(0, now - round(steps * self._per_step(length))))
         after = before.failed(now, lost_share=1 / self._servers)
         self._pls, self._failures = after.pls, after.failures
         if after.warning is not None:
             logger.warning(after.warning)
-        return Loss(server=server, steps=steps, pls=after.pls)
+        cost = Cost(steps=steps, samples=samples, pls=after.pls - before.pls)
+        return Loss(server=server, cost=cost, pls=after.pls)
 
     def _meter(self, length: Length) -> PlsMeter | None:
         """As of now: everything is saved."""
@@ -134,3 +174,8 @@ class Losses:
     def _per_step(self, length: Length) -> float:
         assert self._budget is not None
         return float(self._budget.samples_per_step or length.samples_per_step or 1)
+
+
+def samples_of(steps: int, length: Length) -> float | None:
+    """How many samples steps are of, as far as is known."""
+    return None if length.samples_per_step is None else steps * length.samples_per_step

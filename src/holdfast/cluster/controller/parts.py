@@ -13,15 +13,16 @@ from holdfast.cluster.controller.live_view import LiveView
 from holdfast.cluster.controller.loop import Controller
 from holdfast.cluster.controller.losses import Losses
 from holdfast.cluster.controller.recorder import Recorder
+from holdfast.cluster.controller.redundancy import Redundancy
 from holdfast.cluster.controller.resume import Beginning
-from holdfast.cluster.controller.rungs import Rungs
 from holdfast.cluster.controller.save_desk import SaveDesk
 from holdfast.cluster.controller.timetable import Timetable
 from holdfast.cluster.controller.worker_count import WorkerCount
 from holdfast.cluster.core.controller import ControllerCore, Recovery
 from holdfast.cluster.core.members import View
-from holdfast.cluster.happenings import Event
+from holdfast.cluster.happenings import Event, LadderChosen
 from holdfast.cluster.job import Job
+from holdfast.cluster.ladder import Settled
 from holdfast.cluster.launch.base import Launcher
 from holdfast.cluster.record import JobRecord
 from holdfast.cluster.wire.beats import Beats
@@ -36,6 +37,7 @@ class ControllerParts:
     Args:
         job: What processes are told.
         beginning: Where it begins.
+        settled: How it makes up for deaths of servers.
         workers: How many it begins with.
         policies: When to save, and how.
         store: Of the run.
@@ -47,6 +49,7 @@ class ControllerParts:
         self,
         job: Job,
         beginning: Beginning,
+        settled: Settled,
         *,
         workers: int,
         policies: Policies,
@@ -56,6 +59,7 @@ class ControllerParts:
     ) -> None:
         self._job = job
         self._beginning = beginning
+        self._ladder = settled.ladder
         self._policies = policies
         self._accounts = self._make_accounts()
         is_shown = sys.stderr.isatty() if view is None else view
@@ -65,6 +69,8 @@ class ControllerParts:
         )
         self.recorder = Recorder(store, record, self._accounts)
         self._audience = Audience(on_event, [self.recorder.tell, log if self.view is None else self.view.tell])
+        chosen = LadderChosen(rungs=str(settled.ladder), why=settled.why, at_s=SYSTEM.wall_s())
+        self._audience.tell(chosen)
         self.count = WorkerCount(workers, self._audience.tell)
         self._core = ControllerCore(
             View.first(servers=job.servers, workers=workers),
@@ -84,7 +90,8 @@ class ControllerParts:
             self._accounts,
             self._desk(endpoint),
             self.count,
-            Rungs(servers=self._job.servers, parity=bool(self._job.rings), runtime=SYSTEM),
+            self._ladder,
+            Redundancy(servers=self._job.servers, parity=bool(self._job.rings), runtime=SYSTEM),
             baseline_first=self._is_partial and not self._beginning.checkpoint,
             tell=self._audience.tell,
         )
@@ -97,7 +104,7 @@ class ControllerParts:
         partial = self._policies.partial
         budget = partial.budget if partial is not None else None
         return Accounts(
-            Losses(budget, servers=self._job.servers, stored=self._beginning.pls),
+            Losses(budget, servers=self._job.servers, stored=self._beginning.pls, step=self._beginning.step),
             synchronous=self._job.pacing.synchronous,
             runtime=SYSTEM,
             steps={worker: each.pushed for worker, each in self._beginning.progress.items()},

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from holdfast.checkpoint.trainer.position import Pause as Rest
 from holdfast.cluster.controller.accounts import Accounts
+from holdfast.cluster.controller.losses import Cost
 from holdfast.cluster.controller.resume import Beginning
 from holdfast.cluster.controller.timetable import Timetable
 from holdfast.cluster.core.controller import ControllerCore
@@ -181,12 +182,13 @@ class SaveDesk:
         if saved.problem:
             self._tell(SaveFailed(save=saved.save, problem=saved.problem, at_s=self._runtime.wall_s()))
 
-    def went_back(self, checkpoint: int) -> None:
-        """Everyone goes back: what is being written belongs to steps that will be taken again."""
-        before, step = self._accounts.step, self._steps[checkpoint]
+    def went_back(self, checkpoint: int) -> Cost:
+        """Everyone goes back: what is being written belongs to steps that will be taken again; the cost of that."""
+        cost = self._accounts.again(max(0, self._accounts.step - self._steps[checkpoint]))
         self.begin_anew(checkpoint)
         at_s = self._runtime.wall_s()
-        self._tell(WentBack(checkpoint=self._names[checkpoint], lost_steps=max(0, before - step), at_s=at_s))
+        self._tell(WentBack(checkpoint=self._names[checkpoint], lost_steps=cost.steps, at_s=at_s))
+        return cost
 
     def begin_anew(self, checkpoint: int) -> None:
         """Everyone begins anew at this checkpoint."""

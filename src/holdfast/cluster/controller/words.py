@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from holdfast.cluster.happenings import (
+    FULL,
     PARITY,
     PARTIAL,
     Committed,
     Died,
     Ended,
     Event,
+    LadderChosen,
     LostSamples,
     Paused,
     Recovered,
@@ -26,14 +28,16 @@ from holdfast.figures import number
 def describe(event: Event) -> str:
     """An event in one line."""
     match event:
+        case LadderChosen(rungs=rungs, why=why):
+            return f"deaths of servers are made up for by {rungs}: {why}"
         case Started(took_s=took_s):
             return f"everyone is at work, after {took_s:.1f} s"
         case Died(member=member, how=how):
             return f"{member} died: {_last_line(how)}"
         case Replaced(member=member, by_spare=by_spare, took_s=took_s):
             return f"{member} is at work{' (a spare)' if by_spare else ''}, {took_s:.1f} s after the death"
-        case Recovered(member=member, rung=rung, rows=rows, saved_rows=saved_rows, took_s=took_s):
-            return f"{member}: {_recovered(rung, rows, saved_rows)}, in {took_s:.1f} s"
+        case Recovered(member=member, rung=rung, took_s=took_s):
+            return f"{member}: rung {rung}: {_recovered(event)}, in {took_s:.1f} s; {_cost(event)}"
         case Redundant(records=records, took_s=took_s):
             return f"every row is protected by parity: {records} parities in {took_s:.1f} s"
         case WentBack(checkpoint=checkpoint, lost_steps=lost_steps):
@@ -54,12 +58,23 @@ def describe(event: Event) -> str:
             return f"the job has ended{f': {_last_line(problem)}' if problem else ''}"
 
 
-def _recovered(rung: str, rows: int, saved_rows: int) -> str:
-    if rung == PARITY:
-        return f"{rows} rows came back from parity, none is lost"
-    if rung == PARTIAL:
-        return f"{saved_rows} rows came from saves, {rows} from parity" if saved_rows else "its rows came from saves"
+def _recovered(event: Recovered) -> str:
+    if event.rung == PARITY:
+        return f"{event.rows} rows came back from parity"
+    if event.rung == PARTIAL:
+        from_saves = f"{event.saved_rows} rows came from saves, {event.rows} from parity"
+        return from_saves if event.saved_rows else "its rows came from saves"
     return "everyone went back to a checkpoint"
+
+
+def _cost(event: Recovered) -> str:
+    if not event.lost_steps:
+        return "nothing is lost"
+    samples = "" if event.lost_samples is None else f", {number(event.lost_samples)} samples"
+    if event.rung == FULL:
+        return f"{event.lost_steps} steps{samples} are trained again"
+    pls = "" if event.lost_pls is None else f", PLS {number(event.lost_pls)}"
+    return f"{event.lost_steps} steps{samples} are lost to its rows{pls}"
 
 
 def _last_line(text: str) -> str:

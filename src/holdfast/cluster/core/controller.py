@@ -68,8 +68,8 @@ class ControllerCore(Leader):
         parity: bool = False,
     ) -> None:
         super().__init__(view, synchronous=synchronous, progress=progress)
+        self.recovery = recovery  # from the next death on
         self._has_parity = parity  # recovery is for what it cannot give
-        self._is_full = synchronous or recovery is Recovery.FULL
         self._up: set[Member] = set()  # processes that run, told of their view or not
         self._told: set[Member] = set()  # members that were given a view to begin with
         self._loading: set[Member] = set()
@@ -81,6 +81,10 @@ class ControllerCore(Leader):
         self._wanted_workers: int | None = None
         self._checkpoint = 0  # the last save that was committed; 0: what the job began with
         self._is_gathering = True  # servers load the checkpoint; no worker has started
+
+    @property
+    def _is_full(self) -> bool:
+        return self._is_synchronous or self.recovery is Recovery.FULL
 
     @property
     def is_whole(self) -> bool:

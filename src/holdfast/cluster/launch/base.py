@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -105,6 +106,10 @@ class Launcher(Protocol):
 
     def machines(self, role: Role, count: int) -> list[str]:
         """The names of the machines on which the first so many processes of a role will run, in their order."""
+        ...
+
+    def free_bytes(self) -> Mapping[str, int]:
+        """Memory that is free for processes of the job, by machine: of those machines where that is known."""
         ...
 
     def domain(self, tenant: Tenant) -> str:

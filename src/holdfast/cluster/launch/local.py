@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from holdfast.checkpoint.wire.memory import available_bytes
 from holdfast.cluster.core.members import Member, Role
 from holdfast.cluster.launch import child
 from holdfast.cluster.launch.base import CLOSE_S, Death, Launcher, Spare, Tenant, label
@@ -102,6 +103,10 @@ class LocalLauncher:
 
     def machines(self, role: Role, count: int) -> list[str]:
         return [platform.node()] * count
+
+    def free_bytes(self) -> Mapping[str, int]:
+        free = available_bytes()
+        return {} if free is None else {platform.node(): free}
 
     def domain(self, tenant: Tenant) -> str:
         return platform.node()

@@ -72,17 +72,32 @@ def server_bytes(layout: RingLayout, server: int, rule: UpdateRule, dense_rule: 
     return 4 * (words + mirrored)
 
 
-def require_memory(server: int, needed_bytes: int, available_bytes: int | None) -> None:
-    """Refuse to start a server whose parities do not fit its memory.
+def rows_bytes(placement: Placement, rule: UpdateRule, dense_rule: UpdateRule) -> list[int]:
+    """How many bytes each server's own rows and slots take.
 
     Args:
-        server: Which one.
+        placement: Of the whole model.
+        rule: Of tables.
+        dense_rule: Of dense parameters.
+    """
+    return [
+        4 * sum(group.size(server) * words_of(rule, group.width) for group in placement.groups)
+        + 4 * dense_size(placement.dense[server], dense_rule)
+        for server in range(placement.servers)
+    ]
+
+
+def require_memory(where: str, needed_bytes: int, available_bytes: int | None) -> None:
+    """Refuse to start servers whose parities do not fit into memory.
+
+    Args:
+        where: A server, or a machine with several.
         needed_bytes: What its parities take.
         available_bytes: What is left beside its rows; None where that is not known.
     """
     if available_bytes is not None and needed_bytes > available_bytes:
         raise ConfigurationError(
-            f"parity takes {_gigabytes(needed_bytes)} of server {server}, where {_gigabytes(available_bytes)} of "
+            f"parity takes {_gigabytes(needed_bytes)} of {where}, where {_gigabytes(max(0, available_bytes))} of "
             "memory are left beside its rows: start more servers, pass a larger data= to Parity, or drop it"
         )
 

@@ -109,7 +109,8 @@ class _Place:
         self.protection: Protection | None = None
         if (ring := job.ring_of(index)) is not None:
             layout = RingLayout(placement, ring)
-            require_memory(index, server_bytes(layout, index, rows.rule, rows.dense.rule), available_bytes())
+            needed_bytes = server_bytes(layout, index, rows.rule, rows.dense.rule)
+            require_memory(f"server {index}", needed_bytes, available_bytes())
             shard = ProtectedShard(rows, self.saves, job.dense, ShardParity(layout, rows))
             self.shard = shard
             self.protection = Protection(layout=cast(Layout, layout), records=cast(Records, shard))

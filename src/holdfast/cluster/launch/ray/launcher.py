@@ -90,6 +90,9 @@ class RayLauncher:
     def machines(self, role: Role, count: int) -> list[str]:
         return self._places.nodes(role, count)
 
+    def free_bytes(self) -> Mapping[str, int]:
+        return self._places.memory()
+
     def domain(self, tenant: Tenant) -> str:
         if tenant in self._domains:
             return self._domains[tenant]

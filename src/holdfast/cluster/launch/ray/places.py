@@ -66,6 +66,11 @@ class Places:
         nodes = self._ray.util.placement_group_table(self.group)["bundles_to_node_id"]
         return [nodes[each.index] for each in self._free if each.role is role][:count]
 
+    def memory(self) -> dict[str, int]:
+        """By machine, the memory that Ray has for tasks and actors, where it says so."""
+        nodes = {node["NodeID"]: node["Resources"] for node in self._ray.nodes() if node["Alive"]}
+        return {name: int(found["memory"]) for name, found in nodes.items() if "memory" in found}
+
     def take(self, role: Role) -> Place | None:
         """Room for a process; None where all of it is taken, and Ray has to find some."""
         place = next((each for each in self._free if each.role is role), None)

@@ -1,0 +1,195 @@
+"""The ladder of a job: what its user asked for, and what it gets once its machines are known."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from holdfast.checkpoint.trainer.policies import require
+from holdfast.cluster.parity.seats import parity_bytes, require_memory, rows_bytes, seats
+from holdfast.cluster.placement import Placement
+from holdfast.cluster.plan import ModelPlan
+from holdfast.erasure.ring import Ring
+from holdfast.erasure.seating import Seating, seat
+from holdfast.errors import ConfigurationError
+from holdfast.planner.ladder import Outlook, ParityOption, choose, parities_for
+from holdfast.policy import Ladder, Parity, Partial, Retention, Strategy, default_strategy
+from holdfast.policy.ladder import AUTO
+from holdfast.policy.optimizer import Optimizer
+
+logger = logging.getLogger("holdfast")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a user said about recovery.
+
+    Args:
+        ladder: As far as it is said.
+        is_auto: Whether parity is left to the planner.
+        strategy: Of the job's saves.
+    """
+
+    ladder: Ladder
+    is_auto: bool
+    strategy: Strategy
+
+    @classmethod
+    def of(
+        cls,
+        ladder: Ladder | Literal["auto"],
+        parity: Parity | None,
+        strategy: Strategy | None,
+        *,
+        retention: Retention,
+        servers: int,
+        synchronous: bool,
+    ) -> Asked:
+        """From the arguments of a ``Cluster``; refuses what contradicts itself, and parities that it cannot have."""
+        if parity is not None:
+            require("parity", parity, Parity)
+        consistent = strategy or default_strategy(retention)
+        if ladder == AUTO:
+            _require_possible(parity, servers)
+            said = _said(parity, strategy, synchronous=synchronous)
+            return cls(ladder=said, is_auto=parity is None, strategy=consistent)
+        if not isinstance(ladder, Ladder):
+            raise ConfigurationError(f'ladder={ladder!r} is not valid; pass "{AUTO}", or a Ladder such as Ladder()')
+        _require_agreement(ladder, parity, strategy, synchronous=synchronous)
+        _require_possible(ladder.parity, servers)
+        saves = consistent if isinstance(strategy, Partial) else ladder.strategy(consistent)
+        return cls(ladder=ladder, is_auto=False, strategy=saves)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """What a job gets.
+
+    Args:
+        ladder: Its rungs.
+        why: What was decided, in words.
+        rings: Of servers that protect each other; none without parity.
+    """
+
+    ladder: Ladder
+    why: str
+    rings: tuple[Ring, ...] = ()
+
+
+class Machines:
+    """Where a job's servers run, and what fits there.
+
+    Args:
+        names: Of each server's machine.
+        free_bytes: Of memory, by machine; those that are known.
+        plan: The model.
+        optimizer: Of tables.
+        dense_optimizer: Of everything else.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        free_bytes: Mapping[str, int],
+        *,
+        plan: ModelPlan,
+        optimizer: Optimizer,
+        dense_optimizer: Optimizer,
+    ) -> None:
+        self._names = names
+        self._free_bytes = free_bytes
+        self._placement = Placement(plan, len(names))
+        self._rules = optimizer.rule(), dense_optimizer.rule(dense=True)
+        self._rows_bytes = rows_bytes(self._placement, *self._rules)
+
+    def settle(self, asked: Asked, outlook: Outlook) -> Settled:
+        """Seat the servers, and see that parities fit; where the planner is to choose, let it."""
+        if asked.is_auto:
+            options = [self._option(parity) for parity in parities_for(len(self._names))]
+            chosen = choose(asked.ladder, options, outlook)
+            return self._seated(chosen.ladder, chosen.why)
+        self._require_fit(asked.ladder.parity)
+        return self._seated(asked.ladder, "as asked for")
+
+    def outlook(self, *, mtbf_s: float | None, interval_s: float | None) -> Outlook:
+        """What failures cost this job, as far as it is known how often they come."""
+        mean_bytes = sum(self._rows_bytes) / len(self._names)
+        return Outlook(mtbf_s=mtbf_s, interval_s=interval_s, server_bytes=mean_bytes)
+
+    def _seated(self, ladder: Ladder, why: str) -> Settled:
+        if ladder.parity is None:
+            return Settled(ladder=ladder, why=why)
+        return Settled(ladder=ladder, why=why, rings=seats(ladder.parity, self._names).rings)
+
+    def _option(self, parity: Parity) -> ParityOption:
+        seating = seat(len(self._names), data=parity.data, parity=parity.parity, domains=self._names)
+        found = [self._room(machine, seating) for machine in dict.fromkeys(self._names)]
+        tightest = min(found, key=lambda each: each.margin_bytes)
+        return ParityOption(
+            parity=parity,
+            needed_bytes=tightest.needed_bytes,
+            left_bytes=tightest.left_bytes,
+            machine=tightest.machine,
+            most_lost=seating.most_lost,
+        )
+
+    def _require_fit(self, parity: Parity | None) -> None:
+        if parity is None:
+            return
+        seating = seat(len(self._names), data=parity.data, parity=parity.parity, domains=self._names)
+        for machine in dict.fromkeys(self._names):
+            room = self._room(machine, seating)
+            require_memory(f"machine {machine}", room.needed_bytes, room.left_bytes)
+
+    def _room(self, machine: str, seating: Seating) -> _Room:
+        here = [server for server, name in enumerate(self._names) if name == machine]
+        needed = parity_bytes(self._placement, seating, *self._rules)
+        free = self._free_bytes.get(machine)
+        return _Room(
+            machine=machine,
+            needed_bytes=sum(needed[server] for server in here),
+            left_bytes=None if free is None else free - sum(self._rows_bytes[server] for server in here),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Room:
+    machine: str
+    needed_bytes: int  # by parities
+    left_bytes: int | None  # beside rows; None: not known
+
+    @property
+    def margin_bytes(self) -> float:
+        return float("inf") if self.left_bytes is None else self.left_bytes - self.needed_bytes
+
+
+def _said(parity: Parity | None, strategy: Strategy | None, *, synchronous: bool) -> Ladder:
+    """Whatever the strategy, nothing is recovered partially in synchronous training."""
+    return Ladder(parity=parity) if synchronous else Ladder.of(parity, strategy)
+
+
+def _require_agreement(ladder: Ladder, parity: Parity | None, strategy: Strategy | None, *, synchronous: bool) -> None:
+    if parity is not None and parity != ladder.parity:
+        raise ConfigurationError(
+            f"ladder={ladder!r} and parity={parity!r} contradict each other; pass Ladder(parity=...) alone"
+        )
+    if isinstance(strategy, Partial) and _said(ladder.parity, strategy, synchronous=synchronous) != ladder:
+        raise ConfigurationError(
+            f"ladder={ladder!r} and strategy={strategy!r} contradict each other; pass Ladder(partial=True, ...), and "
+            f"as strategy= that of its checkpoints, {strategy.consistent!r}"
+        )
+    if ladder.partial and synchronous:
+        raise ConfigurationError(
+            "ladder=Ladder(partial=True) and synchronous=True exclude each other: rows of an earlier step would join "
+            "the others' step; pass partial=False"
+        )
+
+
+def _require_possible(parity: Parity | None, servers: int) -> None:
+    if parity is None:
+        return
+    parity.require_servers(servers)
+    if parity.parity > 1:
+        raise ConfigurationError(f"{parity}: a Cluster keeps 1 parity; simulations of 2 still find wrong rows")
