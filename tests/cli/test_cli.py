@@ -15,7 +15,9 @@ from typer.testing import CliRunner
 import holdfast as hf
 from holdfast.checkpoint.commit.lease import Lease
 from holdfast.cli import app
+from holdfast.cluster.record import page_name
 from tests.cli.command import holdfast
+from tests.cluster.stories import story
 from tests.tiny import Tiny, build, same, train_step
 
 
@@ -52,6 +54,20 @@ def test_show_describes_the_run_its_tables_and_what_a_checkpoint_stands_on(train
     assert "300" in lines(text, "emb.0")[0]
     assert "none" in lines(text, "leases")[0]
     assert "nothing: it is a baseline" in holdfast("show", trained[0], "--step", 2)
+
+
+def test_show_tells_by_which_rung_each_death_was_made_up_for(run: Path) -> None:
+    assert json.loads(holdfast("show", run, "--json"))["jobs"] == []
+    page = run / page_name(1, 1)
+    page.parent.mkdir()
+    page.write_bytes(story().encode())
+    text = holdfast("show", run)
+    assert "3 servers, 2 workers, parity (2 + 1) → partial → full" in " ".join(text.split())
+    row = next(line.split() for line in text.splitlines() if "server 1 (1)" in line)
+    assert row[-6:] == ["partial", "1.0", "s", "30", "7,680", "0.0125"]
+    (job,) = json.loads(holdfast("show", run, "--json"))["jobs"]
+    assert [death["rung"] for death in job["deaths"]] == ["partial", None, None]
+    assert (job["deaths"][0]["member"], job["deaths"][0]["lost_steps"]) == ("server 1 (1)", 30)
 
 
 def test_show_as_json_holds_every_figure(trained: tuple[Path, Tiny]) -> None:

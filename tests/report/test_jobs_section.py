@@ -22,10 +22,15 @@ def test_every_death_is_a_row_with_what_it_cost() -> None:
     assert found is not None
     (table,) = found.tables
     newest, worker, server = table.rows
-    assert server[1:] == ["server 1 (1)", "killed by SIGKILL", "30", "1 s", "a spare", "0.0125"]
-    assert worker[1:] == ["worker 0 (1)", "killed by SIGKILL", "0", "3 s", "a new process", "-"]
-    assert newest[3:] == ["80, everyone's", "-", "-", "-"]
+    died = ["server 1 (1)", "killed by SIGKILL"]
+    assert server[1:] == [*died, "partial", "1 s", "a spare", "30", "7,680", "0.0125", "0.0125"]
+    assert worker[1:] == ["worker 0 (1)", "killed by SIGKILL", "-", "3 s", "a new process", "0", "-", "-", "-"]
+    assert newest[3:] == ["-", "-", "-", "80, everyone's", "-", "-", "-"]
     assert "3 deaths cost 110 steps" in found.text[0]
+    assert found.text[1] == (
+        "The last one made up for deaths of servers by parity (2 + 1) → partial → full; over all jobs it took partial "
+        "1 time."
+    )
 
 
 def test_speeds_are_drawn_with_marks_for_what_happened() -> None:

@@ -13,6 +13,7 @@ from holdfast.cli.bases import BaseUse, base_uses
 from holdfast.cli.common import JsonFlag, StepOption, StoreOptions, UrlArgument, newest, opened, output
 from holdfast.cli.drawing import checkpoints, count, label, measured, plain, print_json, share, size, when
 from holdfast.cli.grid import drawn_grid
+from holdfast.cli.jobs import drawn_job, plain_jobs
 from holdfast.cli.tables import FittedTable
 from holdfast.figures import number
 from holdfast.printable import printable
@@ -57,12 +58,14 @@ def show(
         for drawn in drawn_grid(picture):
             output().print(drawn)
         return
-    summary = opened(url, option).summary(step)
+    run = opened(url, option)
+    summary, jobs = run.summary(step), run.jobs()
     if json:
-        print_json(summary)
+        print_json({**plain(summary), "jobs": plain_jobs(jobs)})
         return
-    for drawn in (_run(summary), _checkpoint(summary), _tables(summary), _parts(summary)):
-        output().print(drawn)
+    for drawn in (_run(summary), _checkpoint(summary), _tables(summary), _parts(summary), drawn_job(jobs)):
+        if drawn is not None:
+            output().print(drawn)
 
 
 def diff(

@@ -34,6 +34,9 @@ _NUMBERS = {
     "parity",
     "overhead",
     "PLS",
+    "until whole",
+    "steps",
+    "samples",
     "AUC",
     "AUC drop",
 }

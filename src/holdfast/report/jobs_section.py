@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from holdfast.cluster.deaths import Death, deaths_of
+from holdfast.cluster.deaths import Death
 from holdfast.cluster.happenings import Committed, Died, Event, Replaced, Resized, WentBack
 from holdfast.cluster.record import JobRecord, Speed
 from holdfast.figures import NOTHING, number
@@ -14,7 +15,7 @@ from holdfast.report.page import Chart, PageTable, Section
 from holdfast.report.thinning import thinned
 from holdfast.report.words import count, duration, how_many, in_units, plain_unit, when
 
-_COLUMNS = ("when", "who", "how", "steps lost", "until whole", "by", "PLS since the start")
+_COLUMNS = ("when", "who", "how", "rung", "until whole", "by", "steps lost", "samples", "PLS", "PLS since the start")
 _DRAWN = 4  # jobs, the newest
 _MARKS = {
     Died: "death",
@@ -29,18 +30,20 @@ def jobs_section(jobs: Sequence[JobRecord]) -> Section | None:
     """None where no cluster trained here."""
     if not jobs:
         return None
-    deaths = [death for job in jobs for death in deaths_of(job.events)]
+    deaths = [death for job in jobs for death in job.deaths]
     newest = jobs[-1]
     text = [
         f"{how_many(len(jobs), 'job')} of a cluster trained here, the last one with "
         f"{how_many(newest.servers, 'server')} and {how_many(newest.workers, 'worker')}"
         f"{', which took each step together' if newest.synchronous else ''}. {_told(deaths)}"
     ]
+    if newest.ladder is not None:
+        text.append(f"The last one made up for deaths of servers by {newest.ladder}{_rungs(deaths)}.")
     table = PageTable(
         caption="Deaths, newest first",
         columns=_COLUMNS,
         rows=[_row(death) for death in reversed(deaths)],
-        words=("who", "how", "by"),
+        words=("who", "how", "rung", "by"),
     )
     return Section(
         title="Jobs of a cluster",
@@ -68,11 +71,21 @@ def _row(death: Death) -> list[str]:
         when(death.at_s),
         str(death.member),
         death.how.splitlines()[-1] if death.how else NOTHING,
-        lost,
+        death.rung or NOTHING,
         duration(death.replaced_s),
         NOTHING if death.replaced_s is None else "a spare" if death.by_spare else "a new process",
+        lost,
+        number(death.lost_samples),
+        number(death.lost_pls),
         number(death.pls),
     ]
+
+
+def _rungs(deaths: Sequence[Death]) -> str:
+    """How often each was taken, over all jobs."""
+    taken = Counter(death.rung for death in deaths if death.rung is not None)
+    told = ", ".join(f"{rung} {how_many(often, 'time')}" for rung, often in taken.items())
+    return f"; over all jobs it took {told}" if told else ""
 
 
 def _chart(job: JobRecord) -> Chart:

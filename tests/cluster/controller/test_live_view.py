@@ -19,8 +19,11 @@ from holdfast.cluster.happenings import (
     Committed,
     Died,
     Event,
+    LadderChosen,
     LostSamples,
     Paused,
+    Recovered,
+    Redundant,
     Replaced,
     Resized,
     ResizeFailed,
@@ -100,6 +103,26 @@ def test_a_death_is_seen_until_somebody_else_is_at_work() -> None:
     assert "being replaced" not in shown
     assert "server 1 (2) is at work (a spare), 0.4 s after the death" in shown
     assert "its rows lost 31 steps; PLS 0.0125" in shown
+
+
+def test_the_ladder_is_shown_with_redundancy_and_the_last_rung() -> None:
+    stage = Stage(width=140)
+    assert re.search(r"ladder +-", stage.shown())
+    stage.view.tell(LadderChosen(rungs="parity (4 + 1) → partial → full", why="as asked for", at_s=99.0))
+    shown = stage.shown()
+    assert "parity (4 + 1) → partial → full" in shown and "being built" in shown and "none yet" in shown
+    stage.view.tell(Redundant(records=9, at_s=101.0, took_s=1.5))
+    assert "whole, after 1.5 s" in stage.shown()
+    stage.view.tell(Died(member=DEAD, how="killed by signal 9", at_s=101.0))
+    assert "being rebuilt" in stage.shown()
+    known = dict(member=NEW, at_s=102.0, took_s=0.4)
+    stage.view.tell(Recovered(**known, rung="parity", rows=9, saved_rows=0))  # type: ignore[arg-type]
+    assert "parity, 0.4 s, nothing lost (1 by parity)" in stage.shown()
+    cost = dict(lost_steps=7, lost_samples=448.0, lost_pls=0.002)
+    stage.view.tell(Recovered(**known, rung="partial", rows=0, saved_rows=9, **cost))  # type: ignore[arg-type]
+    shown = stage.shown()
+    assert "partial, 0.4 s, 7 steps, PLS 0.002 (1 by parity, 1 by partial)" in shown
+    assert "rung partial: 9 rows came from saves, 0 from parity, in 0.4 s; 7 steps, 448 samples are lost" in shown
 
 
 def test_who_joins_is_shown_and_who_leaves_is_not() -> None:

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.cluster.controller.accounts import Accounts
+from holdfast.cluster.controller.protection import Protection
 from holdfast.cluster.controller.words import describe
 from holdfast.cluster.core.members import Member, Role
 from holdfast.cluster.happenings import Committed, Died, Event, Replaced, Resized, Started
@@ -58,6 +59,7 @@ class LiveView:
         self._committed: Committed | None = None
         self._committed_s = 0.0
         self._deaths = 0
+        self._protection = Protection()
         self._live = Live(console=self._console, auto_refresh=False, transient=False)
 
     def __enter__(self) -> Self:
@@ -73,6 +75,7 @@ class LiveView:
     def tell(self, event: Event) -> None:
         """Something happened."""
         self._events.append((self._runtime.monotonic_s() - self._began_s, printable(describe(event))))
+        self._protection.tell(event)
         match event:
             case Started():
                 self._is_started = True
@@ -128,6 +131,9 @@ class LiveView:
         yield "AUC", f"{measured['auc']:.4f}, when last saved" if "auc" in measured else NOTHING
         yield "PLS", number(self._accounts.pls)
         yield "rows behind", NOTHING if behind is None else f"by up to {behind} of their worker's steps"
+        yield "redundancy", self._protection.redundancy
+        yield "ladder", self._protection.ladder
+        yield "last recovery", self._protection.last
 
     def _saved(self, now_s: float) -> str:
         if self._committed is None:
