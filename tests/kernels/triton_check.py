@@ -12,7 +12,7 @@ import torch
 from holdfast.kernels.bit_sets import gpu, reference
 from holdfast.kernels.bit_sets import tensors as sets
 
-ROWS = (1, 31, 32, 33, 64, 65, 700)
+ROWS = (1, 31, 32, 33, 64, 65, 700, 9000)
 
 
 def check_marks(rows: int, dtype: type, draw: np.random.Generator, device: str) -> None:
@@ -23,7 +23,20 @@ def check_marks(rows: int, dtype: type, draw: np.random.Generator, device: str) 
         reference.mark(wanted.numpy(), ids, rows)
         assert torch.equal(bits.cpu(), wanted), ("mark", rows, length, dtype)
         assert gpu.list_ids(bits, 0, rows).tolist() == sorted(set(ids.tolist()))
+        check_bounded(bits, rows)
         assert gpu.count(bits, rows // 3, rows) == reference.count(wanted.numpy(), rows // 3, rows)
+
+
+def check_bounded(bits: torch.Tensor, rows: int) -> None:
+    for start, stop in ((0, rows), (rows // 3, rows), (rows // 3, rows - rows // 5)):
+        if start == stop:
+            continue
+        wanted = gpu.list_ids(bits, start, stop).tolist()
+        assert gpu.count_later(bits, start, stop).tolist() == [len(wanted)]
+        for bound in (0, 1, len(wanted) // 2, len(wanted), len(wanted) + 9):
+            found, count = gpu.list_bounded(bits, start, stop, bound, -7)
+            assert count.tolist() == [len(wanted)], ("count", rows, start, stop, bound)
+            assert found.tolist() == (wanted[:bound] + [-7] * bound)[:bound], ("list", rows, start, stop, bound)
 
 
 def check_nonzero_rows(rows: int, dtype: type, draw: np.random.Generator, device: str) -> None:

@@ -13,8 +13,10 @@ from holdfast.checkpoint.ranks.alike import ROWS, require_same_rows
 from holdfast.checkpoint.snapshot.captured import Captured
 from holdfast.checkpoint.snapshot.changed import ChangedBytes, ChangedRows, ChangedShares
 from holdfast.checkpoint.snapshot.gpu_records import encodable
+from holdfast.checkpoint.snapshot.side_streams import SideStreams
 from holdfast.checkpoint.snapshot.table_codecs import TableCodecs
 from holdfast.checkpoint.snapshot.table_copy import TableCopy
+from holdfast.checkpoint.snapshot.touched_rows import TouchedRows
 from holdfast.checkpoint.track.chooser import RowChooser
 from holdfast.checkpoint.track.tracker import Tracker
 from holdfast.checkpoint.training.forms import form_of
@@ -42,8 +44,11 @@ class Capture:
         *,
         rank: int,
         world: int,
+        streams: SideStreams | None = None,
     ) -> None:
+        """With ``streams``, touched rows on devices that they cover are not listed here: that would wait for these."""
         self._tables = tables
+        self._streams = streams
         self._tracker = tracker
         self._state = state
         self._chooser = chooser
@@ -146,10 +151,17 @@ class Capture:
     def _table(self, index: int, table: Table, intent: Intent) -> tuple[TableCopy, TableSlice]:
         touched = self._tracker.touched(table, Since.BASELINE if intent.kind is Kind.DIFFERENTIAL else Since.LAST)
         whole = intent.kind is Kind.FULL or touched.whole
-        ids = None if whole else touched.ids(*table.share(self._rank, self._world))
-        return self._copy(index, table, ids, intent.precision(table.name))
+        start, stop = table.share(self._rank, self._world)
+        stored = intent.precision(table.name)
+        if whole:
+            return self._copy(index, table, None, stored)
+        if self._streams is not None and self._streams.covers(table.parameter):
+            return self._copy(index, table, TouchedRows(touched=touched, start=start, stop=stop), stored)
+        return self._copy(index, table, touched.ids(start, stop), stored)
 
-    def _copy(self, index: int, table: Table, ids: Tensor | None, stored: Stored) -> tuple[TableCopy, TableSlice]:
+    def _copy(
+        self, index: int, table: Table, ids: Tensor | TouchedRows | None, stored: Stored
+    ) -> tuple[TableCopy, TableSlice]:
         start, stop = (table.origin + row for row in table.share(self._rank, self._world))
         spec, slots = table.spec(), table.slots()
         codecs = TableCodecs.of(spec, stored)
@@ -159,7 +171,8 @@ class Capture:
             tensors=(table.parameter.detach(), *(slots[column.name] for column in spec.slots)),
             start=start,
             stop=stop,
-            ids=ids,
+            ids=ids if isinstance(ids, Tensor) else None,
+            unlisted=ids if isinstance(ids, TouchedRows) else None,
             origin=table.origin,
             codecs=codecs.known_here(whole=ids is None),
         )

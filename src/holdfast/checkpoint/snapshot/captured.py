@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,18 +29,20 @@ class Captured:
         state: int = sum(tensor.nbytes for tensor in self.tensors)
         return state + sum(row_bytes(copy.columns) * (copy.stop - copy.start) for copy in self.copies)
 
-    def copy_into(self, filler: FrameFiller, *, state_apart: bool = False) -> None:
+    def copy_into(self, filler: FrameFiller, *, state_apart: bool = False, without_state: Container[int] = ()) -> None:
         """Copy it: the part that the training loop waits for.
 
         ``state_apart`` keeps state and rows in separate frames, and so in separate bundles: a grid moves the rows away.
+        ``without_state`` are state tensors that get there in another way.
         """
         try:
             for index, tensor in enumerate(self.tensors):
-                filler.add_state(index, tensor)
+                if index not in without_state:
+                    filler.add_state(index, tensor)
             if state_apart:
                 filler.end_frame()
             for copy in self.copies:
-                filler.add_table(copy)
+                filler.add_table(copy.listed())
             filler.flush()
         finally:
             filler.wait()

@@ -28,7 +28,7 @@ class FrameSink(Protocol):
         ...
 
 
-class _Frame(NamedTuple):
+class Frame(NamedTuple):
     """A frame that is laid out."""
 
     number: int
@@ -49,7 +49,7 @@ class FrameFiller(ABC):
         self._sink = sink
         self._buffer = buffer
         self._frames_ahead = frames_ahead
-        self._complete: list[_Frame] = []
+        self._complete: list[Frame] = []
         self._frame: int | None = None
         self._memory = memoryview(b"")
         self._used = 0
@@ -132,7 +132,7 @@ class FrameFiller(ABC):
         self._close_pieces()
         if self._frame is None or not self._chunks:
             return
-        self._complete.append(_Frame(self._frame, self._used, self._chunks))
+        self._complete.append(Frame(self._frame, self._used, self._chunks))
         self._frame, self._used, self._chunks = None, 0, []
         if len(self._complete) >= self._frames_ahead:
             self._hand_over()
@@ -168,7 +168,7 @@ class FrameFiller(ABC):
         if table.ids is not None:
             self._put_ids(columns[IDS], self._used + columns[IDS].offset, table.ids, first - table.origin)
         length = chunk_bytes(tuple(columns.values()))
-        self._chunks.append(
+        self._note_chunk(
             FrameChunk(
                 table=table.index,
                 offset=self._used,
@@ -180,9 +180,13 @@ class FrameFiller(ABC):
                 recorded=dict(takes),
             )
         )
-        self._used += length
         self.copied_bytes += sum(columns[spec.name].length for spec in table.columns)
         return columns
+
+    def _note_chunk(self, chunk: FrameChunk) -> None:
+        """The frame holds this chunk at its end."""
+        self._chunks.append(chunk)
+        self._used += chunk.length
 
     def _go_on(self, table: TableCopy, added: int) -> None:
         """Continue in another frame: the rest of this one would hold chunks of only a few rows."""
@@ -194,10 +198,13 @@ class FrameFiller(ABC):
 
     def _room(self) -> int:
         if self._frame is None:
-            self._frame = self._sink.acquire_frame()
+            self._frame = self._acquire()
             self._memory = self._buffer.frame(self._frame)
             self._open(self._memory)
         return self._buffer.frame_bytes - self._used
+
+    def _acquire(self) -> int:
+        return self._sink.acquire_frame()
 
     def _placed(self, offset: int, length: int) -> int:
         """The place of a column; the padding behind it is cleared, since it would tell of older snapshots."""

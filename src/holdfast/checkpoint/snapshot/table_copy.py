@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from holdfast.codec.base import Codec
 from holdfast.types import ColumnSpec
+
+
+class Listing(Protocol):
+    """Rows on a device that nobody has listed yet."""
+
+    @property
+    def most(self) -> int:
+        """No more than so many. Never waits."""
+        ...
+
+    def now(self) -> Any:
+        """Their ids; waits for the device."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,10 +35,20 @@ class TableCopy:
     ids: Any | None  # rows of the tensors, sorted, where these are; None: every row from start to stop
     origin: int = 0  # the table's row that the tensors begin with, where they are not the whole table
     codecs: Mapping[str, Codec] = field(default_factory=dict)  # of the columns that may be copied as records
+    unlisted: Listing | None = None  # in place of ids: rows that nobody knows the number of
+
+    @property
+    def most_rows(self) -> int:
+        """No more rows than this."""
+        return self.rows if self.unlisted is None else self.unlisted.most
+
+    def listed(self) -> TableCopy:
+        """The same with ids; waits for the device where they are not known yet."""
+        return self if self.unlisted is None else replace(self, ids=self.unlisted.now(), unlisted=None)
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
+        """The number of rows, which must be listed."""
         return self.stop - self.start if self.ids is None else len(self.ids)
 
     @property

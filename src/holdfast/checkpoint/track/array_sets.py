@@ -58,6 +58,13 @@ class ArraySets:
         """All ids of a range."""
         return np.arange(start, stop, dtype=np.int64)
 
+    def size(self, ids: Array, /) -> int:
+        """How many ids these are."""
+        return ids.size
+
+    def bound(self, rows: int, /) -> None:
+        """Counting waits for nobody."""
+
 
 def array_marks(rows: int) -> Marks[Array]:
     """The marks of an array with so many rows."""

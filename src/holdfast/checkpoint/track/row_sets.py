@@ -17,6 +17,7 @@ from holdfast.kernels.bit_sets.arrays import set_bytes
 from holdfast.types import Since
 
 A = TypeVar("A")  # tensors or arrays
+B = TypeVar("B", contravariant=True)
 
 
 class SetKind(Protocol[A]):
@@ -58,19 +59,52 @@ class SetKind(Protocol[A]):
         """All ids in ``[start, stop)``."""
         ...
 
+    def size(self, ids: A, /) -> int:
+        """How many ids these are."""
+        ...
+
+    def bound(self, rows: int, /) -> Bound[A] | None:
+        """Bounds a set over so many rows where counting them would wait for a device; None elsewhere."""
+        ...
+
+
+class Bound(Protocol[B]):
+    """At most how many rows a set holds."""
+
+    @property
+    def most(self) -> int:
+        """No more rows than this are in the set. Never waits."""
+        ...
+
+    def grow(self, bits: B, ids: int, /) -> None:
+        """So many ids, known or not, were added to the set, whose bits these are."""
+        ...
+
+    def clear(self) -> None:
+        """The set was emptied."""
+        ...
+
 
 class RowSet(Generic[A]):
     """Some rows of a table, or all of them (``whole``). Its bits are allocated with the first row and then kept."""
 
-    __slots__ = ("_bits", "_kind", "_mark", "_rows", "_used", "whole")
+    __slots__ = ("_bits", "_bound", "_kind", "_mark", "_rows", "_used", "whole")
 
     def __init__(self, rows: int, kind: SetKind[A]) -> None:
         self._rows = rows
         self._kind = kind
         self._bits: A | None = None
         self._mark: Callable[[A], None] | None = None
+        self._bound = kind.bound(rows)
         self._used = False  # whether a bit may be set
         self.whole = False
+
+    @property
+    def most(self) -> int:
+        """No more rows than this are in it; waits for no device to tell."""
+        if self.whole or self._used:
+            return self._rows if self.whole or self._bound is None else self._bound.most
+        return 0
 
     @property
     def is_empty(self) -> bool:
@@ -90,11 +124,14 @@ class RowSet(Generic[A]):
             self._mark = self._kind.marker(self._writable(), self._rows)
         self._used = True
         self._mark(ids)
+        if self._bound is not None:  # not counted where nobody asks: this runs for every table in every step
+            self._grow(self._kind.size(ids))
 
     def add_nonzero_rows(self, values: A) -> None:
         """Add the rows in which ``values`` has any bit set."""
         if not self.whole:
             self._kind.mark_nonzero_rows(self._writable(), values)
+            self._grow(self._rows)
 
     def add_all(self) -> None:
         """Add every row."""
@@ -105,6 +142,7 @@ class RowSet(Generic[A]):
         self.whole |= other.whole
         if other.bits is not None and not self.whole:
             self._kind.merge(self._writable(), other.bits)
+            self._grow(other.most)
 
     def clear(self) -> None:
         """Remove every row."""
@@ -112,6 +150,12 @@ class RowSet(Generic[A]):
         if self._bits is not None and self._used:
             self._kind.clear(self._bits)
             self._used = False
+            if self._bound is not None:
+                self._bound.clear()
+
+    def _grow(self, ids: int) -> None:
+        if self._bound is not None:
+            self._bound.grow(self._writable(), ids)
 
     def _writable(self) -> A:
         if self._bits is None:
@@ -127,6 +171,7 @@ class Touched(Generic[A]):
     whole: bool
     kind: SetKind[A]
     sets: tuple[A, ...]
+    most: int  # no more rows than this, of all the table's
 
     def ids(self, start: int, stop: int) -> A:
         """Those in ``[start, stop)``, ascending, int64, on the table's device."""
@@ -134,7 +179,7 @@ class Touched(Generic[A]):
             return self.kind.ids(start, stop)
         if not self.sets:
             return self.kind.ids(0, 0)
-        bits, offset = self._union(start, stop)
+        bits, offset = self.union(start, stop)
         return self.kind.list_ids(bits, start - offset, stop - offset, offset=offset)
 
     def count(self, start: int, stop: int) -> int:
@@ -143,10 +188,10 @@ class Touched(Generic[A]):
             return stop - start
         if not self.sets:
             return 0
-        bits, offset = self._union(start, stop)
+        bits, offset = self.union(start, stop)
         return self.kind.count(bits, start - offset, stop - offset)
 
-    def _union(self, start: int, stop: int) -> tuple[A, int]:
+    def union(self, start: int, stop: int) -> tuple[A, int]:
         """The sets joined over a range, and the row that its first bit stands for."""
         if len(self.sets) == 1:
             return self.sets[0], 0
@@ -198,4 +243,9 @@ class Marks(Generic[A]):
         """
         chosen = (self.pending, self.live) if since is Since.LAST else (self.base, self.pending, self.live)
         sets = tuple(rows.bits for rows in chosen if rows.bits is not None)
-        return Touched(whole=whole or any(rows.whole for rows in chosen), kind=self._kind, sets=sets)
+        return Touched(
+            whole=whole or any(rows.whole for rows in chosen),
+            kind=self._kind,
+            sets=sets,
+            most=sum(rows.most for rows in chosen),
+        )

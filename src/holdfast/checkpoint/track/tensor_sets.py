@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from holdfast.checkpoint.track.row_sets import Marks
+from holdfast.checkpoint.track.set_bound import SetBound
 from holdfast.kernels.bit_sets import tensors as sets
 
 
@@ -55,6 +56,14 @@ class TensorSets:
     def ids(self, start: int, stop: int, /) -> Tensor:
         """All ids of a range."""
         return torch.arange(start, stop, dtype=torch.int64, device=self._device)
+
+    def size(self, ids: Tensor, /) -> int:
+        """How many ids these are."""
+        return ids.numel()
+
+    def bound(self, rows: int, /) -> SetBound | None:
+        """Bounds a set on a GPU."""
+        return SetBound(rows) if self._device.type == "cuda" else None
 
 
 def tensor_marks(rows: int, device: torch.device) -> Marks[Tensor]:

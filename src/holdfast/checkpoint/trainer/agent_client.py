@@ -118,6 +118,14 @@ class AgentClient:
         """Hand a filled frame over."""
         self._held_back.append(FrameFilled(frame=frame, used=used, chunks=list(chunks)))
 
+    def return_frame(self, frame: int) -> None:
+        """Take back a frame that was acquired and will not be filled."""
+        self._free.append(frame)
+
+    def release(self) -> None:
+        """Send what is held back, for frames to be freed."""
+        self._release()
+
     def seal(self, full_bytes: int, stall_s: float | None = None) -> None:
         """From here the agent commits the snapshot, whatever becomes of us."""
         self._release(Seal(full_bytes=full_bytes, stall_s=stall_s))

@@ -6,22 +6,26 @@ import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 from holdfast.checkpoint.commit.chain import Chain
 from holdfast.checkpoint.commit.space import patient_store
 from holdfast.checkpoint.ranks.agreement import Agreement
 from holdfast.checkpoint.restore.partial import PartRecovery
+from holdfast.checkpoint.snapshot import side_streams
 from holdfast.checkpoint.snapshot.capture import Capture
+from holdfast.checkpoint.snapshot.draining import staged_snapshot
 from holdfast.checkpoint.snapshot.frame_filler import FrameFiller
+from holdfast.checkpoint.snapshot.staging import Staging
 from holdfast.checkpoint.snapshot.tensor_filler import TensorFiller, pin, unpin
 from holdfast.checkpoint.track.aliasing import require_memory_of_their_own
 from holdfast.checkpoint.track.chooser import RowChooser
 from holdfast.checkpoint.track.tracker import Tracker
 from holdfast.checkpoint.trainer.agent_client import AgentClient
 from holdfast.checkpoint.trainer.arguments import TrainingArguments, require_same_tables
-from holdfast.checkpoint.trainer.buffer_size import frames_for
+from holdfast.checkpoint.trainer.buffer_size import device_bytes, frames_for
 from holdfast.checkpoint.trainer.fence import Fence
-from holdfast.checkpoint.trainer.handover import Handover
+from holdfast.checkpoint.trainer.handover import Handover, Stage
 from holdfast.checkpoint.trainer.launcher import Launcher, configuration
 from holdfast.checkpoint.trainer.liveness import Limits
 from holdfast.checkpoint.trainer.news import SharedNews
@@ -123,6 +127,7 @@ class Assembly:
         )
         self._chooser = self._choose_rows()
         self._buffer = self._reserve()
+        self._streams = side_streams.streams_for(table.parameter for table in self._tables)
 
     def parts(self) -> Assembled:
         """Build all parts."""
@@ -156,12 +161,15 @@ class Assembly:
     def _reserve(self) -> FrameBuffer:
         settings = self._settings
         frames, frame_bytes = frames_for(
-            full_snapshot_bytes(self._tables, self._state.check(), self._agreement.world),
+            self._full_bytes(),
             widest_row_bytes(self._tables),
             buffer_bytes=settings.buffer_bytes,
             frame_bytes=settings.frame_bytes,
         )
         return FrameBuffer.reserve(frames=frames, frame_bytes=frame_bytes)
+
+    def _full_bytes(self) -> int:
+        return full_snapshot_bytes(self._tables, self._state.check(), self._agreement.world)
 
     def _agents(self, outcomes: Outcomes, *, pinned: bool) -> Agents:
         config = configuration(
@@ -200,7 +208,9 @@ class Assembly:
             runtime=self._runtime,
         )
         return Saver(
-            capture=Capture(self._tables, self._tracker, self._state, self._chooser, rank=rank, world=world),
+            capture=Capture(
+                self._tables, self._tracker, self._state, self._chooser, rank=rank, world=world, streams=self._streams
+            ),
             tracker=self._tracker,
             shared=shared,
             planner=planner,
@@ -208,9 +218,24 @@ class Assembly:
             agents=agents,
             agreement=self._agreement,
             overlap=self._policies.overlap,
-            handover=Handover(self._buffer, outcomes, agents, _filler, runtime=self._runtime),
+            handover=Handover(self._buffer, outcomes, agents, _filler, stage=self._stage(), runtime=self._runtime),
             runtime=self._runtime,
         )
+
+    def _stage(self) -> Stage | None:
+        """Takes what is on devices there."""
+        streams, wanted = self._streams, self._settings.device_buffer_bytes
+        if streams is None or wanted == 0:
+            return None
+        full_bytes = self._full_bytes()
+        devices = {table.parameter.device for table in self._tables if streams.covers(table.parameter)}
+        sizes = {
+            device: device_bytes(full_bytes, memory_bytes=streams.memory_bytes(device), wanted=wanted)
+            for device in devices
+        }
+        staging = Staging(streams, sizes, frame_bytes=self._buffer.frame_bytes)
+        staging.reserve()
+        return partial(staged_snapshot, staging)
 
     def _routine(self, saver: Saver, outcomes: Outcomes, agents: Agents, termination: TerminationFlag) -> Routine:
         save, priority = self._policies.save, self._policies.priority

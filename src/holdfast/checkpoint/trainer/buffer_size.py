@@ -8,6 +8,8 @@ from holdfast.errors import ConfigurationError
 
 _SHARE = 4  # of the available memory, at most one part in so many
 _MARGIN_BYTES = 2**20  # random states, the reader's state, padding
+_DEVICE_SHARE = 32  # of a device's memory, which training needs itself
+_DEVICE_MARGIN = 8  # ids, and the ends of areas
 _MIN_FRAMES = 2  # one is filled while another is written
 
 
@@ -21,6 +23,13 @@ def frames_for(
     frame = max(min(frame_bytes, wanted // _MIN_FRAMES), 16 * PAGE, 2 * widest_row_bytes)
     frame = -(-frame // PAGE) * PAGE
     return max(_MIN_FRAMES, -(-wanted // frame)), frame
+
+
+def device_bytes(full_bytes: int, *, memory_bytes: int, wanted: int | None) -> int:
+    """The size of a device's buffer: as wanted, or for one full snapshot of so many bytes if that is little there."""
+    if wanted is not None:
+        return wanted
+    return min(full_bytes + full_bytes // _DEVICE_MARGIN + _MARGIN_BYTES, memory_bytes // _DEVICE_SHARE)
 
 
 def _affordable(wanted_bytes: int) -> int:

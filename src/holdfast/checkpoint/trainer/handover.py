@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
 from holdfast.checkpoint.snapshot.captured import Captured
 from holdfast.checkpoint.snapshot.frame_filler import FrameFiller
 from holdfast.checkpoint.trainer.agent_client import AgentClient
 from holdfast.checkpoint.trainer.outcomes import Outcomes
 from holdfast.checkpoint.trainer.supervisor import Agents
+from holdfast.checkpoint.trainer.unsealed import Drain, Unsealed
 from holdfast.checkpoint.wire.buffer import FrameBuffer
 from holdfast.errors import AgentDied
 from holdfast.format.catalog import Intent
@@ -17,6 +19,25 @@ from holdfast.runtime import SYSTEM, Runtime
 
 logger = logging.getLogger("holdfast")
 
+
+class OnDevice(Protocol):
+    """A snapshot of which a part lies in the buffers of devices."""
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes there."""
+        ...
+
+    def copy_rest(self, filler: FrameFiller, *, state_apart: bool) -> None:
+        """Copy what is not on devices."""
+        ...
+
+    def drain(self, sink: AgentClient, buffer: FrameBuffer, *, state_apart: bool) -> Drain:
+        """What empties the buffers."""
+        ...
+
+
+Stage = Callable[[Captured], OnDevice | None]  # None: the buffers of devices are too small
 MakeFiller = Callable[[AgentClient, FrameBuffer], FrameFiller]
 
 
@@ -30,9 +51,12 @@ class Handover:
         agents: Agents,
         filler: MakeFiller,
         *,
+        stage: Stage | None = None,
         runtime: Runtime = SYSTEM,
     ) -> None:
+        """``stage`` takes what is on devices there; None where nothing is."""
         self._buffer = buffer
+        self._stage = stage
         self._outcomes = outcomes
         self._agents = agents
         self._filler = filler
@@ -60,9 +84,15 @@ class Handover:
             captured = capture()
             client.begin(intent, captured.slices, captured.tensor_specs)
             begun = True
+            on_device = self._staged(captured)
             filler = self._filler(client, self._buffer)
-            captured.copy_into(filler, state_apart=state_apart)
-            client.seal(captured.full_bytes, self._runtime.monotonic_s() - started_s)
+            if on_device is None:
+                captured.copy_into(filler, state_apart=state_apart)
+                client.seal(captured.full_bytes, self._runtime.monotonic_s() - started_s)
+            else:
+                on_device.copy_rest(filler, state_apart=state_apart)
+                drain = on_device.drain(client, self._buffer, state_apart=state_apart)
+                self._agents.seal_later(self._unsealed(client, drain, captured.full_bytes, on_device, started_s))
         except AgentDied:
             raise
         except BaseException as error:
@@ -73,6 +103,26 @@ class Handover:
                 self._outcomes.give_up(repr(error))
             raise
         self._count_wait(client.waited_s, filler.copied_bytes)
+
+    def _staged(self, captured: Captured) -> OnDevice | None:
+        if self._stage is None:
+            return None
+        found = self._stage(captured)
+        if found is None:
+            self._outcomes.wait_for_device()
+        return found
+
+    def _unsealed(
+        self, client: AgentClient, drain: Drain, full_bytes: int, on_device: OnDevice, started_s: float
+    ) -> Unsealed:
+        return Unsealed(
+            client,
+            drain,
+            full_bytes=full_bytes,
+            stall_s=self._runtime.monotonic_s() - started_s,
+            sealed=lambda stall_s, drain_s: self._outcomes.drained(stall_s, drain_s, on_device.size_bytes),
+            runtime=self._runtime,
+        )
 
     def _count_wait(self, waited_s: float, needed_bytes: int) -> None:
         """Count and report a snapshot that waited for the agent because it did not fit in the buffer."""

@@ -176,6 +176,18 @@ class Outcomes:
         """Count a snapshot that did not fit in the buffer."""
         self._stats.buffer_waits += 1
 
+    def wait_for_device(self) -> None:
+        """Count a snapshot that did not fit in the buffers of its devices."""
+        self._stats.device_waits += 1
+
+    def drained(self, stall_s: float, drain_s: float, size_bytes: int) -> None:
+        """A snapshot has left its device: training waited this long for it, all in all, and did not wait that long."""
+        self._stats.count_drain(stall_s, drain_s, size_bytes)
+
+    def throw_away(self) -> None:
+        """Count a snapshot that was taken and could not be used."""
+        self._stats.thrown_away += 1
+
     def lose_agent(self) -> None:
         """Count an agent that died."""
         self._stats.agent_deaths += 1

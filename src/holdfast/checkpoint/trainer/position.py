@@ -106,6 +106,11 @@ class SaveStats:
         last_stall_s: How long the loop waited for the last snapshot.
         total_stall_s: How long the loop waited for all snapshots.
         buffer_waits: Snapshots that had to wait because they were larger than the buffer.
+        device_waits: Snapshots that had to be waited for because they were larger than the device buffer.
+        drained: Snapshots that left their device while training went on.
+        drained_bytes: What they took of the device buffer, encoded.
+        last_drain_s: How long the last of them took to leave it.
+        thrown_away: Snapshots that were taken on a device and could not be used.
         last_commit_step: The step of the last commit. None: nothing was committed yet.
         last_commit_s: When that was, by the monotonic clock.
         priority_saves: Priority saves committed.
@@ -124,6 +129,11 @@ class SaveStats:
     last_stall_s: float = 0.0
     total_stall_s: float = 0.0
     buffer_waits: int = 0
+    device_waits: int = 0
+    drained: int = 0
+    drained_bytes: int = 0
+    last_drain_s: float = 0.0
+    thrown_away: int = 0
     last_commit_step: int | None = None
     last_commit_s: float | None = None
     priority_saves: int = 0
@@ -138,6 +148,14 @@ class SaveStats:
         self.snapshots += checkpoint
         self.last_stall_s = stall_s
         self.total_stall_s += stall_s
+
+    def count_drain(self, stall_s: float, drain_s: float, size_bytes: int) -> None:
+        """Count a snapshot that has left its device; what training waited for it is more than was counted before."""
+        self.drained += 1
+        self.drained_bytes += size_bytes
+        self.last_drain_s = drain_s
+        self.total_stall_s += stall_s - self.last_stall_s
+        self.last_stall_s = stall_s
 
     def count_commit(self, step: int, now_s: float) -> None:
         """Count a committed checkpoint."""

@@ -18,6 +18,9 @@ class Settings:
 
     Args:
         buffer_bytes: Memory for snapshots. None: enough for one full snapshot, at most a quarter of available memory.
+        device_buffer_bytes: Memory for snapshots on each GPU that holds tables. A snapshot that fits leaves it while
+            training goes on; training waits for a larger one. None: enough for one full snapshot, at most a 32nd of
+            the GPU's memory. 0: none.
         frame_bytes: The unit of the buffer, and about the size of a stored object.
         grace_s: How long the objects of a dropped checkpoint stay, so that readers can finish.
         reserve_bytes: Space held back in a local run and released when the disk is full. 0: none.
@@ -37,6 +40,7 @@ class Settings:
     """
 
     buffer_bytes: int | None = None
+    device_buffer_bytes: int | None = None
     frame_bytes: int = 32 * 2**20
     grace_s: float = 600.0
     reserve_bytes: int = RESERVE_BYTES
@@ -55,6 +59,9 @@ class Settings:
     def __post_init__(self) -> None:
         for name in _COUNTS if self.buffer_bytes is None else ("buffer_bytes", *_COUNTS):
             require_count(self, name, getattr(self, name))
+        room = self.device_buffer_bytes
+        is_room = room is None or (isinstance(room, int) and not isinstance(room, bool) and room >= 0)
+        require(is_room, self, "device_buffer_bytes", "None or a whole number of at least 0", room)
         is_reserve = isinstance(self.reserve_bytes, int) and (
             self.reserve_bytes == 0 or self.reserve_bytes >= LEAST_RESERVE_BYTES
         )

@@ -13,6 +13,7 @@ from holdfast.checkpoint.trainer.in_flight import InFlight
 from holdfast.checkpoint.trainer.launcher import Launcher
 from holdfast.checkpoint.trainer.liveness import Limits
 from holdfast.checkpoint.trainer.outcomes import Outcomes
+from holdfast.checkpoint.trainer.unsealed import Unsealed
 from holdfast.checkpoint.trainer.wait import Wait
 from holdfast.checkpoint.wire.buffer import FrameBuffer
 from holdfast.checkpoint.wire.messages import Committed, Failed, GridNews, Notice, Raised
@@ -50,6 +51,7 @@ class Agents:
         self._client: AgentClient | None = None  # before the start and after the end
         self._deaths = 0  # in a row
         self._arranged = False
+        self._unsealed: Unsealed | None = None  # the save in progress, while it leaves its device
         self.has_predecessor = False  # another process served this rank in this term; its agent may be at work
 
     def start(self, term: int, announce: Callable[[], str | None]) -> None:
@@ -73,8 +75,16 @@ class Agents:
         """What keeps agents that were given up from committing."""
         return self._fence
 
+    def seal_later(self, unsealed: Unsealed) -> None:
+        """The snapshot of the save in progress is taken; seal it when it has left its device."""
+        self._unsealed = unsealed
+
     def poll(self, timeout_s: float = 0.0) -> None:
-        """Process what was reported. Raises TakenOver once another trainer owns the run."""
+        """Process what was reported, and go on with a snapshot that leaves its device.
+
+        Raises TakenOver once another trainer owns the run.
+        """
+        self._go_on()
         if self._client is not None:
             for event in self._client.poll(timeout_s):
                 self._on(event)
@@ -93,10 +103,11 @@ class Agents:
         in_flight = self._outcomes.in_flight
         if cancel and in_flight is not None:
             self._outcomes.call_off()
-            self.client.cancel()
+            self._cancel()
         what = "the run to be fenced off" if in_flight is None else f"the save of step {in_flight.intent.step}"
         waiting = Wait(what, runtime=self._runtime)
         while self._outcomes.in_flight is not None or self._fence.is_closing:
+            self._go_on(wait=True)
             self.poll(_POLL_S)
             waiting.tell(f"{self.client.state}; {self._outcomes.age}")
 
@@ -135,6 +146,8 @@ class Agents:
 
         If several die in a row, the next one is started with the next save.
         """
+        if (unsealed := self._take_unsealed()) is not None:
+            unsealed.forget()
         logger.warning("%s; training continues and another agent is started; %s", message, self._outcomes.age)
         self._outcomes.lose_agent()
         self._deaths += 1
@@ -153,10 +166,35 @@ class Agents:
         """Stop the current agent after its work."""
         if self._client is None:
             return
+        self._go_on(wait=True)  # a loop that was left by an error has taken its last snapshot, all the same
         client, self._client = self._client, None
         for event in client.close():
             if isinstance(event, Notice | Lost):
                 logger.warning(event.message)
+
+    def _go_on(self, *, wait: bool = False) -> None:
+        """Let a snapshot leave its device; one that cannot is given up, and its rows go into the next one."""
+        if self._unsealed is None:
+            return
+        try:
+            if self._unsealed.advance(wait=wait):
+                self._unsealed = None
+        except AgentDied as error:
+            self.lost(str(error))
+        except Exception as error:
+            logger.warning("a snapshot was thrown away: %s", error)
+            self._outcomes.throw_away()
+            self._cancel()
+
+    def _cancel(self) -> None:
+        if (unsealed := self._take_unsealed()) is not None:
+            unsealed.abandon()
+        else:
+            self.client.cancel()
+
+    def _take_unsealed(self) -> Unsealed | None:
+        unsealed, self._unsealed = self._unsealed, None
+        return unsealed
 
     def _on(self, event: AgentEvent) -> None:
         match event:

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from holdfast.kernels.bit_sets.portable import count, list_ids
 
-__all__ = ["count", "list_ids", "mark", "mark_nonzero_rows"]
+__all__ = ["count", "count_later", "list_bounded", "list_ids", "mark", "mark_nonzero_rows"]
 
 _IDS_PER_PROGRAM = 256
 _WORD_BITS = 32
 _COLUMNS = 64
+_WORDS_PER_PROGRAM = 128  # 4096 rows
 
 
 def mark(bits: Tensor, ids: Tensor, rows: int) -> None:
@@ -36,6 +37,34 @@ def mark_nonzero_rows(bits: Tensor, patterns: Tensor) -> None:
         _mark_nonzero_rows[(triton.cdiv(rows, _WORD_BITS),)](
             bits.view(torch.int32), patterns, rows, columns, word_bits=_WORD_BITS, columns_per_load=_COLUMNS
         )
+
+
+def list_bounded(bits: Tensor, start: int, stop: int, bound: int, fill: int) -> tuple[Tensor, Tensor]:
+    """The first ``bound`` rows of ``[start, stop)`` whose bit is set, then ``fill``; and how many there are in all."""
+    found = torch.full((bound,), fill, dtype=torch.int64, device=bits.device)
+    counts = _count_programs(bits, start, stop)
+    ends = counts.cumsum(0)
+    if bound:
+        with _on_device_of(bits):
+            _list[(len(counts),)](
+                found, bits.view(torch.int32), ends - counts, start, stop, bound,
+                words_per_program=_WORDS_PER_PROGRAM, word_bits=_WORD_BITS,
+            )  # fmt: skip
+    return found, ends[-1:]
+
+
+def count_later(bits: Tensor, start: int, stop: int) -> Tensor:
+    """How many rows of ``[start, stop)`` have their bit set, as one number on the device."""
+    return _count_programs(bits, start, stop).sum().view(1)
+
+
+def _count_programs(bits: Tensor, start: int, stop: int) -> Tensor:
+    """How many rows each program has to list."""
+    words = bits.view(torch.int32)
+    counts = torch.empty(triton.cdiv(len(words), _WORDS_PER_PROGRAM), dtype=torch.int64, device=bits.device)
+    with _on_device_of(bits):
+        _count[(len(counts),)](counts, words, start, stop, words_per_program=_WORDS_PER_PROGRAM, word_bits=_WORD_BITS)
+    return counts
 
 
 # Triton reads annotations as code of the kernel: only its own may stand there.
@@ -70,6 +99,38 @@ def _mark_nonzero_rows(  # type: ignore[no-untyped-def]
         first += columns_per_load
     word = tl.sum(touched << lane, axis=0)
     tl.store(words + index, tl.load(words + index) | word)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _flags(  # type: ignore[no-untyped-def]
+    words, start, stop, words_per_program: tl.constexpr, word_bits: tl.constexpr
+):
+    """The rows of a program, a word of them in each line, and which of them are in the set."""
+    word = tl.program_id(0).to(tl.int64) * words_per_program + tl.arange(0, words_per_program)
+    lane = tl.arange(0, word_bits)
+    row = word[:, None] * word_bits + lane[None, :]
+    pattern = tl.load(words + word, mask=word * word_bits < stop, other=0)
+    inside = (row >= start) & (row < stop)
+    return row, ((pattern[:, None] >> lane[None, :]) & 1) * inside.to(tl.int32)
+
+
+@triton.jit(do_not_specialize=["start", "stop"])  # type: ignore[untyped-decorator, unused-ignore]
+def _count(  # type: ignore[no-untyped-def]
+    counts, words, start, stop, words_per_program: tl.constexpr, word_bits: tl.constexpr
+):
+    _, flags = _flags(words, start, stop, words_per_program, word_bits)
+    tl.store(counts + tl.program_id(0), tl.sum(tl.sum(flags, axis=1), axis=0).to(tl.int64))
+
+
+@triton.jit(do_not_specialize=["start", "stop", "bound"])  # type: ignore[untyped-decorator, unused-ignore]
+def _list(  # type: ignore[no-untyped-def]
+    found, words, before, start, stop, bound, words_per_program: tl.constexpr, word_bits: tl.constexpr
+):
+    row, flags = _flags(words, start, stop, words_per_program, word_bits)
+    in_word = tl.sum(flags, axis=1)
+    earlier = tl.cumsum(in_word, axis=0) - in_word
+    place = tl.load(before + tl.program_id(0)) + (earlier[:, None] + tl.cumsum(flags, axis=1) - 1).to(tl.int64)
+    tl.store(found + place, row, mask=(flags != 0) & (place < bound))
 
 
 def _on_device_of(bits: Tensor) -> AbstractContextManager[None]:

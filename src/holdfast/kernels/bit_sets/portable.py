@@ -1,4 +1,4 @@
-"""Bit-set kernels in plain torch, for any device. The marks wait for no device; reading ids or counts back must.
+"""Bit-set kernels in plain torch, for any device. Only ``list_ids`` and ``count``, which read back, wait for it.
 
 Row ``i`` is bit ``i & 7`` of byte ``i >> 3``.
 """
@@ -34,6 +34,21 @@ def list_ids(bits: Tensor, start: int, stop: int) -> Tensor:
 def count(bits: Tensor, start: int, stop: int) -> int:
     """How many rows of ``[start, stop)`` have their bit set."""
     return int(_unpack(bits, start, stop).sum(dtype=torch.int64))
+
+
+def list_bounded(bits: Tensor, start: int, stop: int, bound: int, fill: int) -> tuple[Tensor, Tensor]:
+    """The first ``bound`` rows of ``[start, stop)`` whose bit is set, then ``fill``; and how many there are in all."""
+    flags = _unpack(bits, start, stop)
+    running = flags.cumsum(0, dtype=torch.int64)
+    places = torch.where((flags != 0) & (running <= bound), running - 1, bound)  # what has no place goes behind
+    found = torch.full((bound + 1,), fill, dtype=torch.int64, device=bits.device)
+    found.scatter_(0, places, torch.arange(start, stop, device=bits.device))
+    return found[:bound], running[-1:]
+
+
+def count_later(bits: Tensor, start: int, stop: int) -> Tensor:
+    """How many rows of ``[start, stop)`` have their bit set, as one number on the device."""
+    return _unpack(bits, start, stop).sum(dtype=torch.int64).view(1)
 
 
 def _unpack(bits: Tensor, start: int, stop: int) -> Tensor:

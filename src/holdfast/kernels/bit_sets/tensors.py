@@ -18,6 +18,8 @@ from holdfast.kernels.devices import triton_works
 __all__ = [
     "clear",
     "count",
+    "count_later",
+    "list_bounded",
     "list_ids",
     "mark",
     "mark_nonzero_rows",
@@ -79,6 +81,23 @@ def count(bits: Tensor, start: int, stop: int) -> int:
     return _device_kernels(bits.device.type).count(bits, start, stop)
 
 
+def list_bounded(bits: Tensor, start: int, stop: int, *, bound: int, fill: int) -> tuple[Tensor, Tensor]:
+    """``list_ids`` without waiting for the device: room for ``bound`` ids, ``fill`` where there are none.
+
+    The second tensor is how many rows there are in all, one number (int64); those beyond the bound are left out.
+    """
+    check_range(bits.numel(), start, stop)
+    if start == stop:
+        return torch.full((bound,), fill, device=bits.device), torch.zeros(1, dtype=torch.int64, device=bits.device)
+    return _bounded_kernels(bits.device.type).list_bounded(bits, start, stop, bound, fill)
+
+
+def count_later(bits: Tensor, start: int, stop: int) -> Tensor:
+    """``count`` without waiting for the device: one number (int64) on it."""
+    check_range(bits.numel(), start, stop)
+    return _bounded_kernels(bits.device.type).count_later(bits, start, stop)
+
+
 def merge(into: Tensor, other: Tensor) -> None:
     """Add the rows of ``other``."""
     into.view(torch.int64).bitwise_or_(other.view(torch.int64))
@@ -97,6 +116,7 @@ def warm_up(device: torch.device | str = "cpu") -> None:
     for dtype in (torch.uint8, torch.int16, torch.int32, torch.int64):
         mark_nonzero_rows(bits, torch.zeros(64, 1, dtype=dtype, device=device))
     list_ids(bits, 0, 64)
+    list_bounded(bits, 0, 64, bound=1, fill=0)
 
 
 def _host_marker(kernel: _HostMark, bits: NDArray[np.uint8], rows: int) -> Callable[[Tensor], None]:
@@ -125,6 +145,8 @@ class _DeviceKernels(Protocol):
     def mark_nonzero_rows(self, bits: Tensor, patterns: Tensor, /) -> None: ...
     def list_ids(self, bits: Tensor, start: int, stop: int, /) -> Tensor: ...
     def count(self, bits: Tensor, start: int, stop: int, /) -> int: ...
+    def list_bounded(self, bits: Tensor, start: int, stop: int, bound: int, fill: int, /) -> tuple[Tensor, Tensor]: ...
+    def count_later(self, bits: Tensor, start: int, stop: int, /) -> Tensor: ...
 
 
 @cache
@@ -133,6 +155,15 @@ def _device_kernels(device_type: str) -> _DeviceKernels:
         from holdfast.kernels.bit_sets import gpu
 
         return cast(_DeviceKernels, gpu)
+    from holdfast.kernels.bit_sets import portable
+
+    return cast(_DeviceKernels, portable)
+
+
+def _bounded_kernels(device_type: str) -> _DeviceKernels:
+    """Those that wait for nothing; hosts, where nothing has to be waited for, have them for what is tested there."""
+    if device_type != "cpu":
+        return _device_kernels(device_type)
     from holdfast.kernels.bit_sets import portable
 
     return cast(_DeviceKernels, portable)

@@ -28,15 +28,16 @@ def is_plain(table: Tensor) -> bool:
     return table.dtype == torch.float32 and table.dim() == 2 and table.is_contiguous()
 
 
-def encode(table: Tensor, scheme: Scheme, ids: Tensor | None = None) -> Tensor:
+def encode(table: Tensor, scheme: Scheme, ids: Tensor | None = None, out: Tensor | None = None) -> Tensor:
     """Records of the rows ``ids`` of a contiguous float32 table, or of all its rows; escaped ones are empty.
 
     On a GPU only queued; ids are not checked there.
     """
     if table.is_cpu:
         rows = table if ids is None else table.index_select(0, ids)
-        return torch.from_numpy(quantize.encode(rows.detach().numpy(), scheme).records)
-    found: Tensor = _kernels().encode(table.detach(), scheme, ids)
+        records = torch.from_numpy(quantize.encode(rows.detach().numpy(), scheme).records)
+        return records if out is None else out.copy_(records)
+    found: Tensor = _kernels().encode(table.detach(), scheme, ids, out)
     return found
 
 
@@ -49,8 +50,12 @@ def warm_up(table: Tensor, scheme: Scheme) -> None:
 
 def escaped(records: Tensor) -> Tensor:
     """The numbers of the records whose row is escaped, in order, on the host; waits for the device."""
-    flags = (records[:, 0] == _MARK) & (records[:, 1] == _MARK)
-    return flags.nonzero().view(-1).cpu()
+    return escape_flags(records).nonzero().view(-1).cpu()
+
+
+def escape_flags(records: Tensor) -> Tensor:
+    """Which records stand for a row that is escaped."""
+    return (records[:, 0] == _MARK) & (records[:, 1] == _MARK)
 
 
 @cache

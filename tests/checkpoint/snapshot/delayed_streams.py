@@ -1,0 +1,103 @@
+"""Side streams without a GPU: tensors in memory, and copies that happen as late as those of a real one might.
+
+What training queues happens at once, as if its stream were always first. A copy happens when somebody asks for a mark
+behind it often enough, or waits. Until then its target holds garbage; and a source that is written to before its copy,
+or that was written to after the side stream was last told to follow, raises.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from holdfast.checkpoint.snapshot.side_streams import Copy
+
+GARBAGE = 0x5A
+
+
+class OutOfOrder(AssertionError):
+    """Memory was used before, or after, it could be."""
+
+
+@dataclass(slots=True)
+class _Queued:
+    copy: Copy
+    version: int  # of the source
+
+
+@dataclass(slots=True)
+class DelayedMark:
+    """Past once ``after`` copies were made."""
+
+    streams: DelayedStreams
+    after: int
+
+    def is_past(self) -> bool:
+        self.streams.run(self.streams.draw.randint(0, self.streams.most_at_once), until=self.after)
+        return self.streams.made >= self.after
+
+    def wait(self) -> None:
+        self.streams.run(None, until=self.after)
+
+
+@dataclass(slots=True)
+class DelayedStreams:
+    """See ``SideStreams``: covers every tensor."""
+
+    most_at_once: int = 3
+    memory: int = 2**40
+    made: int = 0
+    waits: int = 0
+    queued: int = 0
+    draw: random.Random = field(default_factory=lambda: random.Random(0))
+    _queue: deque[_Queued] = field(default_factory=deque)
+    _followed: dict[int, int] = field(default_factory=dict)  # versions of buffers, by address
+    _buffers: list[Tensor] = field(default_factory=list)
+
+    def covers(self, tensor: Tensor) -> bool:
+        return True
+
+    def memory_bytes(self, device: torch.device) -> int:
+        return self.memory
+
+    def reserve(self, device: torch.device, size: int) -> Tensor:
+        buffer = torch.full((size,), GARBAGE, dtype=torch.uint8)
+        self._buffers.append(buffer)
+        return buffer
+
+    def host_numbers(self, length: int) -> Tensor:
+        return torch.full((length,), -(10**9))
+
+    def follow(self, device: torch.device) -> None:
+        self._followed = {buffer.data_ptr(): buffer._version for buffer in self._buffers}
+
+    def copy(self, device: torch.device, copies: Iterable[Copy]) -> None:
+        for copy in copies:
+            assert copy.target.is_contiguous() and copy.source.is_contiguous()
+            assert copy.target.nbytes == copy.source.nbytes
+            base = copy.source._base if copy.source._base is not None else copy.source
+            if self._followed.get(base.data_ptr(), base._version) != base._version:
+                raise OutOfOrder("a side stream copies what it was not told to wait for")
+            copy.target.view(torch.uint8).fill_(GARBAGE)
+            self._queue.append(_Queued(copy, copy.source._version))
+            self.queued += 1
+
+    def mark(self, device: torch.device) -> DelayedMark:
+        return DelayedMark(self, self.queued)
+
+    def run(self, most: int | None, *, until: int) -> None:
+        """Make so many copies (None: all) up to a mark."""
+        if most is None and self.made < until:
+            self.waits += 1
+        while self._queue and self.made < until and (most is None or most > 0):
+            queued = self._queue.popleft()
+            if queued.copy.source._version != queued.version:
+                raise OutOfOrder("memory was written to before its copy was made")
+            queued.copy.target.copy_(queued.copy.source)
+            self.made += 1
+            most = None if most is None else most - 1
