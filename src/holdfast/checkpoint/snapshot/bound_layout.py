@@ -56,10 +56,10 @@ class StagedChunk:
 
 
 class RoomExceeded(Exception):
-    """More rows than there was room for that no record holds: how many there were."""
+    """There are more rows than there was room for; with how many ``escapes``, where it was these."""
 
-    def __init__(self, escapes: int) -> None:
-        super().__init__(f"{escapes} rows cannot be encoded")
+    def __init__(self, problem: str, *, escapes: int = 0) -> None:
+        super().__init__(problem)
         self.escapes = escapes
 
 
@@ -109,9 +109,11 @@ class BoundLayout:
 
     def close(self, tally: Tally) -> list[StagedChunk]:
         """The chunks, once it is known how many rows there are. Raises RoomExceeded."""
+        if not 0 <= tally.rows <= self.bound:
+            raise RoomExceeded(f"{tally.rows} rows were touched, and no more than {self.bound} were expected")
         for found in tally.escapes.values():
             if sum(found) > self.escapes:
-                raise RoomExceeded(sum(found))
+                raise RoomExceeded(f"{sum(found)} rows cannot be encoded", escapes=sum(found))
         areas = self.areas
         used = dict.fromkeys(self.records, 0)
         closed = []

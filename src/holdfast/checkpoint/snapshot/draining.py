@@ -75,7 +75,7 @@ class Draining:
                 chunks = table.close()
             except RoomExceeded as error:
                 self._staging.make_room(table.index, error.escapes)
-                raise SaveFailed(f"{error}, more than the device buffer had room for; the next save has it") from error
+                raise SaveFailed(f"{error}: the device buffer had no room for them; the next save has more") from error
             for chunk in chunks:
                 self._work.append(lambda table=table, chunk=chunk: filler.add_chunk(table, chunk))  # type: ignore[misc]
         self._work.append(filler.flush)

@@ -1,0 +1,275 @@
+"""Takes snapshots on a GPU while training goes on, with random delays on both streams, and compares every row.
+
+Without pytest and Numba, which a GPU machine may lack:
+
+    PYTHONPATH=src:. python -m tests.checkpoint.snapshot.cuda_no_stall_check          (about two minutes)
+    PYTHONPATH=src:. python -m tests.checkpoint.snapshot.cuda_no_stall_check cpu      (no GPU: tries the program itself)
+
+Then it takes away what keeps the order, one thing at a time, and expects the rows to differ.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import holdfast as hf
+from holdfast.checkpoint.snapshot import side_streams
+from holdfast.checkpoint.snapshot.draining import Draining
+from holdfast.checkpoint.snapshot.side_streams import Copy, CudaStreams, SideStreams
+from holdfast.checkpoint.snapshot.staging import Staging
+from holdfast.checkpoint.snapshot.table_copy import TableCopy
+from holdfast.checkpoint.snapshot.tensor_filler import pin, unpin
+from holdfast.codec import Codec
+from holdfast.codec.choice import table_codecs
+from holdfast.kernels.quantize import tensors
+from holdfast.types import TableSpec
+from tests.checkpoint.snapshot.delayed_streams import DelayedStreams
+from tests.checkpoint.snapshot.staging_agent import Agent, captured, table_spec, touched
+from tests.tiny import Tiny
+
+ROWS = 400_000 if torch.cuda.is_available() else 20_000
+DIM, TOUCHED = 64, 12_000
+ROUNDS = 3
+FRAMES, FRAME_BYTES = 6, 2**20
+CYCLES_PER_MS = 1_800_000
+MOST_DELAY_MS = 8
+PRECISIONS = (hf.Exact(), hf.Bits(8), hf.Bits(4), hf.Bits(3), hf.Bits(2), hf.Bits(2, difference=True))
+TINY_ROWS = (60_000, 40)
+
+
+class Torn(AssertionError):
+    """Rows that differ from those of the snapshot's step."""
+
+
+class SlowStreams(CudaStreams):
+    """Copies come late, by a random time."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        self._draw = random.Random(seed)
+
+    def copy(self, device: torch.device, copies: Iterable[Copy]) -> None:
+        with torch.cuda.stream(self.stream(device)):
+            torch.cuda._sleep(self._draw.randint(0, MOST_DELAY_MS) * CYCLES_PER_MS)
+        super().copy(device, copies)
+
+
+class Unordered(SlowStreams):
+    """A mutant: the side stream does not wait for training's."""
+
+    def follow(self, device: torch.device) -> None:
+        self.stream(device)
+
+
+class Unlent(SlowStreams):
+    """A mutant: nobody tells the allocator that a copy still reads the memory."""
+
+    def lend(self, source: Tensor, stream: torch.cuda.Stream) -> None:
+        pass
+
+
+def say(text: str) -> None:
+    print(f"{time.perf_counter() - STARTED_S:6.1f} s  {text}", flush=True)
+
+
+def delay(device: torch.device, milliseconds: int) -> None:
+    """Training's stream falls behind the CPU, as it does in real steps."""
+    if device.type == "cuda":
+        torch.cuda._sleep(milliseconds * CYCLES_PER_MS)
+
+
+def train_on(weight: Tensor, momentum: Tensor, draw: random.Random) -> None:
+    """Change rows in place, and take, fill and give back memory as a step does."""
+    ids = torch.randint(0, len(weight), (20_000,), device=weight.device)
+    momentum.index_fill_(0, ids, draw.random())
+    weight.index_add_(0, ids, momentum[ids], alpha=-0.1)
+    weight.mul_(1.0 + 1e-3)
+    for size in (1, 3, 40, 700, 20_000):
+        torch.full((size,), -draw.randint(1, 2**40), dtype=torch.int64, device=weight.device)
+
+
+def one_snapshot(
+    streams: SideStreams, device: torch.device, codecs: dict[str, Codec], spec: TableSpec, seed: int
+) -> None:
+    """Stage, train on, drain, compare. Raises Torn."""
+    draw = random.Random(seed)
+    torch.manual_seed(seed)
+    weight, momentum = (torch.randn(ROWS, DIM, device=device) for _ in range(2))
+    weight[::997, 3] = torch.nan  # no record holds these
+    dense = torch.randn(300_000, device=device)
+    ids = torch.randperm(ROWS, device=device)[: draw.randint(TOUCHED // 2, TOUCHED)].sort().values
+    agent = Agent(spec, codecs, FRAMES, FRAME_BYTES)
+    if device.type == "cuda":
+        pin(agent.buffer)
+    staging = Staging(streams, {device: 2**27}, frame_bytes=FRAME_BYTES)
+    staging.reserve()
+    for warm in (True, False):  # kernels are compiled, and memory is taken, before it counts
+        delay(device, 0 if warm else 20)
+        rows = touched(ROWS, ids, 0, ROWS)
+        copy = TableCopy(
+            index=0,
+            columns=spec.columns,
+            tensors=(weight, momentum),
+            start=0,
+            stop=ROWS,
+            ids=None,
+            unlisted=rows,
+            codecs=codecs,
+        )
+        staged = staging.stage(captured(copy, dense))
+        assert staged is not None, "the device buffer is too small"
+        shadow = {"weight": weight[ids], "momentum_buffer": momentum[ids]}
+        state = dense.clone()
+        draining = Draining(staged, staging, agent, agent.buffer)
+        for _ in range(10_000):
+            train_on(weight, momentum, draw)
+            dense.add_(1.0)
+            if draining.advance():
+                break
+            if agent.released:
+                agent.released = 0
+                agent.finish()
+        else:
+            raise Torn("it never ended")
+        agent.finish()
+        if warm:
+            agent.chunks.clear()
+            agent.state.clear()
+    try:
+        compare(agent, codecs, ids.cpu(), {name: each.cpu() for name, each in shadow.items()}, state.cpu())
+    finally:
+        if device.type == "cuda":
+            unpin(agent.buffer)
+
+
+def compare(agent: Agent, codecs: dict[str, Codec], ids: Tensor, shadow: dict[str, Tensor], state: Tensor) -> None:
+    """With the shadow, as the agent encodes it."""
+    found_ids, found = agent.rows()
+    if not torch.equal(found_ids, ids):
+        raise Torn(f"{len(found_ids)} rows, and not the {len(ids)} that were touched")
+    for name, values in shadow.items():
+        wanted = values
+        if codecs:
+            codec = codecs[name]
+            wanted = torch.from_numpy(codec.decode(codec.encode(values.numpy()), DIM))
+        differ = (found[name].view(torch.int32) != wanted.view(torch.int32)).any(dim=1)
+        if differ.any():
+            raise Torn(f"{int(differ.sum())} of {len(ids)} rows of {name} differ")
+    if agent.state[0] != state.numpy().tobytes():
+        raise Torn("the state differs")
+
+
+def check_rows(device: torch.device, streams: Callable[[int], SideStreams]) -> None:
+    """Every precision, several times."""
+    spec = table_spec(ROWS, DIM)
+    for bits in (None, 8, 4, 3, 2):
+        codecs = {} if bits is None else dict(table_codecs(spec, bits))
+        for round_ in range(ROUNDS):
+            one_snapshot(streams(round_), device, codecs, spec, seed=round_)
+        say(f"same rows: {bits or 'exact'}{' bits' if bits else ''}, {ROUNDS} snapshots")
+
+
+def check_mutant(mutant: type[SlowStreams], device: torch.device) -> None:
+    """It must be noticed in each of several tries."""
+    spec, noticed = table_spec(ROWS, DIM), []
+    for seed in range(ROUNDS):
+        try:
+            one_snapshot(mutant(seed), device, {}, spec, seed=seed)
+        except (AssertionError, hf.HoldfastError, ValueError, IndexError) as error:
+            noticed.append(f"{type(error).__name__}: {error}")
+        torch.cuda.synchronize()
+    say(f"mutant {mutant.__name__}: noticed in {len(noticed)} of {ROUNDS} tries ({noticed[:1]})")
+    assert noticed, f"nobody noticed {mutant.__name__}: {mutant.__doc__}"
+
+
+def check_run(precision: hf.Precision, device: torch.device) -> None:
+    """A whole run: saves while training goes on; beside it a run on the host is told the same rows of each save."""
+    torch.manual_seed(1)
+    model, twin = Tiny(TINY_ROWS, dim=16).to(device), Tiny(TINY_ROWS, dim=16)
+    model.emb[1].weight.data[7, 0] = torch.inf
+    twin.load_state_dict({name: tensor.cpu() for name, tensor in model.state_dict().items()})
+    optimizer, other = (torch.optim.SGD(each.parameters(), lr=0.1) for each in (model, twin))
+    options = {"save": hf.Never(), "strategy": hf.Consecutive(), "precision": precision, "retention": hf.KeepAll()}
+    with tempfile.TemporaryDirectory() as folder:
+        here, there = Path(folder) / "here", Path(folder) / "there"
+        shadows: list[tuple[list[Tensor], list[Tensor]]] = []
+        with hf.Checkpointer(there, model=model, optimizer=optimizer, **options) as guard:
+            moved: list[list[Tensor]] = [[], []]
+            for step in range(16):
+                ids = torch.randint(0, 100_000, (64, 2, 2), device=device)
+                optimizer.zero_grad()
+                model(ids).square().mean().backward()
+                optimizer.step()
+                guard.step()
+                for number, rows in enumerate(TINY_ROWS):
+                    moved[number].append(ids[:, number].reshape(-1) % rows)
+                if step % 4 == 0:
+                    delay(device, 10)
+                    guard.save()
+                    rows_now = [table.weight.detach().clone() for table in model.emb]
+                    shadows.append((rows_now, [torch.cat(each) for each in moved]))
+                    moved = [[], []]
+            guard.drain()
+            stats = guard.stats
+        assert stats.drained == len(shadows) and not stats.device_waits, stats
+        host = side_streams.streams_for
+        side_streams.streams_for = lambda tensors: None  # the twin is not on a device, whoever pretends that it is
+        try:
+            with hf.Checkpointer(here, model=twin, optimizer=other, **options) as guard:
+                for values, ids_of_tables in shadows:
+                    for number, (table, rows_then) in enumerate(zip(twin.emb, values, strict=True)):
+                        table.weight.data.copy_(rows_then)
+                        guard.mark(f"emb.{number}", ids_of_tables[number].unique().cpu())
+                    guard.save(wait=True)
+        finally:
+            side_streams.streams_for = host
+        compare_runs(hf.open_run(here), hf.open_run(there), len(shadows))
+    say(f"same rows of a whole run: {precision}; drained in {stats.last_drain_s * 1e3:.0f} ms")
+
+
+def compare_runs(here: hf.Run, there: hf.Run, checkpoints: int) -> None:
+    """Checkpoint by checkpoint, row by row."""
+    pairs = list(zip(here.checkpoints(), there.checkpoints(), strict=True))
+    assert len(pairs) == checkpoints
+    for mine, other in pairs:
+        assert mine.kind == other.kind
+        for number, rows in enumerate(TINY_ROWS):
+            wanted = _rows(here, number, rows, mine.id)
+            found = _rows(there, number, rows, other.id)
+            if not torch.equal(found.view(torch.int32), wanted.view(torch.int32)):
+                raise Torn(f"rows of emb.{number} differ in {other.id}")
+    assert not there.verify()
+
+
+def _rows(run: hf.Run, number: int, rows: int, checkpoint: str) -> Tensor:
+    return run.read_rows(f"emb.{number}", range(rows), step=checkpoint)["weight"]
+
+
+def main(device: torch.device) -> None:
+    sys.modules["numba"] = None  # type: ignore[assignment]
+    make: Callable[[int], SideStreams] = SlowStreams
+    if device.type == "cpu":
+        tensors.is_cheap = lambda table, scheme: tensors.is_plain(table)
+        make = lambda seed: DelayedStreams()  # noqa: E731
+    check_rows(device, make)
+    if device.type == "cuda":
+        check_mutant(Unordered, device)
+        check_mutant(Unlent, device)
+    side_streams.streams_for = lambda tensors: make(0)
+    for precision in PRECISIONS:
+        check_run(precision, device)
+    say("all good")
+
+
+STARTED_S = time.perf_counter()
+
+if __name__ == "__main__":
+    main(torch.device(sys.argv[1] if len(sys.argv) > 1 else "cuda:0"))
