@@ -10,11 +10,13 @@ import pkgutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-
-from rich.console import Console
+from typing import TYPE_CHECKING
 
 from benchmarks import claims
 from benchmarks.report import Report, machine, show, write_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 SCALES = ("small", "full")
 
@@ -22,7 +24,7 @@ SCALES = ("small", "full")
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
-    console = Console()
+    console = _console()
     if options.name is None:
         _list(console)
         return 0
@@ -50,9 +52,19 @@ def _names() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(claims.__path__) if not module.name.startswith("_"))
 
 
-def _list(console: Console) -> None:
+def _console() -> Console | None:
+    """None where rich is not installed."""
+    try:
+        from rich.console import Console
+    except ImportError:
+        return None
+    return Console()
+
+
+def _list(console: Console | None) -> None:
     for name in _names():
-        console.print(f"{name:16} {_first_line(name)}", markup=False, highlight=False)
+        line = f"{name:16} {_first_line(name)}"
+        print(line) if console is None else console.print(line, markup=False, highlight=False)
 
 
 def _first_line(name: str) -> str:

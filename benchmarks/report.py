@@ -8,12 +8,14 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
-from rich.console import Console
-from rich.table import Table as RichTable
-from rich.text import Text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table as RichTable
+    from rich.text import Text
 
 Figure: TypeAlias = float | int | str
 
@@ -46,15 +48,26 @@ def machine() -> dict[str, Figure]:
     }
 
 
-def show(report: Report, console: Console) -> None:
-    """Print the tables, then the figures."""
-    console.rule(report.title)
+def show(report: Report, console: Console | None) -> None:
+    """Print the tables, then the figures; without a console, as a GPU machine may lack rich, in plain lines."""
     figures = Table(caption="figures", headers=("figure", "value"), rows=list(report.figures.items()))
-    for table in (*report.tables, figures):
+    tables = (*report.tables, figures)
+    if console is None:
+        print(report.title, *(_plain(table) for table in tables), sep="\n\n")
+        return
+    console.rule(report.title)
+    for table in tables:
         console.print(_rich(table))
 
 
+def _plain(table: Table) -> str:
+    lines = (table.headers, *([_shown(value) for value in row] for row in table.rows))
+    return "\n".join([table.caption, *("  ".join(line) for line in lines)])
+
+
 def _rich(table: Table) -> RichTable:
+    from rich.table import Table as RichTable
+
     shown = RichTable(*table.headers, title=table.caption)
     for row in table.rows:
         shown.add_row(*(_cell(value) for value in row))
@@ -62,7 +75,13 @@ def _rich(table: Table) -> RichTable:
 
 
 def _cell(value: Figure) -> Text:  # not a string, whose brackets rich would take for markup
-    return Text(f"{value:.4g}" if isinstance(value, float) else str(value))
+    from rich.text import Text
+
+    return Text(_shown(value))
+
+
+def _shown(value: Figure) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def write_json(report: Report, path: Path, extra: Mapping[str, Figure]) -> None:

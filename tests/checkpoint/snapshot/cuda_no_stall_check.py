@@ -36,9 +36,9 @@ from tests.checkpoint.snapshot.staging_agent import Agent, captured, table_spec,
 from tests.tiny import Tiny
 
 ROWS = 400_000 if torch.cuda.is_available() else 20_000
-DIM, TOUCHED = 64, 12_000
+DIM, TOUCHED = 64, 4_000
 ROUNDS = 3
-FRAMES, FRAME_BYTES = 6, 2**20
+FRAMES, FRAME_BYTES = 6, 2**19
 CYCLES_PER_MS = 1_800_000
 MOST_DELAY_MS = 8
 PRECISIONS = (hf.Exact(), hf.Bits(8), hf.Bits(4), hf.Bits(3), hf.Bits(2), hf.Bits(2, difference=True))

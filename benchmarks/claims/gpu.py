@@ -1,0 +1,287 @@
+"""What a save takes from training on a GPU: how much longer steps with a save in them take, beside the link's time.
+
+A DLRM with tables of 10.2 GB trains on the GPU. Stretches of 50 steps alternate, one with a save of a quarter of all
+rows (or of all of them) and one without; the growth is the difference of the two. It is compared with the time that a
+raw copy of the same rows to pinned memory takes in the same run. DCP's staging, asynchronous and to pinned memory,
+takes its turns in the same loop; it copies whole tables, and the next update waits for it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import holdfast as hf
+from benchmarks.claims._gpu_loop import Loop, Plan, link_copy_s
+from benchmarks.report import Figure, Report, Table
+from holdfast.policy.strategy import Strategy
+
+PLANS = {
+    "tiny": Plan(
+        tables=2, rows=500, batch_size=16, layers=(8,), least_step_s=0.0, pairs=2, steps=6, dcp_pairs=1
+    ),
+    "small": Plan(
+        tables=4, rows=1_000_000, batch_size=16_384, layers=(2048, 2048), least_step_s=0.011,
+        pairs=4, steps=20, dcp_pairs=2,
+    ),
+    "full": Plan(
+        tables=4, rows=10_000_000, batch_size=16_384, layers=(2048, 2048), least_step_s=0.011,
+        pairs=20, steps=50, dcp_pairs=8,
+    ),
+}  # fmt: skip
+SHARE = 4  # every fourth row is touched
+SAVE_AT = 4  # steps into a stretch
+BARS = {"2bit": 0.1, "8bit": 0.15, "exact": 0.25, "full_2bit": 0.05}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """One way to save."""
+
+    name: str
+    precision: hf.Precision
+    strategy: Strategy
+    whole: bool  # all rows
+
+    @property
+    def figure(self) -> str:
+        """What its claim is called."""
+        return "gpu_full_stall_over_link_copy" if self.whole else f"gpu_stall_over_link_copy_{self.name}"
+
+
+WAYS = (
+    Way(name="2bit", precision=hf.Bits(2), strategy=hf.Consecutive(), whole=False),
+    Way(name="8bit", precision=hf.Bits(8), strategy=hf.Consecutive(), whole=False),
+    Way(name="exact", precision=hf.Exact(), strategy=hf.Consecutive(), whole=False),
+    Way(name="full_2bit", precision=hf.Bits(2), strategy=hf.Full(), whole=True),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """Pairs of stretches, in seconds."""
+
+    growth_s: list[float]
+    call_s: list[float]
+    link_s: float
+    drain_s: float = 0.0
+    committed_after_s: float = 0.0
+    device_waits: int = 0
+
+    @property
+    def over_link(self) -> list[float]:
+        """The growths, as parts of the link's time."""
+        return [each / self.link_s for each in self.growth_s]
+
+
+def run(scale: str) -> Report:
+    """Measure on the first GPU; without one, say so."""
+    if not torch.cuda.is_available():
+        why = "there is no CUDA device"
+        return Report(title=f"What a save takes from training on a GPU: skipped, {why}", figures={"gpu_skipped": why})
+    return measure(PLANS[scale], torch.device("cuda", 0))
+
+
+def measure(plan: Plan, device: torch.device) -> Report:
+    """All ways to save, one after another, on one model."""
+    since_s = time.perf_counter()
+
+    def say(text: str) -> None:
+        print(f"{time.perf_counter() - since_s:6.1f} s  {text}", flush=True)
+
+    loop = Loop(plan, device)
+    figures: dict[str, Figure] = {
+        "gpu_step_ms": loop.step_s * 1e3,
+        "gpu_batch_size": loop.batch_size,
+        "gpu_table_bytes": plan.table_bytes,
+        "gpu_pairs": plan.pairs,
+        "gpu_busy_share": loop.busy_share() if device.type == "cuda" else 1.0,
+    }
+    say(f"steps of {loop.step_s * 1e3:.1f} ms with batches of {loop.batch_size}; busy {figures['gpu_busy_share']:.3f}")
+    tables = list(loop.tables.values())
+    links = {True: link_copy_s(tables), False: link_copy_s([each[: plan.rows // SHARE] for each in tables])}
+    say(f"the link needs {links[False] * 1e3:.1f} ms for a quarter, {links[True] * 1e3:.1f} ms for all")
+    figures |= {"gpu_link_copy_ms": links[False] * 1e3, "gpu_full_link_copy_ms": links[True] * 1e3}
+    found: dict[str, Found] = {}
+    for way in WAYS:
+        found[way.name] = _measure(way, loop, plan, links[way.whole])
+        figures |= _figures(way, found[way.name])
+        say(f"{way.name}: {_line(found[way.name])}")
+    figures["gpu_save_call_ms"] = max(statistics.median(each.call_s) for each in found.values()) * 1e3
+    try:
+        found["dcp"] = _measure_dcp(loop, plan, links[True])
+        figures |= {
+            "dcp_full_stall_over_link_copy": statistics.median(found["dcp"].over_link),
+            "dcp_stage_call_ms": statistics.median(found["dcp"].call_s) * 1e3,
+        }
+        say(f"DCP: {_line(found['dcp'])}")
+    except (ImportError, TypeError, RuntimeError) as error:  # another version, or no memory to pin
+        figures["dcp_skipped"] = repr(error)
+        say(f"DCP was skipped: {error!r}")
+    return Report(title="What a save takes from training on a GPU", tables=[_table(found)], figures=figures)
+
+
+def _measure(way: Way, loop: Loop, plan: Plan, link_s: float) -> Found:
+    """Pairs of stretches with and without a save; the first pair is not counted."""
+    calls: list[float] = []
+    growth: list[float] = []
+    drains: list[float] = []
+    commits: list[float] = []
+    quarter = {
+        name: torch.randperm(len(each), device=loop.device)[: len(each) // SHARE] for name, each in loop.tables.items()
+    }
+    settings = hf.Settings(
+        handle_sigterm=False,
+        grace_s=0.0,
+        buffer_bytes=max(2**22, plan.table_bytes * 5 // 16),
+        device_buffer_bytes=max(2**22, plan.table_bytes * 5 // 16),
+    )
+    with (
+        tempfile.TemporaryDirectory(dir=_fast_place()) as folder,
+        hf.Checkpointer(
+            Path(folder) / "run",
+            model=loop.model,
+            optimizer=loop.optimizers,
+            precision=way.precision,
+            strategy=way.strategy,
+            save=hf.Never(),
+            retention=hf.KeepLast(1),
+            settings=settings,
+        ) as guard,
+    ):
+        guard.save(wait=True)
+
+        def save() -> None:
+            started_s = time.perf_counter()
+            guard.save()
+            calls.append(time.perf_counter() - started_s)
+
+        def with_save() -> float:
+            if not way.whole:
+                for name, ids in quarter.items():
+                    guard.mark(name, ids)
+            started_s = time.perf_counter()
+            taken_s = loop.stretch(guard.step, at=min(SAVE_AT, plan.steps - 1), save=save)
+            guard.drain()
+            commits.append(time.perf_counter() - started_s)
+            drains.append(guard.stats.last_drain_s)
+            return taken_s
+
+        for number in range(plan.pairs + 1):
+            growth.append(_growth(with_save, lambda: loop.stretch(guard.step), saves_first=bool(number % 2)))
+    return Found(
+        growth_s=growth[1:],
+        call_s=calls[1:],
+        link_s=link_s,
+        drain_s=statistics.median(drains),
+        committed_after_s=statistics.median(commits),
+        device_waits=guard.stats.device_waits,
+    )
+
+
+def _measure_dcp(loop: Loop, plan: Plan, link_s: float) -> Found:
+    """DCP's stager copies whole tables while the next step computes; the update waits for it."""
+    from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+
+    options = StagingOptions(
+        use_pinned_memory=True, use_shared_memory=False, use_async_staging=True, use_non_blocking_copy=True
+    )
+    stager = DefaultStager(options)
+    calls: list[float] = []
+    growth: list[float] = []
+    staged: list[Any] = []
+
+    def save() -> None:
+        started_s = time.perf_counter()
+        staged.append(stager.stage({"model": dict(loop.tables)}))
+        calls.append(time.perf_counter() - started_s)
+        loop.step(before_update=_await(staged))
+
+    try:
+        for number in range(plan.dcp_pairs + 1):
+            growth.append(
+                _growth(
+                    lambda: loop.stretch(lambda: None, at=min(SAVE_AT, plan.steps - 1), save=save),
+                    lambda: _longer(loop),
+                    saves_first=bool(number % 2),
+                )
+            )
+    finally:
+        stager.close()
+    return Found(growth_s=growth[1:], call_s=calls[1:], link_s=link_s)
+
+
+def _longer(loop: Loop) -> float:
+    """A stretch with the one step more that a save of DCP's has."""
+    return loop.stretch(lambda: None, at=0, save=loop.step)
+
+
+def _await(staged: list[Any]) -> Callable[[], None]:
+    def wait() -> None:
+        found = staged.pop()
+        if isinstance(found, Future):
+            found.result()
+
+    return wait
+
+
+def _growth(with_save: Callable[[], float], without: Callable[[], float], *, saves_first: bool) -> float:
+    if saves_first:
+        saved_s = with_save()
+        return saved_s - without()
+    plain_s = without()
+    return with_save() - plain_s
+
+
+def _fast_place() -> str | None:
+    """Memory, where the machine has a folder in it: the disk is not what is measured."""
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+
+def _quartiles(values: list[float]) -> tuple[float, float, float]:
+    if len(values) < 2:
+        return values[0], values[0], values[0]
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, middle, high
+
+
+def _figures(way: Way, found: Found) -> dict[str, Figure]:
+    low, middle, high = _quartiles(found.over_link)
+    return {
+        way.figure: middle,
+        f"{way.figure}_q1": low,
+        f"{way.figure}_q3": high,
+        f"{way.figure}_bar": BARS[way.name],
+        f"gpu_growth_ms_{way.name}": statistics.median(found.growth_s) * 1e3,
+        f"gpu_save_call_ms_{way.name}": statistics.median(found.call_s) * 1e3,
+        f"gpu_drain_ms_{way.name}": found.drain_s * 1e3,
+        f"gpu_committed_after_ms_{way.name}": found.committed_after_s * 1e3,
+        f"gpu_device_waits_{way.name}": found.device_waits,
+    }
+
+
+def _line(found: Found) -> str:
+    low, middle, high = _quartiles(found.over_link)
+    call_ms = statistics.median(found.call_s) * 1e3
+    return f"{middle:.3f} ({low:.3f} to {high:.3f}) of the link's time; the call takes {call_ms:.2f} ms"
+
+
+def _table(found: Mapping[str, Found]) -> Table:
+    rows = []
+    for name, each in found.items():
+        low, middle, high = _quartiles(each.over_link)
+        growth_ms = statistics.median(each.growth_s) * 1e3
+        rows.append(
+            (name, len(each.growth_s), each.link_s * 1e3, growth_ms, f"{middle:.3f} ({low:.3f} to {high:.3f})",
+             statistics.median(each.call_s) * 1e3, each.drain_s * 1e3, BARS.get(name, "")),
+        )  # fmt: skip
+    headers = ("way", "pairs", "link, ms", "growth, ms", "growth / link (quartiles)", "call, ms", "drain, ms", "bar")
+    return Table(caption="Steps with a save, less the same without", headers=headers, rows=rows)
