@@ -112,7 +112,7 @@ class Loop:
             synchronize(self.device)
             wall_s = time.perf_counter() - started_s
         busy_us = sum(event.self_device_time_total for event in profiled.key_averages())
-        return busy_us / 1e6 / wall_s
+        return float(busy_us) / 1e6 / wall_s
 
     def _grow(self) -> float:
         """Larger batches until steps are long enough; how long they are."""

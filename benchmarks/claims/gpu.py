@@ -22,7 +22,7 @@ import torch
 import holdfast as hf
 from benchmarks.claims._gpu_loop import Loop, Plan, link_copy_s
 from benchmarks.report import Figure, Report, Table
-from holdfast.policy.strategy import Strategy
+from holdfast.policy import Precision, Strategy
 
 PLANS = {
     "tiny": Plan(
@@ -47,7 +47,7 @@ class Way:
     """One way to save."""
 
     name: str
-    precision: hf.Precision
+    precision: Precision
     strategy: Strategy
     whole: bool  # all rows
 

@@ -30,6 +30,7 @@ from holdfast.checkpoint.snapshot.tensor_filler import pin, unpin
 from holdfast.codec import Codec
 from holdfast.codec.choice import table_codecs
 from holdfast.kernels.quantize import tensors
+from holdfast.policy import Precision
 from holdfast.types import TableSpec
 from tests.checkpoint.snapshot.delayed_streams import DelayedStreams
 from tests.checkpoint.snapshot.staging_agent import Agent, captured, table_spec, touched
@@ -190,7 +191,7 @@ def check_mutant(mutant: type[SlowStreams], device: torch.device) -> None:
     assert noticed, f"nobody noticed {mutant.__name__}: {mutant.__doc__}"
 
 
-def check_run(precision: hf.Precision, device: torch.device) -> None:
+def check_run(precision: Precision, device: torch.device) -> None:
     """A whole run: saves while training goes on; beside it a run on the host is told the same rows of each save."""
     torch.manual_seed(1)
     model, twin = Tiny(TINY_ROWS, dim=16).to(device), Tiny(TINY_ROWS, dim=16)
@@ -211,7 +212,7 @@ def check_run(precision: hf.Precision, device: torch.device) -> None:
                 guard.step()
                 for number, rows in enumerate(TINY_ROWS):
                     moved[number].append(ids[:, number].reshape(-1) % rows)
-                if step % 4 == 0:
+                if step % 4 == 3:
                     delay(device, 10)
                     guard.save()
                     rows_now = [table.weight.detach().clone() for table in model.emb]

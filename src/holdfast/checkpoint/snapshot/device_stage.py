@@ -83,7 +83,7 @@ class _Writer:
         """Write everything; returns the tally."""
         tally: list[Tensor] = []
         if self._listed is not None:
-            tally += [self._listed.count, *self._write_ids(self._listed)]
+            tally += [self._listed.total, *self._write_ids(self._listed)]
         for spec, source in zip(self._table.columns, self._table.tensors, strict=True):
             own = self._columns.get(spec.name)
             if own is None:
@@ -108,7 +108,7 @@ class _Writer:
         ids = listed.ids.view(self._layout.chunks, self._layout.chunk_rows)
         integer = torch.int32 if self._layout.ids == "U32" else torch.int64  # the same bits as the unsigned type
         self._area(IDS).view(integer).view(ids.shape).copy_(ids - ids[:, :1])
-        ends = torch.minimum(self._chunk_starts() + self._layout.chunk_rows, listed.count) - 1
+        ends = torch.minimum(self._chunk_starts() + self._layout.chunk_rows, listed.total) - 1
         return ids[:, 0].contiguous(), listed.ids.index_select(0, ends.clamp_(min=0))
 
     def _write_rows(self, name: str, source: Tensor) -> None:
@@ -135,7 +135,7 @@ class _Writer:
         bound = self._layout.bound
         flags = tensors.escape_flags(records)
         if self._listed is not None:
-            flags &= torch.arange(bound, device=self._device) < self._listed.count
+            flags &= torch.arange(bound, device=self._device) < self._listed.total
         bits = sets.new_set(bound, self._device)
         sets.mark_nonzero_rows(bits, flags.view(bound, 1))
         places, found = sets.list_bounded(bits, 0, bound, bound=self._layout.escapes, fill=bound)
@@ -160,7 +160,7 @@ class _Writer:
         torch.index_select(own.tensor, 0, ids, out=target)
 
     def _count(self) -> Tensor | int:
-        return self._layout.bound if self._listed is None else self._listed.count
+        return self._layout.bound if self._listed is None else self._listed.total
 
     def _chunk_starts(self) -> Tensor:
         size = self._layout.chunk_rows

@@ -16,7 +16,7 @@ class BoundedIds(NamedTuple):
     """Ids of rows, ascending, then those of a row that is there; and how many of them count (one int64)."""
 
     ids: Tensor
-    count: Tensor
+    total: Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -59,7 +59,10 @@ class SetBound:
     def __init__(self, rows: int, count: CountLater = count_on_gpu) -> None:
         self._rows = rows
         self._count = count
-        self.clear()
+        self._known = 0  # rows that were counted
+        self._before = 0  # ids added between that and the count under way
+        self._since = 0  # ids added after the last count, or the one under way
+        self._asked: LateNumber | None = None
 
     @property
     def most(self) -> int:
@@ -77,10 +80,8 @@ class SetBound:
 
     def clear(self) -> None:
         """The set was emptied."""
-        self._known = 0  # rows that were counted
-        self._before = 0  # ids added between that and the count under way
-        self._since = 0  # ids added after the last count, or the one under way
-        self._asked: LateNumber | None = None
+        self._known = self._before = self._since = 0
+        self._asked = None
 
     def _hear(self) -> None:
         if self._asked is not None and (found := self._asked.found()) is not None:
