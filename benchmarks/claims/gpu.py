@@ -8,6 +8,7 @@ takes its turns in the same loop; it copies whole tables, and the next update wa
 
 from __future__ import annotations
 
+import shutil
 import statistics
 import tempfile
 import time
@@ -39,6 +40,8 @@ PLANS = {
 }  # fmt: skip
 SHARE = 4  # every fourth row is touched
 SAVE_AT = 4  # steps into a stretch
+WAY_S = 42.0  # no way takes longer, all its pairs together: the machine is lent
+SPACE_SHARE = 0.7  # of the free space, that runs may take
 BARS = {"2bit": 0.1, "8bit": 0.15, "exact": 0.25, "full_2bit": 0.05}
 
 
@@ -102,8 +105,7 @@ def measure(plan: Plan, device: torch.device) -> Report:
         "gpu_step_ms": loop.step_s * 1e3,
         "gpu_batch_size": loop.batch_size,
         "gpu_table_bytes": plan.table_bytes,
-        "gpu_pairs": plan.pairs,
-        "gpu_busy_share": loop.busy_share() if device.type == "cuda" else 1.0,
+        "gpu_busy_share": _busy_share(loop),
     }
     say(f"steps of {loop.step_s * 1e3:.1f} ms with batches of {loop.batch_size}; busy {figures['gpu_busy_share']:.3f}")
     tables = list(loop.tables.values())
@@ -127,6 +129,16 @@ def measure(plan: Plan, device: torch.device) -> Report:
         figures["dcp_skipped"] = repr(error)
         say(f"DCP was skipped: {error!r}")
     return Report(title="What a save takes from training on a GPU", tables=[_table(found)], figures=figures)
+
+
+def _busy_share(loop: Loop) -> float:
+    """-1 where the profiler does not work."""
+    if loop.device.type != "cuda":
+        return 1.0
+    try:
+        return loop.busy_share()
+    except (RuntimeError, AttributeError):
+        return -1.0
 
 
 def _measure(way: Way, loop: Loop, plan: Plan, link_s: float) -> Found:
@@ -175,8 +187,11 @@ def _measure(way: Way, loop: Loop, plan: Plan, link_s: float) -> Found:
             drains.append(guard.stats.last_drain_s)
             return taken_s
 
-        for number in range(plan.pairs + 1):
+        since_s = time.perf_counter()
+        for number in range(_pairs(way, plan, folder) + 1):
             growth.append(_growth(with_save, lambda: loop.stretch(guard.step), saves_first=bool(number % 2)))
+            if number and time.perf_counter() - since_s > WAY_S:
+                break
     return Found(
         growth_s=growth[1:],
         call_s=calls[1:],
@@ -241,9 +256,18 @@ def _growth(with_save: Callable[[], float], without: Callable[[], float], *, sav
     return with_save() - plain_s
 
 
-def _fast_place() -> str | None:
-    """Memory, where the machine has a folder in it: the disk is not what is measured."""
-    return "/dev/shm" if Path("/dev/shm").is_dir() else None
+def _fast_place() -> str:
+    """Memory, where the machine has a large folder in it: the disk is not what is measured."""
+    places = [place for place in ("/dev/shm", tempfile.gettempdir()) if Path(place).is_dir()]
+    return max(places, key=lambda place: shutil.disk_usage(place).free)
+
+
+def _pairs(way: Way, plan: Plan, folder: str) -> int:
+    """How many deltas there is space for beside their baseline, which all of them stand on."""
+    if way.whole or not isinstance(way.precision, hf.Exact):
+        return plan.pairs
+    delta_bytes = plan.table_bytes * 1.1 / SHARE
+    return max(1, min(plan.pairs, int(SPACE_SHARE * shutil.disk_usage(folder).free / delta_bytes) - 1))
 
 
 def _quartiles(values: list[float]) -> tuple[float, float, float]:
@@ -264,7 +288,8 @@ def _figures(way: Way, found: Found) -> dict[str, Figure]:
         f"gpu_save_call_ms_{way.name}": statistics.median(found.call_s) * 1e3,
         f"gpu_drain_ms_{way.name}": found.drain_s * 1e3,
         f"gpu_committed_after_ms_{way.name}": found.committed_after_s * 1e3,
-        f"gpu_device_waits_{way.name}": found.device_waits,
+        f"gpu_device_waits_{way.name}": found.device_waits,  # its baseline is one, where all rows do not fit
+        f"gpu_pairs_{way.name}": len(found.growth_s),
     }
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from holdfast.kernels.bit_sets import tensors as sets
 
-_LEAST_NEWS = 2**14  # ids, before a set is counted again
+_LEAST_NEWS = 2**16  # ids, before a set is counted again
 _NEWS_SHARE = 16  # or, if that is more, one part in so many of what it held
 
 

@@ -81,7 +81,7 @@ def _mark(words, ids, length, rows, ids_per_program: tl.constexpr):  # type: ign
     tl.atomic_or(word, bit, mask=inside & unset, sem="relaxed")
 
 
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+@triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator, unused-ignore]
 def _mark_nonzero_rows(  # type: ignore[no-untyped-def]
     words, patterns, rows, columns: tl.constexpr, word_bits: tl.constexpr, columns_per_load: tl.constexpr
 ):

@@ -55,6 +55,8 @@ def escaped(records: Tensor) -> Tensor:
 
 def escape_flags(records: Tensor) -> Tensor:
     """Which records stand for a row that is escaped."""
+    if records.shape[1] % 2 == 0 and records.storage_offset() % 2 == 0:
+        return records.view(torch.int16)[:, 0] == -1  # both bytes in one pass
     return (records[:, 0] == _MARK) & (records[:, 1] == _MARK)
 
 
