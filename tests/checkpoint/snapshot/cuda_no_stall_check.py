@@ -59,7 +59,7 @@ class SlowStreams(CudaStreams):
 
     def copy(self, device: torch.device, copies: Iterable[Copy]) -> None:
         with torch.cuda.stream(self.stream(device)):
-            torch.cuda._sleep(self._draw.randint(0, MOST_DELAY_MS) * CYCLES_PER_MS)
+            torch.cuda._sleep(self._draw.randint(2, MOST_DELAY_MS) * CYCLES_PER_MS)
         super().copy(device, copies)
 
 
@@ -93,28 +93,44 @@ def train_on(weight: Tensor, momentum: Tensor, draw: random.Random) -> None:
     momentum.index_fill_(0, ids, draw.random())
     weight.index_add_(0, ids, momentum[ids], alpha=-0.1)
     weight.mul_(1.0 + 1e-3)
-    for size in (1, 3, 40, 700, 20_000):
+    filled = [  # all at once: whatever was freed before is overwritten
         torch.full((size,), -draw.randint(1, 2**40), dtype=torch.int64, device=weight.device)
+        for size in (1, 40, 100, 700, 20_000)
+        for _ in range(24)
+    ]
+    filled.clear()
 
 
 def one_snapshot(
     streams: SideStreams, device: torch.device, codecs: dict[str, Codec], spec: TableSpec, seed: int
 ) -> None:
     """Stage, train on, drain, compare. Raises Torn."""
+    agent = Agent(spec, codecs, FRAMES, FRAME_BYTES)
+    if device.type == "cuda":
+        pin(agent.buffer)
+    try:
+        take_and_compare(agent, streams, device, codecs, spec, seed)
+    finally:
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+            unpin(agent.buffer)
+
+
+def take_and_compare(
+    agent: Agent, streams: SideStreams, device: torch.device, codecs: dict[str, Codec], spec: TableSpec, seed: int
+) -> None:
+    """The same with an agent whose frames are pinned. The first snapshot, which compiles kernels, is dropped."""
     draw = random.Random(seed)
     torch.manual_seed(seed)
     weight, momentum = (torch.randn(ROWS, DIM, device=device) for _ in range(2))
     weight[::997, 3] = torch.nan  # no record holds these
     dense = torch.randn(300_000, device=device)
     ids = torch.randperm(ROWS, device=device)[: draw.randint(TOUCHED // 2, TOUCHED)].sort().values
-    agent = Agent(spec, codecs, FRAMES, FRAME_BYTES)
-    if device.type == "cuda":
-        pin(agent.buffer)
     staging = Staging(streams, {device: 2**27}, frame_bytes=FRAME_BYTES)
-    staging.reserve()
-    for warm in (True, False):  # kernels are compiled, and memory is taken, before it counts
-        delay(device, 0 if warm else 20)
-        rows = touched(ROWS, ids, 0, ROWS)
+    for behind_ms in (0, 40):
+        agent.chunks.clear()
+        agent.state.clear()
+        delay(device, behind_ms)
         copy = TableCopy(
             index=0,
             columns=spec.columns,
@@ -122,7 +138,7 @@ def one_snapshot(
             start=0,
             stop=ROWS,
             ids=None,
-            unlisted=rows,
+            unlisted=touched(ROWS, ids, 0, ROWS),
             codecs=codecs,
         )
         staged = staging.stage(captured(copy, dense))
@@ -130,25 +146,21 @@ def one_snapshot(
         shadow = {"weight": weight[ids], "momentum_buffer": momentum[ids]}
         state = dense.clone()
         draining = Draining(staged, staging, agent, agent.buffer)
-        for _ in range(10_000):
-            train_on(weight, momentum, draw)
-            dense.add_(1.0)
-            if draining.advance():
-                break
-            if agent.released:
-                agent.released = 0
-                agent.finish()
-        else:
-            raise Torn("it never ended")
-        agent.finish()
-        if warm:
-            agent.chunks.clear()
-            agent.state.clear()
-    try:
-        compare(agent, codecs, ids.cpu(), {name: each.cpu() for name, each in shadow.items()}, state.cpu())
-    finally:
-        if device.type == "cuda":
-            unpin(agent.buffer)
+        drain_beside(draining, agent, lambda: (train_on(weight, momentum, draw), dense.add_(1.0)))
+    compare(agent, codecs, ids.cpu(), {name: each.cpu() for name, each in shadow.items()}, state.cpu())
+
+
+def drain_beside(draining: Draining, agent: Agent, train: Callable[[], object]) -> None:
+    """Let a snapshot leave, a bit after every step."""
+    for _ in range(10_000):
+        train()
+        if draining.advance():
+            agent.finish()
+            return
+        if agent.released:
+            agent.released = 0
+            agent.finish()
+    raise Torn("it never ended")
 
 
 def compare(agent: Agent, codecs: dict[str, Codec], ids: Tensor, shadow: dict[str, Tensor], state: Tensor) -> None:

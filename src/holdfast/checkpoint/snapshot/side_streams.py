@@ -1,6 +1,6 @@
 """A stream of its own for what leaves a device, and the order between it and the one that training runs on.
 
-The seam to CUDA: what is queued where, what waits for what. Nothing else of the library touches streams or events.
+The seam to CUDA of snapshots: what is queued where, and what waits for what.
 """
 
 from __future__ import annotations

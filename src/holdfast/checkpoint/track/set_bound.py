@@ -8,6 +8,7 @@ was asked is all that has to be added to it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Protocol
 
 import torch
@@ -31,19 +32,31 @@ CountLater = Callable[[Tensor, int], LateNumber]  # the rows of a set, given as 
 
 
 class CudaNumber:
-    """See ``LateNumber``: a number that was queued on the current stream of a GPU."""
+    """See ``LateNumber``: a number that was queued on the current stream of a GPU.
+
+    It crosses on another one: on its own, the next kernel would wait for it behind whatever else crosses the link.
+    """
 
     __slots__ = ("_event", "_here")
 
     def __init__(self, there: Tensor) -> None:
+        stream = _stream(there.device)
+        stream.wait_stream(torch.cuda.current_stream(there.device))
         self._here = torch.empty(1, dtype=torch.int64, pin_memory=True)
-        self._here.copy_(there, non_blocking=True)
+        with torch.cuda.stream(stream):
+            self._here.copy_(there, non_blocking=True)
+        there.record_stream(stream)
         self._event = torch.cuda.Event()
-        self._event.record(torch.cuda.current_stream(there.device))
+        self._event.record(stream)
 
     def found(self) -> int | None:
         """The number, once it is here."""
         return int(self._here) if self._event.query() else None
+
+
+@cache
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
 
 
 def count_on_gpu(bits: Tensor, rows: int) -> LateNumber:
