@@ -21,9 +21,10 @@ def protected(data: int = DATA, **options: Any) -> Parity:
 def options_of(rival: str) -> Mapping[str, Any]:
     """What a cluster is told."""
     train = {"model": _cluster_job.build_model, "train": _parity_job.train}
-    return {
+    rivals: dict[str, Mapping[str, Any]] = {
         NOTHING: train,
         PARITY: {**train, "parity": protected()},
         COPIES: {**train, "parity": protected(data=1)},
         GRADIENTS: {"model": _parity_twice.build, "train": _parity_twice.train},
-    }[rival]
+    }
+    return rivals[rival]

@@ -102,9 +102,9 @@ class _Place:
 
     def __init__(self, job: Job, index: int, room: Room | None) -> None:
         placement = Placement(job.plan, job.servers)
-        rows = Shard(placement, index, job.optimizer, job.dense_optimizer, room and room.arrays)
+        rows = Shard(placement, index, job.optimizer, job.dense_optimizer, None if room is None else room.arrays)
         self.dense = DenseGather(job, placement, rows.dense)
-        self.saves = SavedRows(job, rows, self.dense, index, room and room.buffer)
+        self.saves = SavedRows(job, rows, self.dense, index, None if room is None else room.buffer)
         self.shard = LiveShard(rows, self.saves, job.dense)
         self.protection: Protection | None = None
         if (ring := job.ring_of(index)) is not None:
