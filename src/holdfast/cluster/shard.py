@@ -165,7 +165,7 @@ class Shard:
         self.placement = placement
         self.server = server
         self.rule = optimizer.rule()
-        given = arrays or [None] * len(placement.groups)
+        given: Sequence[GroupArrays | None] = arrays or [None] * len(placement.groups)
         self.groups = [
             GroupShard(group, server, self.rule, each) for group, each in zip(placement.groups, given, strict=True)
         ]
