@@ -42,6 +42,8 @@ class SnapshotTaken:
         tag: The name that ``save()`` gave it.
         at_s: When it was taken.
         stall_s: How long the loop waited for the copy.
+        device_bytes: What it took of the buffers of GPUs, which it leaves while training continues. 0: the loop waited
+            for all of it.
     """
 
     checkpoint: str
@@ -51,6 +53,7 @@ class SnapshotTaken:
     tag: str | None
     at_s: float
     stall_s: float
+    device_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ def test_without_a_gpu_it_says_so() -> None:
     assert "skipped" in report.title and report.figures == {"gpu_skipped": "there is no CUDA device"}
 
 
+@pytest.mark.slow
 def test_every_way_to_save_is_measured_in_pairs() -> None:
     figures = gpu.measure(gpu.PLANS["tiny"], torch.device("cpu")).figures
     for way in gpu.WAYS:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 import holdfast as hf
 from holdfast.checkpoint.snapshot import side_streams
+from holdfast.events import SnapshotTaken
 from holdfast.kernels.quantize import tensors
 from holdfast.storage import MemoryStore, Store
 from tests.checkpoint.snapshot.delayed_streams import DelayedStreams
@@ -76,8 +77,15 @@ def test_rows_in_few_bits_are_those_that_the_agent_would_have_made(precision: hf
 
 def test_saving_waits_for_no_device(streams: DelayedStreams) -> None:
     model, optimizers = build()
+    taken: list[SnapshotTaken] = []
     with hf.Checkpointer(
-        MemoryStore(), model=model, optimizer=optimizers, save=hf.Never(), strategy=hf.Consecutive(), settings=SETTINGS
+        MemoryStore(),
+        model=model,
+        optimizer=optimizers,
+        save=hf.Never(),
+        strategy=hf.Consecutive(),
+        settings=SETTINGS,
+        on_save=taken.append,
     ) as guard:
         for step in range(6):
             guard.step(loss=train_step(model, optimizers, step))
@@ -86,6 +94,7 @@ def test_saving_waits_for_no_device(streams: DelayedStreams) -> None:
             assert streams.waits == waits
             guard.drain()
         assert guard.stats.drained == 6
+        assert sum(event.device_bytes for event in taken) == guard.stats.drained_bytes > 0
 
 
 def test_a_snapshot_that_is_larger_than_the_device_buffer_is_waited_for() -> None:
@@ -159,7 +168,7 @@ def test_a_snapshot_that_cannot_be_used_is_thrown_away_and_its_rows_go_into_the_
         table.weight.data[:2000] = torch.inf
         guard.mark("table", range(2000))
         guard.save()
-        with pytest.raises(hf.SaveFailed):
+        with pytest.raises(hf.SaveFailed, match="2000 rows cannot be encoded"):
             guard.drain()
         assert guard.stats.thrown_away == 1
         guard.save(wait=True)

@@ -43,7 +43,7 @@ FRAMES, FRAME_BYTES = 6, 2**19
 CYCLES_PER_MS = 1_800_000
 MOST_DELAY_MS = 8
 PRECISIONS = (hf.Exact(), hf.Bits(8), hf.Bits(4), hf.Bits(3), hf.Bits(2), hf.Bits(2, difference=True))
-TINY_ROWS = (60_000, 40)
+TINY_ROWS = (20_000, 40)
 
 
 class Torn(AssertionError):

@@ -57,6 +57,7 @@ class Handover:
         """``stage`` takes what is on devices there; None where nothing is."""
         self._buffer = buffer
         self._stage = stage
+        self.device_bytes = 0  # what of the last snapshot has to leave its devices
         self._outcomes = outcomes
         self._agents = agents
         self._filler = filler
@@ -85,6 +86,7 @@ class Handover:
             client.begin(intent, captured.slices, captured.tensor_specs)
             begun = True
             on_device = self._staged(captured)
+            self.device_bytes = on_device.size_bytes if on_device is not None else 0
             filler = self._filler(client, self._buffer)
             if on_device is None:
                 captured.copy_into(filler, state_apart=state_apart)

@@ -95,8 +95,8 @@ class Outcomes:
             raise
         self._in_flight = InFlight(intent=intent)
 
-    def taken(self, intent: Intent, stall_s: float) -> None:
-        """The snapshot is complete, and the loop waited this long for it."""
+    def taken(self, intent: Intent, stall_s: float, *, device_bytes: int = 0) -> None:
+        """The snapshot is complete, and the loop waited this long for it; so much of it is still on devices."""
         self._stats.count_snapshot(stall_s, checkpoint=intent.kind is not Kind.PRIORITY)
         self._tell(
             SnapshotTaken(
@@ -107,6 +107,7 @@ class Outcomes:
                 tag=intent.tag,
                 at_s=self._runtime.wall_s(),
                 stall_s=stall_s,
+                device_bytes=device_bytes,
             )
         )
 
@@ -184,8 +185,9 @@ class Outcomes:
         """A snapshot has left its device: training waited this long for it, all in all, and did not wait that long."""
         self._stats.count_drain(stall_s, drain_s, size_bytes)
 
-    def throw_away(self) -> None:
-        """Count a snapshot that was taken and could not be used."""
+    def throw_away(self, why: str) -> None:
+        """The snapshot of the save in progress cannot be used."""
+        self._in_flight = replace(self._expect(), problem=f"its snapshot was thrown away: {why}")
         self._stats.thrown_away += 1
 
     def lose_agent(self) -> None:

@@ -114,7 +114,8 @@ class Saver:
         finally:
             taken_by_all = not self._agreement.any(not taken)
         if taken:
-            self._outcomes.taken(intent, self._runtime.monotonic_s() - started_s)
+            stall_s = self._runtime.monotonic_s() - started_s
+            self._outcomes.taken(intent, stall_s, device_bytes=self._handover.device_bytes)
         return taken_by_all
 
     def _before(self, request: SaveRequest, force: bool) -> str:

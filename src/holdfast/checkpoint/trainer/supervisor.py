@@ -182,8 +182,7 @@ class Agents:
         except AgentDied as error:
             self.lost(str(error))
         except Exception as error:
-            logger.warning("a snapshot was thrown away: %s", error)
-            self._outcomes.throw_away()
+            self._outcomes.throw_away(str(error))
             self._cancel()
 
     def _cancel(self) -> None:
