@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -166,6 +167,23 @@ def test_a_snapshot_with_too_many_rows_that_no_record_holds_is_thrown_away_and_t
     agent.finish()
     ids, found = agent.rows()
     assert torch.equal(ids, torch.arange(4000)) and found["weight"].isnan().all()
+
+
+def test_more_rows_than_their_bound_are_thrown_away_and_counted_from_then_on() -> None:
+    spec, ids = table_spec(3000, 16), torch.arange(0, 3000, 2)
+    rows = touched(3000, ids, 0, 3000)
+    wrong = replace(rows, touched=replace(rows.touched, most=100))
+    weight = torch.randn(3000, 16)
+    copy = TableCopy(
+        index=0, columns=spec.columns, tensors=(weight, weight), start=0, stop=3000, ids=None, unlisted=wrong
+    )
+    agent = Agent(spec, {}, 4)
+    staging = Staging(DelayedStreams(), {DEVICE: 2**22}, frame_bytes=FRAME_BYTES)
+    staged = staging.stage(captured(copy))
+    assert staged is not None
+    with pytest.raises(SaveFailed, match="1500 rows were touched, and no more than 100 were expected"):
+        Draining(staged, staging, agent, agent.buffer).advance(wait=True)
+    assert staging.stage(captured(copy)) is None
 
 
 def test_an_abandoned_snapshot_gives_its_frames_back_once_nothing_is_copied_to_them() -> None:

@@ -74,7 +74,10 @@ class Draining:
             try:
                 chunks = table.close()
             except RoomExceeded as error:
-                self._staging.make_room(table.index, error.escapes)
+                if error.escapes:
+                    self._staging.make_room(table.index, error.escapes)
+                else:
+                    self._staging.distrust(table.index)
                 raise SaveFailed(f"{error}: the device buffer had no room for them; the next save has more") from error
             for chunk in chunks:
                 self._work.append(lambda table=table, chunk=chunk: filler.add_chunk(table, chunk))  # type: ignore[misc]

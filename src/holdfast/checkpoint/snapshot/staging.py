@@ -67,6 +67,7 @@ class Staging:
         self._frame_bytes = frame_bytes
         self._buffers: dict[torch.device, Tensor] = {}
         self._escapes: dict[int, int] = {}  # by table: room for more of them than usual
+        self._distrusted: set[int] = set()  # tables that had more rows than their bound
         self._told_bytes = 0
 
     @property
@@ -101,6 +102,10 @@ class Staging:
         """A snapshot had more rows of this table that no record holds than there was room for."""
         self._escapes[table] = 2 * escapes
 
+    def distrust(self, table: int) -> None:
+        """A snapshot had more rows of this table than its bound said: from now on, they are counted first."""
+        self._distrusted.add(table)
+
     def _plans(self, captured: Captured) -> dict[torch.device, _Plan] | None:
         plans: dict[torch.device, _Plan] = {}
         for number, tensor in enumerate(captured.tensors):
@@ -111,6 +116,8 @@ class Staging:
                 plan.used += aligned(len(raw))
         for copy in captured.copies:
             if self._is_staged(copy):
+                if copy.unlisted is not None and copy.index in self._distrusted:
+                    return None
                 device = copy.tensors[0].device
                 plan = plans.setdefault(device, _Plan(device=device))
                 columns = encodable(copy)

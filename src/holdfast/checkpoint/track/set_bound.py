@@ -67,7 +67,7 @@ def count_on_gpu(bits: Tensor, rows: int) -> LateNumber:
 class SetBound:
     """The bound of one set over ``rows`` rows."""
 
-    __slots__ = ("_asked", "_before", "_count", "_known", "_rows", "_since")
+    __slots__ = ("_asked", "_before", "_captured", "_count", "_known", "_rows", "_since")
 
     def __init__(self, rows: int, count: CountLater = count_on_gpu) -> None:
         self._rows = rows
@@ -76,15 +76,21 @@ class SetBound:
         self._before = 0  # ids added between that and the count under way
         self._since = 0  # ids added after the last count, or the one under way
         self._asked: LateNumber | None = None
+        self._captured = False  # a CUDA graph adds rows, whose replays nobody sees
 
     @property
     def most(self) -> int:
         """No more rows than this are in the set."""
+        if self._captured:
+            return self._rows
         self._hear()
         return min(self._rows, self._known + self._before + self._since)
 
     def grow(self, bits: Tensor, ids: int) -> None:
         """So many ids, known or not, were added to the set, whose bits these are."""
+        if self._captured or (bits.is_cuda and torch.cuda.is_current_stream_capturing()):
+            self._captured = True
+            return
         self._since += ids
         self._hear()
         if self._asked is None and self._since > max(_LEAST_NEWS, self._known // _NEWS_SHARE):
