@@ -46,6 +46,7 @@ class JobPlan:
     threads: int = max(1, (os.cpu_count() or 1) // 4)  # of a worker: servers have one each
     traced: bool = False  # where a worker's time goes
     is_endless: bool = False  # train until the folder has the file END
+    data: int = 4  # rows that share a parity, where there is one
     is_linear: bool = False  # a logistic regression: one number a row, and no dense part to speak of
 
     @property

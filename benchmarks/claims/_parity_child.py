@@ -10,7 +10,8 @@ from benchmarks.claims._parity_rivals import options_of
 
 
 def main(rival: str, servers: int, workers: int) -> None:
-    run_cluster(JobPlan.read(), servers=servers, workers=workers, **options_of(rival))
+    plan = JobPlan.read()
+    run_cluster(plan, servers=servers, workers=workers, **options_of(rival, plan.data))
 
 
 if __name__ == "__main__":

@@ -38,12 +38,12 @@ class Counts:
     updates_with_parity: float  # the same, parities included
 
 
-def count(plan: JobPlan, *, servers: int, data: int) -> Counts:
-    """Of a job with one parity for so many rows."""
+def count(plan: JobPlan, *, servers: int) -> Counts:
+    """Of a job with one parity for as many rows as its plan says."""
     with folder_for(plan) as planned:
         placement = Placement(build(build_model, ALL_TABLES).plan, servers)
         batches = [_keys(placement, planned, number) for number in range(planned.batches)]
-    seating = seat(servers, data=data, parity=1)
+    seating = seat(servers, data=plan.data, parity=1)
     updates, parities = _updates(placement, seating, batches)
     sizes = [_model_bytes(placement, server) for server in range(servers)]
     parity = parity_bytes(placement, seating, *_rules())
@@ -57,11 +57,11 @@ def count(plan: JobPlan, *, servers: int, data: int) -> Counts:
     )
 
 
-def moved_bytes(plan: JobPlan, *, servers: int, data: int, lost: int) -> dict[tuple[int, int], int]:
+def moved_bytes(plan: JobPlan, *, servers: int, lost: int) -> dict[tuple[int, int], int]:
     """By sender and receiver, what a lost server's rows and parities take to come back."""
     with folder_for(plan):
         placement = Placement(build(build_model, ALL_TABLES).plan, servers)
-    layout = RingLayout(placement, seat(servers, data=data, parity=1).ring_of(lost))
+    layout = RingLayout(placement, seat(servers, data=plan.data, parity=1).ring_of(lost))
     found: dict[tuple[int, int], int] = {}
     for sender, receiver, size in _moves(layout, lost):
         found[sender, receiver] = found.get((sender, receiver), 0) + size

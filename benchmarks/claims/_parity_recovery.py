@@ -78,12 +78,12 @@ def rebuilding(stamps: list[float], killed_s: float, whole_s: float) -> Rebuildi
     )
 
 
-def rebuild(plan: JobPlan, *, servers: int, data: int, kills: int, pace: str) -> Rebuilding:
+def rebuild(plan: JobPlan, *, servers: int, kills: int, pace: str) -> Rebuilding:
     """The medians over some deaths, and the longest pause of them all."""
     with folder_for(plan) as planned:
         watch = RebuildWatch(Path(planned.folder), kills)
         watch.start()
-        run_cluster(planned, servers=servers, spares=1, parity=protected(data=data, rebuild=pace), on_event=watch.hear)
+        run_cluster(planned, servers=servers, spares=1, parity=protected(plan.data, rebuild=pace), on_event=watch.hear)
         watch.join()
         found = watch.rebuildings
         return Rebuilding(

@@ -10,21 +10,20 @@ from holdfast.policy.parity import PROCESS, Parity
 
 NOTHING, PARITY, GRADIENTS, COPIES = "nothing", "parity", "gradients", "copies"
 ALL = (NOTHING, PARITY, GRADIENTS, COPIES)
-DATA = _parity_twice.DATA
 
 
-def protected(data: int = DATA, **options: Any) -> Parity:
+def protected(data: int, **options: Any) -> Parity:
     """Parity for servers that all run on this machine, and die one by one."""
     return Parity(data=data, parity=1, domain=PROCESS, **options)
 
 
-def options_of(rival: str) -> Mapping[str, Any]:
-    """What a cluster is told."""
+def options_of(rival: str, data: int) -> Mapping[str, Any]:
+    """What a cluster is told; ``data``: rows that share a parity."""
     train = {"model": _cluster_job.build_model, "train": _parity_job.train}
     rivals: dict[str, Mapping[str, Any]] = {
         NOTHING: train,
-        PARITY: {**train, "parity": protected()},
-        COPIES: {**train, "parity": protected(data=1)},
+        PARITY: {**train, "parity": protected(data)},
+        COPIES: {**train, "parity": protected(1)},
         GRADIENTS: {"model": _parity_twice.build, "train": _parity_twice.train},
     }
     return rivals[rival]

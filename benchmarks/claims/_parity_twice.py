@@ -25,7 +25,6 @@ from holdfast.cluster.worker.worker import Worker
 from holdfast.erasure.ring import Ring
 from holdfast.erasure.stripes import Stripes
 
-DATA = 4  # rows that share a parity
 _PARITY, _COPY = "twice.0.weight", "twice.1.weight"
 _SPARE_SHARE = 0.1  # of parities: servers have not quite the same number of rows
 
@@ -36,7 +35,7 @@ def build() -> nn.Module:
     rows = sum(each.num_embeddings for each in model.modules() if isinstance(each, nn.EmbeddingBag))
     dense = sum(each.numel() for each in model.parameters() if not each.is_meta)
     width = 1 if plan.is_linear else plan.dim
-    sizes = int((1 + _SPARE_SHARE) * rows / DATA) + 64 * plan.batches, -(-dense // width)
+    sizes = int((1 + _SPARE_SHARE) * rows / plan.data) + 64 * plan.batches, -(-dense // width)
     with torch.device(plan.device):
         model.twice = nn.ModuleList(nn.EmbeddingBag(size, width, mode="sum", sparse=True) for size in sizes)
     return model
@@ -45,7 +44,8 @@ def build() -> nn.Module:
 def train(worker: Worker) -> None:
     """As others, with everything sent twice."""
     inner: Any = worker
-    inner._exchange.push = SentTwice(inner._exchange.push, inner._fetcher._placement).push
+    twice = SentTwice(inner._exchange.push, inner._fetcher._placement, data=JobPlan.read().data)
+    inner._exchange.push = twice.push
     _parity_job.train(worker)
 
 
@@ -55,15 +55,16 @@ class SentTwice:
     Args:
         push: Sends a step's gradients.
         placement: Of a model that ``build`` made.
+        data: Rows that share a parity.
     """
 
-    def __init__(self, push: Callable[[PushedStep], None], placement: Placement) -> None:
+    def __init__(self, push: Callable[[PushedStep], None], placement: Placement, *, data: int) -> None:
         (self._group,) = placement.groups
         names = [placement.plan.tables[table].name for table in self._group.tables]
         self._push = push
         self._parity_starts = _starts(self._group, names.index(_PARITY))
         self._copy_keys = np.sort(self._group.keys(names.index(_COPY), np.arange(self._group.rows[names.index(_COPY)])))
-        ring = Ring(servers=tuple(range(placement.servers)), data=DATA, parity=1)
+        ring = Ring(servers=tuple(range(placement.servers)), data=data, parity=1)
         self._stripes = Stripes(ring, self._parity_starts.tolist())  # real rows lie before those of parities
 
     def push(self, step: PushedStep) -> None:

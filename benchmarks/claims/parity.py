@@ -1,9 +1,10 @@
 """What parity costs a step, beside its rivals, and what a server's death costs with it.
 
-The training is the cluster benchmark's: a DLRM with 26 tables shaped like Criteo's, by Adagrad, five servers that share
-one parity for every four rows. What is compared runs at the same time, in processes of its own, and trains in turns: a
-slice of time each. Parts can be run by themselves: ``python -m benchmarks.claims.parity PART --scale full``. Those that
-need a core for each of seven processes are left out on smaller machines, unless they are named.
+The training is the cluster benchmark's: a DLRM with 26 tables shaped like Criteo's, by Adagrad, on five servers with
+one parity for every four rows; at a small scale, on three with one for every two. What is compared runs at the same
+time, in processes of its own, and trains in turns: a slice of time each. Parts can be run by themselves:
+``python -m benchmarks.claims.parity PART --scale full``. Those that need a core for each of seven processes are left
+out on smaller machines, unless they are named.
 """
 
 from __future__ import annotations
@@ -24,14 +25,13 @@ from benchmarks.claims._parity_counts import count, moved_bytes
 from benchmarks.claims._parity_duel import Rival, Turns, duel, overhead, overheads
 from benchmarks.claims._parity_floor import wire_floor_s
 from benchmarks.claims._parity_recovery import rebuild
-from benchmarks.claims._parity_rivals import ALL, COPIES, DATA, GRADIENTS, NOTHING, PARITY
+from benchmarks.claims._parity_rivals import ALL, COPIES, GRADIENTS, NOTHING, PARITY
 from benchmarks.report import Figure, Report, Table, machine, show, write_json
 from holdfast.cluster.parity.layout import BLOCK_STRIPES
 from holdfast.policy import Full, Partial
 from holdfast.policy.parity import FAST, GENTLE
 
 CORES = 8  # that seven processes need
-SERVERS = DATA + 1
 CHECKPOINTS_S = 30 * 60.0  # between two of them, in the paper's comparison
 
 
@@ -43,7 +43,12 @@ class Plan:
     recovery: JobPlan
     turns: Turns
     kills: int
-    rivals: Sequence[str] = ALL  # of the first part
+    rivals: Sequence[str] = ALL
+
+    @property
+    def servers(self) -> int:
+        """As few as have room for a parity."""
+        return self.job.data + 1
 
 
 def _job(*, rows: int, dim: int = 64, batch_size: int = 2048, warm_up: int = 20) -> JobPlan:
@@ -53,7 +58,8 @@ def _job(*, rows: int, dim: int = 64, batch_size: int = 2048, warm_up: int = 20)
 
 
 def _light(job: JobPlan) -> JobPlan:
-    return replace(job, bottom=(64,), top=(64,))
+    """With a small model, and three servers: what two cores can run."""
+    return replace(job, bottom=(64,), top=(64,), data=2)
 
 
 PLANS = {
@@ -67,7 +73,7 @@ PLANS = {
     "small": Plan(
         job=_light(_job(rows=200_000, dim=16, batch_size=256, warm_up=5)),
         recovery=_light(_job(rows=200_000, dim=16, batch_size=256, warm_up=1)),
-        turns=Turns(rounds=6, slice_s=0.7),
+        turns=Turns(rounds=5, slice_s=0.6),
         kills=1,
         rivals=(NOTHING, PARITY),
     ),
@@ -106,7 +112,7 @@ def linear(plan: Plan) -> Found:
 
 def counts(plan: Plan) -> Found:
     """Memory, and how evenly updates fall on servers."""
-    found = count(plan.job, servers=SERVERS, data=DATA)
+    found = count(plan.job, servers=plan.servers)
     return Found(
         figures={
             "updates_max_over_min": found.updates,
@@ -122,7 +128,7 @@ def counts(plan: Plan) -> Found:
 
 def gentle(plan: Plan) -> Found:
     """A server dies, and training keeps its pace meanwhile."""
-    found = rebuild(plan.recovery, servers=SERVERS, data=DATA, kills=plan.kills, pace=GENTLE)
+    found = rebuild(plan.recovery, servers=plan.servers, kills=plan.kills, pace=GENTLE)
     return Found(
         figures={
             "throughput_in_recovery": found.throughput,
@@ -134,10 +140,10 @@ def gentle(plan: Plan) -> Found:
 
 def fast(plan: Plan) -> Found:
     """A server dies, and redundancy is whole as soon as can be."""
-    streams = moved_bytes(plan.recovery, servers=SERVERS, data=DATA, lost=1)
+    streams = moved_bytes(plan.recovery, servers=plan.servers, lost=1)
     block_bytes = BLOCK_STRIPES * plan.recovery.dim * 2 * 4  # Adagrad's sums as well
     floor_s = min(wire_floor_s(streams, block_bytes=block_bytes) for _ in range(plan.kills))
-    found = rebuild(plan.recovery, servers=SERVERS, data=DATA, kills=plan.kills, pace=FAST)
+    found = rebuild(plan.recovery, servers=plan.servers, kills=plan.kills, pace=FAST)
     return Found(
         figures={
             "fast_rebuild_s": found.took_s,
@@ -153,7 +159,7 @@ def fast(plan: Plan) -> Found:
 def checkpoints(plan: Plan) -> Found:
     """The same death without parity: partial and full recovery."""
     partial, full = (
-        pause_s(plan.recovery, strategy, servers=SERVERS, kills=plan.kills)
+        pause_s(plan.recovery, strategy, servers=plan.servers, kills=plan.kills)
         for strategy in (Partial(priority=None), Full())
     )
     return Found(figures={"partial_recovery_s": partial, "full_recovery_s": full})
@@ -188,7 +194,7 @@ def run(scale: str, parts: Sequence[str] = ()) -> Report:
 
 
 def _overheads(plan: Plan, suffix: str, names: Sequence[str], *, workers: int) -> Found:
-    found = duel(plan.job, names, plan.turns, servers=SERVERS, workers=workers)
+    found = duel(plan.job, names, plan.turns, servers=plan.servers, workers=workers)
     base, labels = found[NOTHING], {PARITY: "parity", GRADIENTS: "gradient_propagation", COPIES: "replication"}
     figures: dict[str, Figure] = {}
     for name, rival in found.items():
@@ -240,7 +246,13 @@ def _beside_checkpoints(figures: Mapping[str, Figure]) -> dict[str, Figure]:
 
 def _job_figures(job: JobPlan) -> dict[str, Figure]:
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    return {"job_rows": job.rows, "job_dim": job.dim, "job_batch_size": job.batch_size, "job_device": device}
+    return {
+        "job_rows": job.rows,
+        "job_dim": job.dim,
+        "job_batch_size": job.batch_size,
+        "job_data_per_parity": job.data,
+        "job_device": device,
+    }
 
 
 def main() -> None:
