@@ -90,12 +90,12 @@ def main() -> int:
     """Run the demo; the exit code says whether both acts ended well."""
     seed = int(sys.argv[1]) if sys.argv[1:] else random.randrange(10**6)
     console = Console()
-    console.print(f"The moments of the kills are drawn from {seed}; python -m benchmarks.demo {seed} repeats them.")
+    console.print(f"The first act's kills are drawn from {seed}; python -m benchmarks.demo {seed} repeats them.")
     console.rule("1. A trainer is killed and resumes")
     is_same = first_act(seed, console)
-    console.rule("2. Processes of a cluster are killed, and it trains on")
+    console.rule("2. Processes of a cluster are killed, and it climbs down its ladder as far as it must")
     with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
-        is_survived = second_act.play(str(Path(folder) / "run"), REPORT, seed=seed, console=console)
+        is_survived = second_act.play(str(Path(folder) / "run"), REPORT, console=console)
     return 0 if is_same and is_survived else 1
 
 

@@ -42,16 +42,17 @@ def drawn(job: JobRecord, *, width: int) -> Group:
 def costs(deaths: Sequence[Death]) -> Table:
     """What each death cost."""
     table = Table(title="What each death cost")
-    for name in ("who", "steps lost", "of", "until whole", "by", "PLS so far"):
-        table.add_column(name, justify="left" if name in ("who", "of", "by") else "right", no_wrap=True)
+    for name in ("who", "rung", "until whole", "by", "steps lost", "of", "PLS"):
+        table.add_column(name, justify="left" if name in ("who", "rung", "of", "by") else "right", no_wrap=True)
     for death in deaths:
         table.add_row(
             str(death.member),
-            str(death.lost_steps),
-            "everyone" if death.went_back else "its rows" if death.lost_steps else "",
+            death.rung or "",
             "-" if death.replaced_s is None else f"{death.replaced_s:.1f} s",
             "-" if death.replaced_s is None else "a spare" if death.by_spare else "a new process",
-            "" if death.pls is None else f"{death.pls:.4f}",
+            str(death.lost_steps),
+            "everyone" if death.went_back else "its rows" if death.lost_steps else "",
+            "" if death.lost_pls is None else f"{death.lost_pls:.4f}",
         )
     return table
 

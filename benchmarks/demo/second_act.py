@@ -1,11 +1,11 @@
-"""The second act: servers and a worker of a small cluster are killed, and it trains on."""
+"""The second act: processes of a small cluster are killed, and it climbs down its ladder as far as it must."""
 
 from __future__ import annotations
 
 import os
-import random
 import signal
-import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -13,80 +13,128 @@ from rich.console import Console
 import holdfast as hf
 from benchmarks.demo import cluster_job
 from benchmarks.demo.picture import costs, drawn
-from holdfast.cluster.deaths import deaths_of
-from holdfast.cluster.happenings import Committed, Event
+from holdfast.cluster.happenings import Committed, Event, LadderChosen, Paused, Recovered, Redundant, WentBack
 from holdfast.report import run_report
 
-SERVERS, WORKERS = 3, 2
-SAVE_EVERY = 100  # steps
-VICTIMS = ("server-1.1", "worker-0.1", "server-0.1")  # as their processes are called
-FIRST_KILL, BETWEEN_KILLS = 2, 2  # checkpoints
-LONGEST_WAIT_S = 0.6
+SERVERS, SPARES, WORKERS = 3, 2, 2
+SAVE_EVERY = 120  # steps
+LADDER = hf.Ladder(
+    parity=hf.Parity(data=2, parity=1, domain="process", rebuild="fast"),
+    partial=True,
+    budget=hf.PLS(0.03),  # two of three servers may lose 43 steps of 960
+    priority=None,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strike:
+    """Who is killed when something happens: ``server-1`` is whoever has that place then."""
+
+    rung: str | None  # that it should take; None: none is needed
+    victims: tuple[str, ...]
+    due: Callable[[Event], bool]
+    says: str
+
+
+def _is_committed(event: Event) -> bool:
+    return isinstance(event, Committed) and event.step > 0
+
+
+def _is_copied(event: Event) -> bool:
+    """A save is due, so the last one is old; with server 0 dies who would have led its commit."""
+    return isinstance(event, Paused)
+
+
+STRIKES = (
+    Strike(rung="parity", victims=("server-1",), due=_is_committed, says="a server"),
+    Strike(rung=None, victims=("worker-0",), due=_is_committed, says="a worker"),
+    Strike(rung="partial", victims=("server-1", "server-2"), due=_is_committed, says="two servers, just after a save"),
+    Strike(rung="full", victims=("server-0", "server-2"), due=_is_copied, says="two servers, long after a save"),
+)
 
 
 class Killer:
-    """Kills a process a moment after every other checkpoint: the later, the more a death costs.
+    """Strikes once rows are protected again, and tells what each strike has cost.
 
     Args:
-        seed: From which the moments are drawn.
         console: Where to say so.
     """
 
-    def __init__(self, seed: int, console: Console) -> None:
-        self._chance = random.Random(seed)
+    def __init__(self, console: Console) -> None:
         self._console = console
-        self._victims = list(VICTIMS)
-        self._commits = 0
+        self._strikes = list(STRIKES)
+        self._is_ready = False
 
     def hear(self, event: Event) -> None:
         """As a hook of the cluster."""
-        if not isinstance(event, Committed) or not self._victims:
-            return
-        self._commits += 1
-        if self._commits >= FIRST_KILL and (self._commits - FIRST_KILL) % BETWEEN_KILLS == 0:
-            wait_s = self._chance.uniform(0.2, LONGEST_WAIT_S)
-            threading.Timer(wait_s, self._kill, [self._victims.pop(0)]).start()
+        match event:
+            case LadderChosen(rungs=rungs):
+                self._console.print(f"  its ladder: [bold]{rungs}[/bold]")
+            case Redundant(took_s=took_s):
+                self._is_ready = True
+                self._console.print(f"  [green]every row is protected by parity[/green], after {took_s:.1f} s")
+            case WentBack(checkpoint=checkpoint):
+                self._console.print(f"  another partial recovery would exceed the PLS budget: back to {checkpoint}")
+            case Recovered():
+                self._console.print(f"  {told(event)}")
+        if self._strikes and self._is_ready and self._strikes[0].due(event):
+            self._strike(self._strikes.pop(0))
 
-    def _kill(self, name: str) -> None:
-        pid = child_called(name)
-        if pid is not None:
+    def _strike(self, strike: Strike) -> None:
+        self._is_ready = strike.rung is None
+        found = [(name, pid) for name in strike.victims if (pid := child_called(name)) is not None]
+        for _, pid in found:
+            os.kill(pid, signal.SIGSTOP)  # so that all die at a time
+        for _, pid in found:
             os.kill(pid, signal.SIGKILL)
-            self._console.print(f"  [red]SIGKILL[/red] for {name}, process {pid}")
+        names = ", ".join(f"{name} (process {pid})" for name, pid in found)
+        self._console.print(f"  [red]SIGKILL[/red] for {strike.says}: {names}")
+
+
+def told(event: Recovered) -> str:
+    """Which rung it was, and what it cost."""
+    again = "trained again" if event.rung == "full" else "lost to its rows"
+    samples = "" if event.lost_samples is None else f", {event.lost_samples:,.0f} samples"
+    lost = f"{event.lost_steps} steps{samples} {again}" if event.lost_steps else "nothing lost"
+    pls = f", PLS {event.lost_pls:.4f}" if event.lost_pls else ""
+    return f"[bold]rung {event.rung}[/bold] for {event.member}: {event.took_s:.1f} s, {lost}{pls}"
 
 
 def child_called(name: str) -> int | None:
-    """The process that was started by this one under a name."""
+    """The process that was started by this one and has a place now, such as ``server-1``."""
+    found: dict[int, int] = {}  # by incarnation
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
-        except (OSError, IndexError):
+            before, _, after = (folder / "stat").read_text().rpartition(")")
+        except OSError:
             continue  # it has ended
-        if parent == os.getpid() and name in words:
-            return int(folder.name)
-    return None
+        (state, parent), (place, _, life) = after.split()[:2], before.partition("(")[2].rpartition(".")
+        if int(parent) == os.getpid() and state != "Z" and place == name and life.isdigit():
+            found[int(life)] = int(folder.name)
+    return found[max(found)] if found else None
 
 
-def play(url: str, report: Path, *, seed: int, console: Console) -> bool:
-    """Train, kill, show what it cost; whether all of it was survived."""
-    console.print(
-        f"A cluster of {SERVERS} servers, a spare and {WORKERS} workers. Of its processes {len(VICTIMS)} are killed."
-    )
+def play(url: str, report: Path, *, console: Console) -> bool:
+    """Train, kill, show what it cost; whether all of it was survived, each by the rung that it takes."""
+    deaths = sum(len(each.victims) for each in STRIKES)
+    size = f"{SERVERS} servers, {SPARES} spares and {WORKERS} workers"
+    console.print(f"A cluster of {size}. Of its processes {deaths} are killed.")
     with hf.Cluster(
         url,
         model=cluster_job.build_model,
         train=cluster_job.train,
         servers=SERVERS,
         workers=WORKERS,
-        spares=1,
+        spares=SPARES,
         optimizer=hf.Adagrad(cluster_job.LR_TABLES),
         dense_optimizer=hf.Adagrad(cluster_job.LR_DENSE),
         tables=cluster_job.tables(),
         save=hf.EverySteps(SAVE_EVERY),
-        strategy=hf.Partial(priority=hf.SSU(), budget=hf.PLS(0.1)),
+        strategy=hf.Full(),
+        ladder=LADDER,
         retention=hf.KeepLast(2),
         launcher=hf.LocalProcesses(worker_threads=1),
-        on_event=Killer(seed, console).hear,
+        on_event=Killer(console).hear,
     ) as cluster:
         cluster.run()
     return _tell(hf.open_run(url), report, console)
@@ -94,9 +142,8 @@ def play(url: str, report: Path, *, seed: int, console: Console) -> bool:
 
 def _tell(run: hf.Run, report: Path, console: Console) -> bool:
     (job,) = run.jobs()
-    deaths = deaths_of(job.events)
     console.print(drawn(job, width=min(console.width, 100) - 12))
-    console.print(costs(deaths))
+    console.print(costs(job.deaths))
     problems = run.verify()
     cluster_auc, plain_auc = cluster_job.stored_auc(run), cluster_job.plain_auc()
     console.print(
@@ -106,4 +153,5 @@ def _tell(run: hf.Run, report: Path, console: Console) -> bool:
     report.parent.mkdir(parents=True, exist_ok=True)
     report.write_text(run_report(run), encoding="utf-8")
     console.print(f"the same as a page: {report}", soft_wrap=True)
-    return not problems and len(deaths) == len(VICTIMS) and all(each.replaced_s is not None for each in deaths)
+    expected = [each.rung for each in STRIKES for _ in each.victims]
+    return not problems and [death.rung for death in job.deaths] == expected

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from holdfast.cluster.core.members import Member
-from holdfast.cluster.happenings import Died, Event, LostSamples, Recovered, Replaced, WentBack
+from holdfast.cluster.happenings import FULL, Died, Event, LostSamples, Recovered, Replaced, WentBack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,8 @@ def deaths_of(events: Sequence[Event]) -> tuple[Death, ...]:
 
 def _cost(event: Recovered) -> dict[str, object]:
     cost = {"rung": event.rung, "lost_samples": event.lost_samples, "lost_pls": event.lost_pls}
-    return {**cost, "lost_steps": event.lost_steps} if event.lost_steps else cost  # an older record has them elsewhere
+    known = {"lost_steps": event.lost_steps} if event.lost_steps else {}  # an older record has them elsewhere
+    return {**cost, **known, "went_back": event.rung == FULL}
 
 
 def _amend(found: list[Death], successor: Member, **known: object) -> None:

@@ -10,7 +10,7 @@ from holdfast.cluster.core.members import Role
 from holdfast.cluster.happenings import Died
 from holdfast.cluster.record import JobRecord, read_jobs
 from holdfast.errors import HoldfastError
-from holdfast.policy import SaveContext, SavePolicy
+from holdfast.policy import UNREACHABLE_STEPS, SaveContext, SavePolicy
 from holdfast.storage import Store
 
 logger = logging.getLogger("holdfast")
@@ -66,9 +66,9 @@ def _interval_s(save: SavePolicy, steps_per_s: float | None) -> float | None:
     """As long as the policy lets pass: by its steps at the speed of the last job, or by its clock."""
     start = SaveContext(step=0, now_s=0.0, last_save_step=0, last_save_s=0.0)
     steps = save.steps_until_due(start)
-    if steps is not None and steps_per_s is not None:
-        return min(_LONGEST_S, steps / steps_per_s)
-    return None if steps is not None else _due_after_s(save)
+    if steps is None:
+        return _due_after_s(save)
+    return None if steps == UNREACHABLE_STEPS or steps_per_s is None else steps / steps_per_s
 
 
 def _due_after_s(save: SavePolicy) -> float | None:

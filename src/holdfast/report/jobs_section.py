@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from holdfast.cluster.deaths import Death
-from holdfast.cluster.happenings import Committed, Died, Event, Replaced, Resized, WentBack
+from holdfast.cluster.happenings import Committed, Died, Event, LostSamples, Replaced, Resized, WentBack
 from holdfast.cluster.record import JobRecord, Speed
 from holdfast.figures import NOTHING, number
 from holdfast.report import charts
@@ -35,7 +35,7 @@ def jobs_section(jobs: Sequence[JobRecord]) -> Section | None:
     text = [
         f"{how_many(len(jobs), 'job')} of a cluster trained here, the last one with "
         f"{how_many(newest.servers, 'server')} and {how_many(newest.workers, 'worker')}"
-        f"{', which took each step together' if newest.synchronous else ''}. {_told(deaths)}"
+        f"{', which took each step together' if newest.synchronous else ''}. {_told(deaths, _lost_steps(jobs))}"
     ]
     if newest.ladder is not None:
         text.append(f"The last one made up for deaths of servers by {newest.ladder}{_rungs(deaths)}.")
@@ -53,11 +53,17 @@ def jobs_section(jobs: Sequence[JobRecord]) -> Section | None:
     )
 
 
-def _told(deaths: Sequence[Death]) -> str:
+def _lost_steps(jobs: Sequence[JobRecord]) -> int:
+    """Several deaths may send everyone back once."""
+    events = [event for job in jobs for event in job.events]
+    lost = sum(event.steps for event in events if isinstance(event, LostSamples))
+    return lost + sum(event.lost_steps for event in events if isinstance(event, WentBack))
+
+
+def _told(deaths: Sequence[Death], lost: int) -> str:
     if not deaths:
         return "Nobody died."
     waited = [death.replaced_s for death in deaths if death.replaced_s is not None]
-    lost = sum(death.lost_steps for death in deaths)
     return (
         f"{how_many(len(deaths), 'death')} cost {how_many(lost, 'step')}: of one server's rows, or of everything where "
         f"everyone went back. At the longest it took {duration(max(waited, default=None))} until everyone was at work "
