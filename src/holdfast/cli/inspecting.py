@@ -63,9 +63,9 @@ def show(
     if json:
         print_json({**plain(summary), "jobs": plain_jobs(jobs)})
         return
-    for drawn in (_run(summary), _checkpoint(summary), _tables(summary), _parts(summary), drawn_job(jobs)):
-        if drawn is not None:
-            output().print(drawn)
+    for part in (_run(summary), _checkpoint(summary), _tables(summary), _parts(summary), drawn_job(jobs)):
+        if part is not None:
+            output().print(part)
 
 
 def diff(
