@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -14,38 +15,63 @@ from pathlib import Path
 import pytest
 
 import holdfast as hf
+from tests.session.trainer import run_fork
 from tests.tiny import build, same, snapshot, uninterrupted
 
 ROOT = Path(__file__).parents[2]
+
+
+# A trainer takes seconds to import torch, and a moment to be forked from a process that has.
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["tests.session.warm_trainer"])
 
 
 class Trainer:
     """A trainer process whose lines can be waited for."""
 
     def __init__(self, url: str, *arguments: str) -> None:
-        command = [sys.executable, "-m", "tests.session.trainer", url, *arguments]
-        self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        lines, told = FORKS.Pipe(duplex=False)
+        self._process = FORKS.Process(target=run_fork, args=(told, [url, *arguments]))
+        self._process.start()
+        told.close()
+        self._lines = os.fdopen(os.dup(lines.fileno()), encoding="utf-8")
+        lines.close()
         self.agent = 0
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
 
     def until(self, wanted: Callable[[str, int], bool]) -> tuple[str, int]:
         """Read lines until one is wanted."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
+        for line in self._lines:
             word, _, number = line.partition(" ")
             if word == "agent":
                 self.agent = int(number)
             if wanted(word, int(number)):
                 return word, int(number)
-        raise AssertionError(f"the trainer ended with {self.process.wait()} before it printed what was waited for")
+        raise AssertionError(f"the trainer ended with {self.wait()} before it printed what was waited for")
+
+    def wait(self) -> int:
+        """Its exit code."""
+        self._process.join()
+        assert self._process.exitcode is not None
+        return self._process.exitcode
 
     def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
+        self._process.kill()
+        self._process.join()
+
+    def close(self) -> None:
+        """Leave nothing of it."""
+        self.kill()
+        self._lines.close()
 
     def finish(self) -> bool:
         """Let it run to its end; whether it ended where an uninterrupted run does."""
         _, exact = self.until(lambda word, _: word == "exact")
-        return self.process.wait() == 0 and exact == 1
+        return self.wait() == 0 and exact == 1
 
 
 @contextmanager
@@ -54,7 +80,7 @@ def trainer(url: str, *arguments: str) -> Iterator[Trainer]:
     try:
         yield started
     finally:
-        started.kill()
+        started.close()
 
 
 def wait_until_gone(pid: int, timeout_s: float = 20.0) -> None:
@@ -85,8 +111,8 @@ def test_killed_whole_process_group_still_gets_its_checkpoint(tmp_path: Path) ->
     url = str(tmp_path / "run")
     with trainer(url) as first:
         _, step = first.until(lambda word, _: word == "snapshot")
-        os.killpg(first.process.pid, signal.SIGKILL)
-        first.process.wait()
+        os.killpg(first.pid, signal.SIGKILL)
+        first.wait()
         wait_until_gone(first.agent)
     assert hf.open_run(url).checkpoints()[-1].step == step
 
@@ -142,8 +168,8 @@ def test_ctrl_c_does_not_reach_the_agent(tmp_path: Path) -> None:
     url = str(tmp_path / "run")
     with trainer(url, "--hold-at", "20") as process:
         process.until(lambda word, _: word == "holding")
-        os.killpg(process.process.pid, signal.SIGINT)
-        assert process.process.wait() != 0
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait() != 0
         wait_until_gone(process.agent)
     assert hf.open_run(url).checkpoints()[-1].step == 20
 
@@ -152,8 +178,8 @@ def test_sigterm_saves_at_the_next_step_and_exits_distinctly(tmp_path: Path) -> 
     url = str(tmp_path / "run")
     with trainer(url, "--every", "1000", "--steps", "100000", "--pause-s", "0.01") as process:
         _, step = process.until(lambda word, number: word == "step" and number >= 5)
-        process.process.send_signal(signal.SIGTERM)
-        assert process.process.wait() == hf.Terminated.EXIT_CODE
+        os.kill(process.pid, signal.SIGTERM)
+        assert process.wait() == hf.Terminated.EXIT_CODE
     newest = hf.open_run(url).checkpoints()[-1]
     assert newest.step > step
     model, optimizers = build()
