@@ -15,7 +15,7 @@ TORCHREC_VENV := .venv-torchrec
 TORCHREC_BIN := $(TORCHREC_VENV)/bin
 TORCHREC_STAMP := $(TORCHREC_VENV)/.holdfast-installed
 
-.PHONY: help setup test test-slow test-torchrec explore lint format demo bench docs
+.PHONY: help setup test test-slow test-torchrec fast explore lint style types format demo bench docs
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -36,8 +36,16 @@ $(STAMP): requirements.lock pyproject.toml
 	@touch $@
 	@echo "$(VENV) is ready."
 
-test: lint ## lint, type-check, check the import layers, run the fast tests
-	$(BIN)/pytest -m "not slow" -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
+test: style ## lint, type-check, check the import layers, run the fast tests
+	@$(MAKE) --no-print-directory -j 2 types fast
+
+# Kernels first: processes that start at the same time would each compile them. Files in their order: xdist would take
+# those with few tests last, which are the long ones.
+FAST_TESTS = $(BIN)/python -m tests.compile_kernels; \
+	$(BIN)/pytest -m "not slow" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+fast: setup
+	$(FAST_TESTS) $(PYTEST_ARGS)
 
 test-slow: setup ## run the slow tests: power cuts, real servers, kills
 	$(BIN)/pytest -m slow $(PYTEST_ARGS)
@@ -55,11 +63,15 @@ test-torchrec: $(TORCHREC_STAMP) ## run the tests with TorchRec, on 1, 2 and 4 p
 	$(TORCHREC_BIN)/pytest -m "not slow" tests/integrations/torchrec $(PYTEST_ARGS)
 
 explore: setup ## run the fast tests with property-based examples that no run had before
-	$(BIN)/pytest -m "not slow" -n $(WORKERS) --dist loadfile --hypothesis-profile explore $(PYTEST_ARGS)
+	$(FAST_TESTS) --hypothesis-profile explore $(PYTEST_ARGS)
 
-lint: setup ## ruff, mypy --strict, import layers
+lint: style types ## ruff, mypy --strict, import layers
+
+style: setup
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+
+types: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
