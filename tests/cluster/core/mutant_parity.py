@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from holdfast.cluster.core.members import Member, View
 from holdfast.cluster.core.messages import Applied, Exhausted, Message, Push, Send
 from holdfast.cluster.core.parity import Parity
 from holdfast.cluster.core.parity_host import ParityHost
-from holdfast.cluster.core.parity_messages import Fell, Values, Want
+from holdfast.cluster.core.parity_messages import Fell, Given, Values, Want
 from holdfast.cluster.core.possession import Possession
 from holdfast.cluster.core.progress import BEGINNING, Progress
 from holdfast.cluster.core.protected import ProtectedAsynchronous, _Waiting
@@ -396,3 +397,28 @@ class ListensFromNowOn(Parity):
     def _listen(self, host: Member) -> Iterator[Send]:
         self._listening.add(host.index)
         return iter(())
+
+
+class AddsUpOtherLives(Possession):
+    """Rule 9: solves for a row with what two hosts found, one before and one after the other row came and changed."""
+
+    def adopt(self, server: int) -> None:
+        found = self._found
+        super().adopt(server)
+        self._found = found
+
+    def given(self, host: int, given: Given) -> Iterator[Send]:
+        lost = tuple(replace(each, incarnation=sys.maxsize) for each in given.lost)
+        return super().given(host, replace(given, lost=lost))
+
+
+class ChangesRowsFirst(Parity):
+    """Rule 9: changes a row that came before hosts have it that were told it was lost."""
+
+    def handle(self, sender: Member, message: Message) -> Iterator[Send]:
+        if isinstance(message, Given):
+            waiting, self._unanswered = self._unanswered, []
+            yield from super().handle(sender, message)
+            self._unanswered = waiting
+        else:
+            yield from super().handle(sender, message)

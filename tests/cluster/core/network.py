@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from holdfast.cluster.core.members import Member, Role
 from holdfast.cluster.core.messages import Message, Send
@@ -16,7 +17,10 @@ Key = tuple[Member, Member]  # sender, receiver
 class Stream:
     """One direction between two members."""
 
-    def __init__(self, speed: float, incoming: Incoming) -> None:
+    def __init__(self, sender: Member, receiver: Member, speed: float, incoming: Incoming) -> None:
+        self.sender = sender
+        self.receiver = receiver
+        self.process: Any = None  # the receiver's, once it is known: it is looked for very often
         self.speed = speed
         self.frames: deque[tuple[int, Message | None]] = deque()
         self.outgoing = Outgoing()
@@ -36,7 +40,7 @@ class Network:
         self._slow = slow  # whoever has streams that are very slow
         self._incoming = incoming
         self._streams: dict[Key, Stream] = {}
-        self._full: dict[Key, Stream] = {}
+        self._full: dict[Stream, None] = {}  # as they came to have frames
         self.kinds: set[type] = set()  # of messages that arrived
 
     def send(self, sender: Member, sends: list[Send]) -> None:
@@ -45,46 +49,51 @@ class Network:
             key = (sender, each.to)
             stream = self._streams.get(key)
             if stream is None:
-                stream = self._streams[key] = Stream(self._speed(sender), self._incoming())
+                stream = self._streams[key] = Stream(*key, self._speed(sender), self._incoming())
             stream.frames.append((stream.outgoing.number(), each.message))
-            self._full[key] = stream
+            self._full[stream] = None
 
     def _speed(self, sender: Member) -> float:
         if sender.role is self._slow:
             return self._chance.choice((1.0, 0.001))
         return self._chance.choice((1.0, 1.0, 0.1, 0.01))
 
-    def next(self, can_hear: Callable[[Member, Member], bool]) -> Key | None:
+    def next(self, can_hear: Callable[[Stream], bool]) -> Stream | None:
         """A stream whose first frame arrives now."""
-        keys = [key for key in self._full if can_hear(*key)]
-        if not keys:
+        streams = [each for each in self._full if can_hear(each)]
+        if not streams:
             return None
         idle = 0.02 if self._slow else 0.0  # slow is slow, even where nothing else is under way
-        weights = [*(self._full[key].speed for key in keys), idle]
-        return self._chance.choices([*keys, None], weights)[0]
+        weights = [*(each.speed for each in streams), idle]
+        return self._chance.choices([*streams, None], weights)[0]
 
-    def take(self, key: Key) -> tuple[bool, bool, Message | None]:
+    def take(self, stream: Stream) -> tuple[bool, bool, Message | None]:
         """The first frame: whether it is accepted, whether its gap is news, and what it says."""
-        stream = self._streams[key]
         number, message = stream.frames.popleft()
         if not stream.frames:
-            del self._full[key]
+            del self._full[stream]
         was_broken = stream.incoming.is_broken
         accepted = stream.incoming.accept(number)
         self.kinds.add(type(message))
         return accepted, not was_broken, message
 
+    def is_broken(self, is_member: Callable[[Member], bool]) -> bool:
+        """Whether a receiver among these members has noticed a gap, and takes nothing more of that sender."""
+        return any(
+            stream.incoming.is_broken and is_member(sender) and is_member(receiver)
+            for (sender, receiver), stream in self._streams.items()
+        )
+
     def cut(self) -> None:
         """Lose a frame."""
         if self._full:
-            stream = self._full[self._chance.choice(list(self._full))]
+            stream = self._chance.choice(list(self._full))
             stream.cut(self._chance.randrange(len(stream.frames)))
 
     def lose_last_words(self, member: Member) -> None:
         """Of what a dead process sent last, some is lost."""
-        for key in [key for key in self._full if key[0] == member]:
-            frames = self._full[key].frames
-            for _ in range(self._chance.randint(0, len(frames))):
-                frames.pop()
-            if not frames:
-                del self._full[key]
+        for stream in [each for each in self._full if each.sender == member]:
+            for _ in range(self._chance.randint(0, len(stream.frames))):
+                stream.frames.pop()
+            if not stream.frames:
+                del self._full[stream]

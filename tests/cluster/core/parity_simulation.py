@@ -39,14 +39,23 @@ class ParitySimulation(Simulation):
 
     ORPHANS_PATIENCE = 400  # a push takes more messages
 
-    def __init__(self, seed: int, cores: Cores = Cores(), *, parity: int = 0, **traits: Any) -> None:  # noqa: B008
+    def __init__(
+        self,
+        seed: int,
+        cores: Cores = Cores(),  # noqa: B008 - frozen
+        *,
+        parity: int = 0,
+        mercy: float | None = None,
+        **traits: Any,
+    ) -> None:
         parity = parity or (2 if seed % 3 == 0 else 1)
         self.code = Code.drawn(random.Random(seed), parity)
         layout = Rotation(self.code.rows, data=self.code.data, parity=parity)
         self.striping = Striping(layout, Ledger(), seed)
         chance = random.Random(seed + 1)
         self.eagerness = chance.choice((0.02, 0.1, 0.2, 0.3))  # to rebuild what nobody waits for
-        self.mercy = chance.choice((0.0, 0.9, 0.99))  # the share of faults that wait until redundancy is whole
+        drawn = chance.choice((0.0, 0.9, 0.99))
+        self.mercy = drawn if mercy is None else mercy  # the share of faults that wait until redundancy is whole
         self.fallen: dict[tuple[int, int], dict[int, int]] = {}  # by row from a save, the pushes that it may lack
         super().__init__(seed, cores, **traits)
 

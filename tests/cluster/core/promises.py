@@ -23,10 +23,12 @@ class Promises(World):
 
     def _receive(self, sender: Member, receiver: Member, message: Message) -> None:
         process = self.processes.get(receiver)
-        before = dict(process.shard.rows) if process is not None and process.shard is not None else {}
+        if process is None or process.shard is None or sender.role is not Role.WORKER:
+            super()._receive(sender, receiver, message)
+            return
+        before = dict(process.shard.rows)
         super()._receive(sender, receiver, message)
-        if process is not None and process.shard is not None and sender.role is Role.WORKER:
-            self._check_zombie(process, sender, before)
+        self._check_zombie(process, sender, before)
 
     def _check_place(self, core: Any) -> int:
         place = core.progress.place or 0

@@ -73,13 +73,16 @@ class Simulation(Promises):
         faults = (self._kill, self._kill, self._stop, self._stop, self.network.cut, self._cut_off)
         self.chance.choice(faults)()
 
+    def _hunted(self) -> list[Process]:
+        return self._running(*([self.traits.hunted] if self.traits.hunted else []))
+
     def _kill(self) -> None:
-        if running := self._running():
+        if running := self._hunted():
             self._end(self.chance.choice(running))
 
     def _stop(self) -> None:
         """It is stopped, or cannot be reached, and is given up for dead."""
-        if running := self._running():
+        if running := self._hunted():
             process = self.chance.choice(running)
             process.stopped = True
             self.unheard.append(process.member)
@@ -131,11 +134,15 @@ class Simulation(Promises):
                 self.commits = [each for each in self.commits if each[0] is not self.controller]
 
     def _is_well(self) -> bool:
-        """Whether everyone is at work, and knows it."""
+        """Whether everyone is at work, and knows it.
+
+        A gap between two of them, of which the controller dies before it hears, is nobody's to mend any more.
+        """
         view = self.controller.view
         members = [self.processes[each] for each in view.members if each in self.processes]
         is_known = all(each.runs and each.core.view == view and not each.core.is_orphan for each in members)
-        return self.controller.is_whole and is_known and not self.is_full
+        is_broken = self.network.is_broken(view.holds)
+        return self.controller.is_whole and is_known and not is_broken and not self.is_full
 
     def _look_at_the_clock(self) -> None:
         if parents := [each for each in self._running() if not each.core.is_orphan]:

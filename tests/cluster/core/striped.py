@@ -282,8 +282,11 @@ class StripedShard:
             coefficient = power(self._layout.hosts[stripe].index(host), number) if stripe >= 0 else 1
             parities[stripe] ^= times(coefficient, record)
 
-    def retold(self, member: int, difference: Any, host: int) -> Any:
-        return {stripe: each for stripe, each in difference.items() if host in self._layout.hosts[stripe]}
+    def retold(self, member: int, difference: Any, host: int, without: Stripes) -> Any:
+        kept = difference.keys() - without
+        return {
+            stripe: each for stripe, each in difference.items() if stripe in kept and host in self._layout.hosts[stripe]
+        }
 
     def accumulator(self, stripes: Stripes) -> _Accumulator:
         return _Accumulator(self, stripes)

@@ -19,7 +19,7 @@ from holdfast.cluster.core.server import ServerCore
 from holdfast.cluster.core.streams import Incoming
 from holdfast.cluster.core.worker import Credits, WorkerCore
 from tests.cluster.core.model import Applied, BrokenPromise, Reference, Shard, Storage
-from tests.cluster.core.network import Network
+from tests.cluster.core.network import Network, Stream
 
 MOST_WORKERS = 4
 
@@ -45,6 +45,7 @@ class Traits:
     resizes: int
     tight: bool  # the store is full now and then
     slow: Role | None  # whose messages are late; views, if it is the controller
+    hunted: Role | None = None  # whose processes are killed and stopped; None: all
 
     @classmethod
     def drawn(cls, chance: random.Random) -> Traits:
@@ -171,22 +172,23 @@ class World:
     # ---- frames ----------------------------------------------------------------------------------------------------
 
     def _deliver(self) -> None:
-        key = self.network.next(self._can_hear)
-        if key is None:
+        stream = self.network.next(self._can_hear)
+        if stream is None:
             return
-        sender, receiver = key
-        accepted, is_news, message = self.network.take(key)
+        sender, receiver = stream.sender, stream.receiver
+        accepted, is_news, message = self.network.take(stream)
         if accepted and message is not None:
             self._receive(sender, receiver, message)
         elif not accepted and is_news:
             self._report_gap(sender, receiver)
 
-    def _can_hear(self, sender: Member, receiver: Member) -> bool:
-        if receiver.role is Role.CONTROLLER:
+    def _can_hear(self, stream: Stream) -> bool:
+        if stream.receiver.role is Role.CONTROLLER:
             return self.is_controller_alive
-        process = self.processes.get(receiver)
-        is_cut_off = sender.role is Role.CONTROLLER and receiver in self.heirs
-        return process is not None and process.runs and not is_cut_off
+        process = stream.process = stream.process or self.processes.get(stream.receiver)
+        if process is None or not process.runs:
+            return False
+        return stream.sender.role is not Role.CONTROLLER or stream.receiver not in self.heirs
 
     def _report_gap(self, sender: Member, receiver: Member) -> None:
         if receiver.role is Role.CONTROLLER:

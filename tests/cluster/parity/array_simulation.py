@@ -176,8 +176,8 @@ class ArrayShard(StripedShard):
     def absorb(self, member: int, difference: Any, without: Any) -> None:
         self._parity.absorb(member, difference, without)
 
-    def retold(self, member: int, difference: Any, host: int) -> Any:
-        return self._parity.retold(member, difference, host)
+    def retold(self, member: int, difference: Any, host: int, without: Any) -> Any:
+        return self._parity.retold(member, difference, host, without)
 
     def accumulator(self, stripes: Any) -> Accumulator:  # type: ignore[override]
         return self._parity.accumulator(stripes)

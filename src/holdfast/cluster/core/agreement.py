@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from holdfast.cluster.core.messages import Send
 from holdfast.cluster.core.parity_messages import Difference, Reconcile
 from holdfast.cluster.core.peers import Peers
 from holdfast.cluster.core.stripes import Layout, Records, StripeSet
+
+
+@dataclass(slots=True)
+class _Kept:
+    difference: Difference
+    void: StripeSet  # stripes whose rows came from a save since
 
 
 class Agreement:
@@ -30,7 +36,7 @@ class Agreement:
                 for other in set(hosts) - {index}:
                     theirs = self._shared.setdefault(member, {})
                     theirs[other] = theirs.get(other, layout.none) | part
-        self._kept: dict[int, list[Difference]] = {}  # by member, what not all hosts may have
+        self._kept: dict[int, list[_Kept]] = {}  # by member, what not all hosts may have
         self._awaited: dict[int, set[int]] = {}  # by member, the hosts that have not agreed
 
     def shared(self, member: int, other: int) -> StripeSet:
@@ -42,8 +48,13 @@ class Agreement:
         if member in self._shared:
             worker, stable = difference.worker, difference.stable
             kept = self._kept.get(member, [])
-            rest = [each for each in kept if each.worker != worker or each.number > stable]
-            self._kept[member] = [*rest, difference]
+            rest = [each for each in kept if each.difference.worker != worker or each.difference.number > stable]
+            self._kept[member] = [*rest, _Kept(difference, self._layout.none)]
+
+    def forget(self, member: int, stripes: StripeSet) -> None:
+        """A member has other rows in these stripes: what was kept of the former ones is not theirs."""
+        for each in self._kept.get(member, ()):
+            each.void |= stripes
 
     def adopt(self, member: int) -> Iterator[Send]:
         """Another is in a member's place, or in a host's: that one knows nothing."""
@@ -67,5 +78,6 @@ class Agreement:
             disputed |= self.shared(member, other)
         return disputed
 
-    def _retold(self, member: int, difference: Difference, other: int) -> Difference:
-        return replace(difference, records=self._records.retold(member, difference.records, other))
+    def _retold(self, member: int, kept: _Kept, other: int) -> Difference:
+        difference = kept.difference
+        return replace(difference, records=self._records.retold(member, difference.records, other, kept.void))

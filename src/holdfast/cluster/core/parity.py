@@ -14,6 +14,7 @@ from holdfast.cluster.core.parity_messages import (
     Agreed,
     Ask,
     Difference,
+    Dropped,
     Fell,
     Given,
     OutOfReach,
@@ -69,10 +70,9 @@ class Parity:
         self._host = ParityHost(member.index, layout, records, self._peers)
         self._rows = Possession(member.index, layout, records, self._peers, rebuild=rebuild)
         self._stability = Stability()
-        self._listening: set[int] = set()  # hosts whose parities may hold records of this server
-        self._has_several_hosts = any(len(hosts) > 1 for hosts in layout.by_hosts(layout.owned(member.index)))
-        if rebuild:
-            self._listening.update(host for hosts in layout.by_hosts(self._rows.missing) for host in hosts)
+        hosts = layout.by_hosts(layout.owned(member.index))
+        self._listening = {host for each in hosts for host in each}  # their parities may hold records of this server
+        self._has_several_hosts = any(len(each) > 1 for each in hosts)
         self._unanswered: list[_Unanswered] = []
         self._applied = applied
         self._is_rebuilt = not rebuild
@@ -157,8 +157,7 @@ class Parity:
 
     def adopt_view(self, view: View) -> Iterator[Send]:
         """Others are there from now on."""
-        for member in list(self._peers.adopt_view(view)):
-            yield from self._adopt(member)
+        yield from self._adopt_all(each for each in view.members if each.role is Role.SERVER)
 
     def is_replaced(self, member: Member) -> bool:
         """Whether a newer server is known in this one's place."""
@@ -166,8 +165,7 @@ class Parity:
 
     def handle(self, sender: Member, message: Message) -> Iterator[Send]:
         """A server's message. One of a newer incarnation tells that its predecessor is dead, before any view does."""
-        if self._peers.adopt(sender):
-            yield from self._adopt(sender)
+        yield from self._adopt_all([sender])
         if self._peers.is_replaced(sender):
             return
         match message:
@@ -183,11 +181,15 @@ class Parity:
             case Want():
                 yield from self._host.want(sender, message)
             case Given():
+                yield from self._adopt_all(message.lost)
                 yield from self._rows.given(sender.index, message)
+                yield from self._answer_waiting()  # before a push changes these rows
             case Refused():
                 yield from self._rows.refused(sender.index, message)
             case Fell():
                 yield from self._host.fell(sender, message)
+            case Dropped(stripes):
+                self._rows.dropped(sender.index, stripes)
             case Reconcile():
                 yield from self._reconcile(sender, message)
             case Agreed(member, incarnation) if self._peers.member(member).incarnation == incarnation:
@@ -202,8 +204,7 @@ class Parity:
 
     def _reconcile(self, sender: Member, message: Reconcile) -> Iterator[Send]:
         replacement = Member(Role.SERVER, message.member, message.incarnation)
-        if self._peers.adopt(replacement):
-            yield from self._adopt(replacement)
+        yield from self._adopt_all([replacement])
         if not self._peers.is_replaced(replacement):
             yield from self._host.reconcile(sender, message)
 
@@ -212,8 +213,11 @@ class Parity:
         self._told_doomed = 0
         return self._rows.fall_back(dense)
 
-    def _adopt(self, member: Member) -> Iterator[Send]:
-        index = member.index
+    def _adopt_all(self, members: Iterable[Member]) -> Iterator[Send]:
+        for member in [each for each in members if self._peers.adopt(each)]:
+            yield from self._adopt(member.index)
+
+    def _adopt(self, index: int) -> Iterator[Send]:
         self._listening.discard(index)
         self._stability.forget(index)
         self._unanswered = [each for each in self._unanswered if each.host.index != index]
@@ -233,15 +237,18 @@ class Parity:
         if is_first and question.stripes:
             self._unanswered.append(question)
 
+    def _answer_waiting(self) -> Iterator[Send]:
+        for each in self._unanswered:
+            yield from self._answer(each)
+        self._unanswered = [each for each in self._unanswered if each.stripes]
+
     # ---- what follows ----------------------------------------------------------------------------------------------
 
     def settle(self, leader: Member) -> Iterator[Send]:
         """After every message: answer whom it allows to, and tell what is whole."""
         if not self._is_rebuilt:
             yield from self._settle_rows(leader)
-        for each in self._unanswered:
-            yield from self._answer(each)
-        self._unanswered = [each for each in self._unanswered if each.stripes]
+        yield from self._answer_waiting()
         if self._host.encoded and self._host.is_whole:
             encoded, self._host.encoded = self._host.encoded, 0
             yield Send(leader, Redundant(encoded))

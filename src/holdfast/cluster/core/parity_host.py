@@ -15,6 +15,7 @@ from holdfast.cluster.core.parity_messages import (
     Agreed,
     Ask,
     Difference,
+    Dropped,
     Fell,
     Given,
     Reconcile,
@@ -167,7 +168,9 @@ class ParityHost:
 
     def fell(self, sender: Member, fell: Fell) -> Iterator[Send]:
         """A member has other rows than those that it had: parities that hold the lost ones are encoded anew."""
+        self._agreement.forget(sender.index, fell.stripes)
         yield from self._encode_anew(fell.stripes - self._lacking[sender.index])
+        yield Send(sender, Dropped(fell.stripes))
 
     def _add(self, values: Values, asked: _Asked) -> Iterator[Send]:
         member, before = asked.member, self.lacks
@@ -274,9 +277,9 @@ class ParityHost:
         if decode.awaited or any(self._agreement.disputed(member) & decode.stripes for member in missing):
             return
         del self._decodes[attempt]
-        rest: list[tuple[StripeSet, tuple[int, ...]]] = [(decode.stripes, (decode.asker.index,))]
+        rest: list[tuple[StripeSet, tuple[Member, ...]]] = [(decode.stripes, (decode.asker,))]
         for member, absent in sorted(decode.needed.items()):
-            split = [(part & absent, (*lost, member)) for part, lost in rest]
+            split = [(part & absent, (*lost, self._peers.member(member))) for part, lost in rest]
             rest = [(part, lost) for part, lost in [*((part - absent, lost) for part, lost in rest), *split] if part]
         for part, lost in rest:
             if len(lost) > len(decode.want.hosts):

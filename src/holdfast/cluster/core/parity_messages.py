@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from holdfast.cluster.core.members import View
+from holdfast.cluster.core.members import Member, View
 from holdfast.cluster.core.progress import Progress
 
 # ---- a server to the hosts of its stripes, and back ------------------------------------------------------------------
@@ -46,7 +46,7 @@ class Given:
     attempt: int
     stripes: Any
     records: Any  # arrays
-    lost: tuple[int, ...]
+    lost: tuple[Member, ...]  # each in the life that does not have its row
     held: Mapping[int, int]  # by worker, the last push
 
 
@@ -61,6 +61,13 @@ class Refused:
 @dataclass(frozen=True, slots=True)
 class Fell:
     """To hosts: these rows came from a save, so that no parity is theirs that holds a predecessor's."""
+
+    stripes: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """The answer: nothing is left here of the rows in whose place these came."""
 
     stripes: Any
 
@@ -143,4 +150,6 @@ class Redundant:
     stripes: int
 
 
-ParityMessage: TypeAlias = Difference | Absorbed | Want | Given | Refused | Fell | Reconcile | Agreed | Ask | Values
+ParityMessage: TypeAlias = (
+    Difference | Absorbed | Want | Given | Refused | Fell | Dropped | Reconcile | Agreed | Ask | Values
+)

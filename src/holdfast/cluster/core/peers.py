@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from holdfast.cluster.core.members import Member, Role, View
 
 
@@ -27,8 +25,3 @@ class Peers:
             return False
         self._incarnations[member.index] = member.incarnation
         return True
-
-    def adopt_view(self, view: View) -> Iterator[Member]:
-        """Those of a view that are news."""
-        members = (view.member(Role.SERVER, index) for index in range(len(view.servers)))
-        return (member for member in members if self.adopt(member))

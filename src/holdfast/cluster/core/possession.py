@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any
 
 from holdfast.cluster.core.layers import Layers
+from holdfast.cluster.core.members import Member
 from holdfast.cluster.core.messages import Send
 from holdfast.cluster.core.parity_messages import Fell, Given, Refused, Want
 from holdfast.cluster.core.peers import Peers
@@ -27,7 +28,7 @@ class _Found:
     """A syndrome in which another row is lost too, so that a second one is needed."""
 
     host: int
-    lost: tuple[int, ...]
+    lost: tuple[Member, ...]
     syndrome: Syndrome
 
 
@@ -46,6 +47,8 @@ class Possession:
         self._peers = peers
         self.missing = layout.owned(index) if rebuild else layout.none
         self.doomed = layout.none  # those of them that no host can give
+        self._fallen = layout.none  # those of them that came from a save, and wait until hosts have dropped the former
+        self._undropped: dict[int, StripeSet] = {}  # by host
         self.fallen_rows = 0  # from a save
         self.saved: dict[int, int] = {}  # the pushes that they held then
         self._held = Layers()  # the pushes that rows hold which were not applied here
@@ -62,7 +65,7 @@ class Possession:
     @property
     def unasked(self) -> StripeSet:
         """Rows that are missing, and that a host may still give, if it is asked."""
-        rest = self.missing - self.doomed
+        rest = self.missing - self.doomed - self._fallen
         for each in self._wanted.values():
             rest -= each.stripes
         return rest
@@ -86,9 +89,7 @@ class Possession:
 
     def fetch(self, stripes: StripeSet) -> Iterator[Send]:
         """Ask hosts for what is missing of these and not asked for."""
-        stripes = (stripes & self.missing) - self.doomed
-        for each in self._wanted.values():
-            stripes -= each.stripes
+        stripes &= self.unasked
         for hosts, part in self._layout.by_hosts(stripes).items():
             for host in hosts:
                 if wanted := part - self._tried(host):
@@ -99,13 +100,22 @@ class Possession:
         """Ask for some rows that nobody waits for."""
         yield from self.fetch(self._layout.block(self.unasked))
 
-    def adopt(self, host: int) -> None:
-        """Another is in a host's place: what the dead one was asked for is asked again."""
-        self._wanted = {attempt: each for attempt, each in self._wanted.items() if each.host != host}
+    def adopt(self, server: int) -> None:
+        """Another is in a server's place: what the dead one was asked for as a host is asked again.
+
+        So is what was found where its row is lost too. The dead one may have had that row, and changed it: what
+        another host finds from now on would be the sum of other rows.
+        """
+        self._wanted = {attempt: each for attempt, each in self._wanted.items() if each.host != server}
+        self._found = [each for each in self._found if all(other.index != server for other in each.lost)]
+        self.dropped(server, self._undropped.get(server, self._layout.none))
 
     def given(self, host: int, given: Given) -> Iterator[Send]:
         """A host's syndrome. In most stripes nothing else is lost, and it gives the row."""
         if (wanted := self._answered(given)) is None:
+            return
+        if any(self._peers.is_replaced(each) for each in given.lost):
+            yield from self.fetch(given.stripes)
             return
         self._held.put(given.stripes, given.held)
         syndrome = Syndrome(given.stripes, given.records)
@@ -115,7 +125,9 @@ class Possession:
         for found in [each for each in self._found if each.lost == given.lost and each.host != host]:
             both = given.stripes & found.syndrome.stripes & self.missing
             self._take(both, {found.host: found.syndrome, host: syndrome}, given.lost)
-        self._found.append(_Found(host, given.lost, syndrome))
+        self._found = [each for each in self._found if each.syndrome.stripes & self.missing]
+        if given.stripes & self.missing:
+            self._found.append(_Found(host, given.lost, syndrome))
         yield from self._try_others(wanted.hosts, given.stripes)
 
     def refused(self, host: int, refused: Refused) -> Iterator[Send]:
@@ -125,21 +137,36 @@ class Possession:
             yield from self._try_others(wanted.hosts, refused.stripes)
 
     def fall_back(self, dense: Any) -> Iterator[Send]:
-        """Take the newest rows saved where no parity gives better ones; parities that held the lost ones must know."""
+        """Take the newest rows saved where no parity gives better ones.
+
+        Nobody is given them before every host has dropped the former ones: if this server died with a host that had
+        heard of it and one that had not, each would hold another row.
+        """
         stripes, self.doomed = self.doomed, self._layout.none
         if not stripes:
             return
         saved = self._records.fall_back(stripes, dense)
         self.saved = joined(self.saved, {worker: each.pushed for worker, each in saved.items()})
         self._held.put(stripes, self.saved)
-        self.missing -= stripes
+        self._fallen |= stripes
         self.fallen_rows += len(stripes)
         yield from self.disown(stripes)
+
+    def dropped(self, host: int, stripes: StripeSet) -> None:
+        """A host has nothing more of the rows in whose place these came, or it died."""
+        self._undropped[host] = self._undropped.get(host, stripes) - stripes
+        there = self._fallen
+        for waiting in self._undropped.values():
+            there -= waiting
+        self._fallen -= there
+        self.missing -= there
 
     def disown(self, stripes: StripeSet) -> Iterator[Send]:
         """Tell hosts that parities hold other rows than these, if they hold any."""
         for hosts, part in self._layout.by_hosts(stripes).items():
-            yield from (Send(self._peers.member(host), Fell(part)) for host in hosts)
+            for host in hosts:
+                self._undropped[host] = self._undropped.get(host, self._layout.none) | part
+                yield Send(self._peers.member(host), Fell(part))
 
     def _want(self, host: int, hosts: Hosts, stripes: StripeSet) -> Iterator[Send]:
         attempt = next(self._attempts)
@@ -155,9 +182,9 @@ class Possession:
             del self._wanted[answer.attempt]
         return wanted
 
-    def _take(self, stripes: StripeSet, syndromes: dict[int, Syndrome], lost: tuple[int, ...]) -> None:
+    def _take(self, stripes: StripeSet, syndromes: dict[int, Syndrome], lost: tuple[Member, ...]) -> None:
         if stripes:
-            self._records.solve(stripes, syndromes, lost)
+            self._records.solve(stripes, syndromes, tuple(each.index for each in lost))
             self.missing -= stripes
 
     def _tried(self, host: int) -> StripeSet:

@@ -64,6 +64,11 @@ class ProtectedSynchronous(Synchronous):
         else:
             self._skip(sender.index, push)
 
+    def exhausted(self, worker: int) -> Iterator[Send]:
+        """Steps go on without it, and were taken without it."""
+        yield from super().exhausted(worker)
+        self._count_without()
+
     def resume(self) -> Iterator[Send]:
         """Rows came, or a step became stable."""
         yield from self._apply()
@@ -87,6 +92,7 @@ class ProtectedSynchronous(Synchronous):
             if push.number <= self._step:
                 self._skip(worker, push)
                 del self._pushes[worker]
+        self._count_without()
         yield from self._promise_again()
         yield from self._promise()
         yield from self._apply()
@@ -99,8 +105,14 @@ class ProtectedSynchronous(Synchronous):
 
     def _skip(self, worker: int, push: Push) -> None:
         """A push of a step that is applied: it says where its worker goes on."""
-        if push.number == self._step:
-            self._workers[worker].progress = push.progress
+        heard = self._workers[worker]
+        heard.progress = max(heard.progress or BEGINNING, push.progress, key=lambda each: each.pushed)
+
+    def _count_without(self) -> None:
+        """Whose data have ended has taken all steps of the others, those before this server's time included."""
+        for heard in (self._workers[each] for each in self._exhausted if self._has_begun):
+            place = (heard.progress or BEGINNING).place
+            heard.progress = Progress(self._step, place)
 
     def _promise(self) -> Iterator[Send]:
         if self._has_begun:

@@ -130,8 +130,11 @@ class Records(Shard, Protocol):
         """Take a difference into the parities, except those of these stripes."""
         ...
 
-    def retold(self, member: int, difference: Any, host: int) -> Any:
-        """Of a difference that a member sent here: what another host needs, of the stripes that both keep."""
+    def retold(self, member: int, difference: Any, host: int, without: StripeSet) -> Any:
+        """Of a difference that a member sent here: what another host needs, of the stripes that both keep.
+
+        Except these stripes.
+        """
         ...
 
     def accumulator(self, stripes: StripeSet) -> Accumulator:

@@ -136,19 +136,24 @@ class ShardParity:
         if len(given.dense) and member not in self.layout.dense_of(without):
             self.mirrors.apply(member, given.dense, lr=given.lr_dense)
 
-    def retold(self, member: int, difference: Arrays, host: int) -> Arrays:
-        """Of a difference that a server sent here: what another host needs, of the stripes that both keep."""
+    def retold(self, member: int, difference: Arrays, host: int, without: StripeSet) -> Arrays:
+        """Of a difference that a server sent here: what another host needs, of the stripes that both keep.
+
+        Except these stripes.
+        """
         ring, groups = self.layout.ring, len(self._rows.groups)
         given = Difference.from_arrays(difference, groups=groups, parity=ring.parity)
         found = [[_NOTHING] * ring.parity for _ in range(groups)]
         for group, changes in enumerate(given.changed):
             for parity, changed in enumerate(changes):
                 theirs = (ring.position(host) - (self._position - parity)) % ring.size  # the same line's at that host
-                if theirs < ring.parity and len(changed.rows):
-                    numbers = self.parities.numbers(group, changed.rows)
+                kept = self._except(group, changed, without)
+                if theirs < ring.parity and len(kept.rows):
+                    numbers = self.parities.numbers(group, kept.rows)
                     rows = self.layout.lines[group].parity_rows(ring.position(host), numbers)
-                    found[group][theirs] = Changed(rows, changed.records)
-        dense = given.dense if host in self.layout.mirrors(member) else given.dense[:0]
+                    found[group][theirs] = Changed(rows, kept.records)
+        has_mirror = host in self.layout.mirrors(member) and member not in self.layout.dense_of(without)
+        dense = given.dense if has_mirror else given.dense[:0]
         return Difference(changed=found, dense=dense, lr_dense=given.lr_dense).to_arrays()
 
     def accumulator(self, stripes: StripeSet) -> Accumulator:

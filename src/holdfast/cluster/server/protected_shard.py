@@ -85,9 +85,9 @@ class ProtectedShard(LiveShard):
         """Take a difference into the parities, except those of these stripes."""
         self._parity.absorb(member, difference, without)
 
-    def retold(self, member: int, difference: Arrays, host: int) -> Arrays:
+    def retold(self, member: int, difference: Arrays, host: int, without: StripeSet) -> Arrays:
         """Of a difference that a member sent here: what another host needs, of the stripes that both keep."""
-        return self._parity.retold(member, difference, host)
+        return self._parity.retold(member, difference, host, without)
 
     def accumulator(self, stripes: StripeSet) -> Accumulator:
         """For decoding rows of these stripes."""

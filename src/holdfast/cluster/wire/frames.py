@@ -104,6 +104,7 @@ TYPES: dict[int, type] = {
     41: core.Settled,
     42: parity.Reconcile,
     43: parity.Agreed,
+    44: parity.Dropped,
     128: notes.Up,
     129: notes.NamedCheckpoint,
     130: notes.Decide,
