@@ -110,17 +110,16 @@ def test_what_is_left_at_the_end_is_told() -> None:
     assert len(stage.settle(pending=True, at_once=True)) == 1
 
 
-def test_redundancy_is_whole_when_every_server_has_its_parities() -> None:
+def test_redundancy_tells_since_when_a_row_lacked_a_parity() -> None:
     stage = Stage()
-    kept = Redundancy(servers=2, parity=True, runtime=stage.runtime)
+    kept = Redundancy(runtime=stage.runtime)
     stage.now_s += 1
-    assert not list(kept.protected(0, 10))
-    (found,) = kept.protected(1, 5)
+    (found,) = kept.protected(15)
     assert (found.records, found.took_s) == (15, 1.0)
+    assert not list(kept.protected(0))
     stage.now_s += 10
-    kept.lay_bare(1)
+    kept.lay_bare()
     stage.now_s += 2
     kept.lay_bare()
-    assert not list(kept.protected(1, 5))
-    (found,) = kept.protected(0, 10)
-    assert (found.records, found.took_s) == (15, 2.0)
+    (found,) = kept.protected(5)
+    assert (found.records, found.took_s) == (5, 2.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +12,10 @@ from holdfast.cluster.core.controller import ControllerCore
 from holdfast.cluster.core.layers import Layers
 from holdfast.cluster.core.members import Member, View
 from holdfast.cluster.core.messages import Applied, Exhausted, Message, Push, Send
+from holdfast.cluster.core.outputs import Output
 from holdfast.cluster.core.parity import Parity
 from holdfast.cluster.core.parity_host import ParityHost
-from holdfast.cluster.core.parity_messages import Fell, Given, Values, Want
+from holdfast.cluster.core.parity_messages import Fell, Given, Redundant, Values, Want
 from holdfast.cluster.core.possession import Possession
 from holdfast.cluster.core.progress import BEGINNING, Progress
 from holdfast.cluster.core.protected import ProtectedAsynchronous, _Waiting
@@ -422,3 +423,55 @@ class ChangesRowsFirst(Parity):
             self._unanswered = waiting
         else:
             yield from super().handle(sender, message)
+
+
+class BelievesEachAlone(ControllerCore):
+    """Takes every server's word that its parities are whole, whatever it was told to encode anew since."""
+
+    def _handle(self, sender: Member, message: Message) -> Iterable[Output]:
+        if isinstance(message, Redundant):
+            message = replace(message, dropped=())
+        return super()._handle(sender, message)
+
+
+class TellsOnlyOfParities(Parity):
+    """Says that its parities are whole while rows of its own are missing."""
+
+    def settle(self, leader: Member) -> Iterator[Send]:
+        sends = list(super().settle(leader))
+        yield from sends
+        if self._host.encoded and self._host.is_whole:
+            self._host.encoded = 0
+            yield Send(leader, Redundant(1, self._host.drops, ()))
+
+
+class KeepsForSavedRows(Agreement):
+    """Rule 8: tells other hosts of a lost row's differences as if they were those of the saved one in its place."""
+
+    def forget(self, member: int, stripes: StripeSet) -> None:
+        pass
+
+
+class UsesSavedRowsAtOnce(Possession):
+    """Rule 8: goes on with rows from a save while hosts may hold the former ones."""
+
+    def fall_back(self, dense: Any) -> Iterator[Send]:
+        sends = list(super().fall_back(dense))
+        self.missing -= self._fallen
+        self._fallen = self._layout.none
+        yield from sends
+
+
+class CountsItsOwnSteps(ProtectedSynchronous):
+    """Does not count the steps before its time for workers whose data had ended."""
+
+    def _count_without(self) -> None:
+        pass
+
+
+class SpeaksWhenAsked(Parity):
+    """Tells hosts of no push before they have asked for records."""
+
+    def begin(self) -> Iterator[Send]:
+        self._listening.clear()
+        return super().begin()

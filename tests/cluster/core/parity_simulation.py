@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.cluster.core.members import Member, Role, View
 from holdfast.cluster.core.messages import Hello, Message
-from holdfast.cluster.core.outputs import Output, Saved
+from holdfast.cluster.core.outputs import Output, Protected, Saved
 from holdfast.cluster.core.server import ServerCore
 from holdfast.cluster.core.stripes import Protection
 from tests.cluster.core.model import Applied, BrokenPromise, Part, SavedRow, Storage, gradient
@@ -148,7 +148,15 @@ class ParitySimulation(Simulation):
         for each in outputs:
             if isinstance(each, Saved):
                 self._check_parities()
+            elif isinstance(each, Protected):
+                self._check_protected()
         super()._lead(leader, outputs)
+
+    def _check_protected(self) -> None:
+        """Nobody lacks a row or a parity, of those who were not killed meanwhile."""
+        servers = [self.processes[each] for each in self.controller.view.members if each.role is Role.SERVER]
+        if bare := [str(each.member) for each in servers if each.alive and not (each.core.ended or each.core.is_whole)]:
+            raise BrokenPromise(f"redundancy is told to be whole, and {bare} are bare")
 
     def _check_parities(self) -> None:
         """Nothing is on its way: each parity that is whole is what its members' rows make it."""

@@ -1,7 +1,8 @@
 """Very many schedules on many cores, with nothing but the standard library.
 
 ``python -m tests.cluster.core.soak --first 100000 --count 20000 --processes 16 --protocol`` prints each schedule that
-breaks a promise, and how to run it alone. The exit status is 1 if there was one.
+breaks a promise. With ``--rules`` it takes away one rule after another, and prints how many schedules miss it. The exit
+status is 1 if a promise was broken, or a rule never missed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from multiprocessing import get_context
 from typing import Any
 
 from tests.cluster.core.parity_simulation import ParitySimulation
+from tests.cluster.core.rules_of_parity import PARITY
+from tests.cluster.core.rules_of_protocol import PROTOCOL
 from tests.cluster.core.simulation import Simulation
 
 AT_A_TIME = 20  # schedules that a process is given
@@ -37,6 +40,15 @@ class Schedule:
 
 
 @dataclass(frozen=True)
+class Lack:
+    """A schedule without a rule."""
+
+    book: str
+    rule: str
+    seed: int
+
+
+@dataclass(frozen=True)
 class Outcome:
     """How it ended."""
 
@@ -55,6 +67,28 @@ def run(schedule: Schedule) -> Outcome:
     except Exception as error:  # an assertion of a state machine, or a key that it lost, is as bad as a broken promise
         problem = f"{type(error).__name__}: {error}; {simulation.traits}"
     return Outcome(schedule, time.process_time() - start_s, problem)
+
+
+BOOKS = {"parity": PARITY, "protocol": PROTOCOL}
+
+
+def is_missed(lack: Lack) -> tuple[Lack, bool]:
+    """Whether it goes wrong."""
+    return lack, BOOKS[lack.book].is_missed(lack.rule, lack.seed)
+
+
+def take_rules_away(arguments: argparse.Namespace) -> int:
+    """How many were never missed."""
+    seeds = range(arguments.first, arguments.first + arguments.count)
+    lacks = [Lack(name, rule, seed) for name, book in BOOKS.items() for rule in book.rules for seed in seeds]
+    missed: dict[tuple[str, str], list[int]] = {(each.book, each.rule): [] for each in lacks}
+    with get_context("spawn").Pool(arguments.processes) as pool:
+        for lack, is_found in pool.imap_unordered(is_missed, lacks, chunksize=AT_A_TIME):
+            missed[lack.book, lack.rule].extend([lack.seed] * is_found)
+    for (book, rule), found in missed.items():
+        first = f", first in {min(found)}" if found else ""
+        print(f"{book}: {rule}: missed in {len(found)} of {len(seeds)}{first}")
+    return sum(not found for found in missed.values())
 
 
 def schedules(arguments: argparse.Namespace) -> list[Schedule]:
@@ -83,12 +117,15 @@ def arguments_of(line: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--faults", type=int, metavar="N", help="of each schedule (default: 0 to 8, drawn)")
     parser.add_argument("--protocol", action="store_true", help="run each seed without parity as well")
+    parser.add_argument("--rules", action="store_true", help="take rules away instead")
     return parser.parse_args(line)
 
 
 def main(line: Sequence[str] | None = None) -> int:
     """Run them all; how many broke a promise decides the exit status."""
     arguments = arguments_of(line)
+    if arguments.rules:
+        return 1 if take_rules_away(arguments) else 0
     wanted = schedules(arguments)
     failed, cpu_s, longest = 0, 0.0, 0.0
     for outcome in outcomes(wanted, arguments.processes):

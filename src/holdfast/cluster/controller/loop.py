@@ -153,7 +153,7 @@ class Controller:
         spare = self._crew.place_spare(member)
         self._recoveries.begin(member, by_spare=spare is not None)
         if member.role is Role.SERVER:
-            self._redundancy.lay_bare(member.index)
+            self._redundancy.lay_bare()
         if spare is None:
             self._crew.start(member)
         else:
@@ -239,8 +239,8 @@ class Controller:
                     self._desk.priority_saved(output)
                 case out.Restored(server, rows, fallen):
                     self._recoveries.restored(server, rows, fallen)
-                case out.Protected(server, stripes):
-                    for redundant in self._redundancy.protected(server.index, stripes):
+                case out.Protected(stripes):
+                    for redundant in self._redundancy.protected(stripes):
                         self._tell(redundant)
                 case out.WentBack(checkpoint):
                     self._redundancy.lay_bare()

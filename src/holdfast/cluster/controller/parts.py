@@ -91,7 +91,7 @@ class ControllerParts:
             self._desk(endpoint),
             self.count,
             self._ladder,
-            Redundancy(servers=self._job.servers, parity=bool(self._job.rings), runtime=SYSTEM),
+            Redundancy(runtime=SYSTEM),
             baseline_first=self._is_partial and not self._beginning.checkpoint,
             tell=self._audience.tell,
         )

@@ -1,4 +1,4 @@
-"""Whether every row is protected by parity, and since when not."""
+"""Since when not every row is protected by parity."""
 
 from __future__ import annotations
 
@@ -9,32 +9,24 @@ from holdfast.runtime import Runtime
 
 
 class Redundancy:
-    """Keeps account of servers whose parities are not whole.
+    """Keeps account of how long rows lack parities.
 
     Args:
-        servers: How many there are.
-        parity: Whether their rows are protected by parity.
         runtime: Clock.
     """
 
-    def __init__(self, *, servers: int, parity: bool, runtime: Runtime) -> None:
+    def __init__(self, *, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._servers = frozenset(range(servers) if parity else ())
-        self._bare = set(self._servers)
-        self._bare_s = runtime.monotonic_s()  # since when
-        self._encoded = 0
+        self._bare_s: float | None = runtime.monotonic_s()  # None while every row is protected
 
-    def lay_bare(self, server: int | None = None) -> None:
+    def lay_bare(self) -> None:
         """A server lost the parities that it kept, or all of them did."""
-        if not self._bare:
+        if self._bare_s is None:
             self._bare_s = self._runtime.monotonic_s()
-        self._bare |= self._servers if server is None else self._servers & {server}
 
-    def protected(self, server: int, records: int) -> Iterator[Redundant]:
-        """The parities that a server keeps are whole."""
-        self._encoded += records
-        self._bare.discard(server)
-        if not self._bare:
+    def protected(self, records: int) -> Iterator[Redundant]:
+        """Every row is protected; so many parities were encoded for it."""
+        if self._bare_s is not None:
             took_s = self._runtime.monotonic_s() - self._bare_s
-            yield Redundant(records=self._encoded, at_s=self._runtime.wall_s(), took_s=took_s)
-            self._encoded = 0
+            yield Redundant(records=records, at_s=self._runtime.wall_s(), took_s=took_s)
+        self._bare_s = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 
+from holdfast.cluster.core.coverage import Coverage
 from holdfast.cluster.core.inquest import Inquest
 from holdfast.cluster.core.leader import Leader
 from holdfast.cluster.core.members import Member, Role, View
@@ -81,6 +82,7 @@ class ControllerCore(Leader):
         self._wanted_workers: int | None = None
         self._checkpoint = 0  # the last save that was committed; 0: what the job began with
         self._is_gathering = True  # servers load the checkpoint; no worker has started
+        self._coverage = Coverage()
 
     @property
     def _is_full(self) -> bool:
@@ -188,8 +190,9 @@ class ControllerCore(Leader):
             case Rebuilt(rows, fallen):
                 self._loading.discard(sender)
                 return [Restored(sender, rows, fallen)]
-            case Redundant(stripes):
-                return [Protected(sender, stripes)]
+            case Redundant():
+                self._coverage.hear(sender, message)
+                return [Protected(self._coverage.take_encoded())] if self._coverage.is_complete(self.view) else []
             case Standing(worker, incarnation) if worker in self._inquests:
                 inquest = self._inquests[worker]
                 if inquest.replacement.incarnation == incarnation:

@@ -97,9 +97,8 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class Protected:
-    """The parities that a server keeps are whole; so many were encoded since they last were."""
+    """Every row is there, and in every parity; so many parities were encoded since it was last so."""
 
-    server: Member
     stripes: int
 
 

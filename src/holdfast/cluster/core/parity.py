@@ -78,6 +78,7 @@ class Parity:
         self._is_rebuilt = not rebuild
         self._told_doomed = 0
         self._rows_to_rebuild = len(self._rows.missing)
+        self._is_told_whole = False
 
     def begin(self) -> Iterator[Send]:
         """Rows were loaded: no parity that was made of a predecessor's is theirs."""
@@ -188,8 +189,8 @@ class Parity:
                 yield from self._rows.refused(sender.index, message)
             case Fell():
                 yield from self._host.fell(sender, message)
-            case Dropped(stripes):
-                self._rows.dropped(sender.index, stripes)
+            case Dropped():
+                self._rows.drop(sender.index, message)
             case Reconcile():
                 yield from self._reconcile(sender, message)
             case Agreed(member, incarnation) if self._peers.member(member).incarnation == incarnation:
@@ -249,9 +250,11 @@ class Parity:
         if not self._is_rebuilt:
             yield from self._settle_rows(leader)
         yield from self._answer_waiting()
-        if self._host.encoded and self._host.is_whole:
+        is_whole = self.is_whole and self._rows.is_owned
+        if is_whole and not self._is_told_whole:
             encoded, self._host.encoded = self._host.encoded, 0
-            yield Send(leader, Redundant(encoded))
+            yield Send(leader, Redundant(encoded, self._host.drops, self._rows.drops))
+        self._is_told_whole = is_whole
 
     def _settle_rows(self, leader: Member) -> Iterator[Send]:
         if len(self._rows.doomed) > self._told_doomed and not self._rows.unasked:

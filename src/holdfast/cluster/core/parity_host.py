@@ -71,6 +71,7 @@ class ParityHost:
         self._renewed: dict[int, StripeSet] = {}  # by member, the records that are of its present incarnation
         self._agreement = Agreement(index, layout, records, peers)
         self.encoded = 0  # parities, since all were whole
+        self.drops = 0  # times that parities had to be encoded anew
         records.clear(self._hosted)
 
     @property
@@ -170,7 +171,7 @@ class ParityHost:
         """A member has other rows than those that it had: parities that hold the lost ones are encoded anew."""
         self._agreement.forget(sender.index, fell.stripes)
         yield from self._encode_anew(fell.stripes - self._lacking[sender.index])
-        yield Send(sender, Dropped(fell.stripes))
+        yield Send(sender, Dropped(fell.stripes, self.drops))
 
     def _add(self, values: Values, asked: _Asked) -> Iterator[Send]:
         member, before = asked.member, self.lacks
@@ -200,6 +201,7 @@ class ParityHost:
         for member, theirs in self._layout.by_member(stripes).items():
             self._lacking[member] |= theirs
         self._records.clear(stripes)
+        self.drops += 1
 
     def _complete(self, stripes: StripeSet) -> Iterator[Send]:
         """Ask members for what the parities of these stripes lack, unless they are asked."""

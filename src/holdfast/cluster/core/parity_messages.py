@@ -70,6 +70,7 @@ class Dropped:
     """The answer: nothing is left here of the rows in whose place these came."""
 
     stripes: Any
+    times: int  # that this host had to encode parities anew, this one included
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +145,23 @@ class Rebuilt:
 
 
 @dataclass(frozen=True, slots=True)
-class Redundant:
-    """From a server: the parities that it keeps are whole again; so many were encoded since they last were."""
+class Drops:
+    """How often a host had to encode parities anew when it last did for a server's rows."""
 
-    stripes: int
+    host: Member
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
+class Redundant:
+    """From a server: all its rows are there, and all parities that it keeps.
+
+    Its rows are protected when those who had to encode parities anew for them have said as much themselves.
+    """
+
+    stripes: int  # parities that were encoded since it last said so
+    times: int  # that it had to encode parities anew
+    dropped: tuple[Drops, ...]
 
 
 ParityMessage: TypeAlias = (

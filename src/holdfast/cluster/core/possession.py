@@ -10,7 +10,7 @@ from typing import Any
 from holdfast.cluster.core.layers import Layers
 from holdfast.cluster.core.members import Member
 from holdfast.cluster.core.messages import Send
-from holdfast.cluster.core.parity_messages import Fell, Given, Refused, Want
+from holdfast.cluster.core.parity_messages import Dropped, Drops, Fell, Given, Refused, Want
 from holdfast.cluster.core.peers import Peers
 from holdfast.cluster.core.stripes import Hosts, Layout, Records, StripeSet, Syndrome
 from holdfast.cluster.core.vectors import Vector, joined
@@ -49,6 +49,7 @@ class Possession:
         self.doomed = layout.none  # those of them that no host can give
         self._fallen = layout.none  # those of them that came from a save, and wait until hosts have dropped the former
         self._undropped: dict[int, StripeSet] = {}  # by host
+        self._dropped: dict[int, int] = {}  # by host that did, how often it had to encode parities anew by then
         self.fallen_rows = 0  # from a save
         self.saved: dict[int, int] = {}  # the pushes that they held then
         self._held = Layers()  # the pushes that rows hold which were not applied here
@@ -81,6 +82,16 @@ class Possession:
             holding |= part
         return holding
 
+    @property
+    def is_owned(self) -> bool:
+        """Whether no host has anything of other rows than these."""
+        return not any(self._undropped.values())
+
+    @property
+    def drops(self) -> tuple[Drops, ...]:
+        """How often hosts had to encode parities anew when they last did for these rows."""
+        return tuple(Drops(self._peers.member(host), times) for host, times in self._dropped.items())
+
     def catch_up(self, applied: Vector) -> bool:
         """Whether nothing is missing, and no row holds more than was applied."""
         return not self.missing and self._held.forget(applied)
@@ -108,7 +119,8 @@ class Possession:
         """
         self._wanted = {attempt: each for attempt, each in self._wanted.items() if each.host != server}
         self._found = [each for each in self._found if all(other.index != server for other in each.lost)]
-        self.dropped(server, self._undropped.get(server, self._layout.none))
+        self._drop(server, self._undropped.get(server, self._layout.none))
+        self._dropped.pop(server, None)
 
     def given(self, host: int, given: Given) -> Iterator[Send]:
         """A host's syndrome. In most stripes nothing else is lost, and it gives the row."""
@@ -152,8 +164,12 @@ class Possession:
         self.fallen_rows += len(stripes)
         yield from self.disown(stripes)
 
-    def dropped(self, host: int, stripes: StripeSet) -> None:
-        """A host has nothing more of the rows in whose place these came, or it died."""
+    def drop(self, host: int, dropped: Dropped) -> None:
+        """A host has nothing more of the rows in whose place these came."""
+        self._dropped[host] = dropped.times
+        self._drop(host, dropped.stripes)
+
+    def _drop(self, host: int, stripes: StripeSet) -> None:
         self._undropped[host] = self._undropped.get(host, stripes) - stripes
         there = self._fallen
         for waiting in self._undropped.values():
