@@ -30,6 +30,7 @@ from holdfast.cluster.ladder import Asked, Machines, Settled
 from holdfast.cluster.launch.base import Launcher, Launching
 from holdfast.cluster.launch.functions import import_name, require_not_loading
 from holdfast.cluster.launch.local import LocalProcesses
+from holdfast.cluster.progress import Progress
 from holdfast.cluster.train.build import BuiltModel, build
 from holdfast.cluster.train.finite import OnNan
 from holdfast.cluster.wire.beats import Beats
@@ -90,6 +91,7 @@ class Cluster:
         silence_s: After how many seconds without a heartbeat a process is taken for dead.
         on_event: Called with everything that happens to the job (``holdfast.cluster.happenings``), between two turns of
             the controller: it must not take long. That it raises is logged once, and changes nothing.
+        on_progress: Called with a ``Progress`` every 5 seconds, likewise: throughput, staleness, loss and PLS.
         view: Show on stderr how it goes. None: if that is a terminal. Where nothing is shown, events are logged by the
             logger ``holdfast``.
         options: Object store client options.
@@ -122,6 +124,7 @@ class Cluster:
         on_bad_ids: Literal["raise", "skip"] = "raise",
         silence_s: float = 30.0,
         on_event: Callable[[Event], object] | None = None,
+        on_progress: Callable[[Progress], object] | None = None,
         view: bool | None = None,
         options: Mapping[str, str] | None = None,
         settings: Settings = Settings(),  # noqa: B008
@@ -147,7 +150,7 @@ class Cluster:
         self._url, self._options, self._settings = os.fspath(url), options, settings
         self._model, self._names, self._tables = model, (import_name(model), import_name(train)), tables
         self._launching = launcher
-        self._on_event, self._view = on_event, view
+        self._on_event, self._on_progress, self._view = on_event, on_progress, view
         self._count: WorkerCount | None = None  # of the job that runs, or ran last
 
     def __enter__(self) -> Self:
@@ -274,6 +277,7 @@ class Cluster:
             policies=self._policies,
             store=store,
             on_event=self._on_event,
+            on_progress=self._on_progress,
             view=self._view,
         )
         controller = parts.controller(self._endpoint, self._beats, launcher, spares=self._size.spares)
@@ -287,6 +291,7 @@ class Cluster:
             def turn() -> None:
                 signals.drain()
                 parts.recorder.turn()
+                parts.reporter.turn()
                 if parts.view is not None:
                     parts.view.turn()
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import re
+import sys
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -12,17 +11,15 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast.cluster import happenings
-from holdfast.cluster.core.members import Member, Role
 from holdfast.errors import ConfigurationError
 from holdfast.events import Happening, Recovery
-from holdfast.integrations.metrics.instruments import INSTRUMENTS, Form, Measurement
+from holdfast.integrations.metrics.instruments import Measurement
 from holdfast.integrations.metrics.measuring import measured
 from holdfast.storage import MemoryStore
 from tests.docs.docstrings import arguments, explained, members
+from tests.integrations.metrics.kept import Kept
 from tests.tiny import build, train_step
 
-ROOT = Path(__file__).parents[3]
 ODD = 'val/AUC@10 {"x"}\n'  # what backends refuse in names
 
 
@@ -37,23 +34,6 @@ def train(**hooks: Any) -> MemoryStore:
             train_step(model, optimizers, step)
             guard.step(**{ODD: float(step)})
     return store
-
-
-class Kept(hf.metrics.Exporter):
-    """A backend of a user's own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.kept: list[Measurement] = []
-
-    def _add(self, measurement: Measurement) -> None:
-        self.kept.append(measurement)
-
-    def total(self, name: str) -> float:
-        return sum(each.value for each in self.kept if each.instrument.name == name)
-
-    def last(self, name: str) -> Measurement:
-        return [each for each in self.kept if each.instrument.name == name][-1]
 
 
 def test_saves_commits_bytes_stalls_and_metrics_are_measured() -> None:
@@ -73,20 +53,8 @@ def test_recoveries_tell_their_rung() -> None:
     options: dict[str, Any] = {"step": 9, "checkpoint_step": 5, "term": 2, "at_s": 1.0, "duration_s": 0.5}
     event = Recovery(what=Happening.RECOVERED_PART, lost_share=0.25, pls=0.01, **options)
     found = {each.instrument.name: each for each in measured(event)}
-    assert found["recoveries"].labels == {"rung": "newest rows"}
+    assert found["recoveries"].labels == found["recovery_seconds"].labels == {"rung": "partial"}
     assert found["pls"].value == 0.01 and found["recovery_seconds"].value == 0.5
-
-
-def test_deaths_and_replacements_in_a_cluster_are_measured() -> None:
-    member = Member(Role.SERVER, 1, 1)
-    exporter = Kept()
-    exporter.record(happenings.Died(member=member, how="killed", at_s=1.0))
-    exporter.record(happenings.Replaced(member=member, by_spare=True, at_s=2.0, took_s=1.0))
-    exporter.record(happenings.LostSamples(member=member, steps=3, pls=0.02, at_s=2.0))
-    exporter.record(happenings.Started(at_s=0.0, took_s=1.0))  # says nothing that is measured
-    names = [each.instrument.name for each in exporter.kept]
-    assert names == ["deaths", "replacement_seconds", "recoveries", "pls"]
-    assert exporter.last("deaths").labels == {"role": "server"}
 
 
 def test_a_backend_that_fails_is_told_of_once_and_training_goes_on(caplog: pytest.LogCaptureFixture) -> None:
@@ -155,32 +123,17 @@ def test_tensorboard_reads_what_was_written_by_step(tmp_path: Path) -> None:
     assert any(tag.startswith("holdfast/checkpoint_metric/") for tag in read.Tags()["scalars"])
 
 
-@pytest.mark.parametrize("name", ["TensorBoard", "Prometheus"])
-def test_a_package_that_is_missing_is_named_with_its_extra(name: str, tmp_path: Path) -> None:
-    package = {"TensorBoard": "tensorboard", "Prometheus": "prometheus_client"}[name]
-    try:
-        __import__(package)
-    except ImportError:
-        arguments = (tmp_path,) if name == "TensorBoard" else ()
-        with pytest.raises(ConfigurationError, match=rf"holdfast\[{name.lower()}\]"):
-            getattr(hf.metrics, name)(*arguments)
-    else:
-        pytest.skip(f"{package} is installed")
-
-
-def test_the_dashboard_asks_for_metrics_that_exist_and_is_one_that_grafana_reads() -> None:
-    board = json.loads((ROOT / "docs" / "grafana.json").read_text())
-    assert board["schemaVersion"] >= 36 and board["title"] and board["uid"]
-    suffixes = {Form.COUNT: ("_total",), Form.LAST: ("",), Form.SECONDS: ("_bucket", "_sum", "_count")}
-    there = {f"holdfast_{each.name}{suffix}" for each in INSTRUMENTS for suffix in suffixes[each.form]}
-    asked = set(re.findall(r"holdfast_[a-z_]+", json.dumps(board["panels"])))
-    assert asked and asked <= there
-    for panel in board["panels"]:
-        assert {"id", "title", "type", "gridPos", "targets", "fieldConfig"} <= panel.keys()
-        assert panel["type"] in ("stat", "timeseries") and panel["gridPos"].keys() == {"x", "y", "w", "h"}
-        assert all(target["refId"] and target["expr"] for target in panel["targets"])
-    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in board["panels"]]
-    assert len(set(places)) == len(places) == len({panel["id"] for panel in board["panels"]})
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [("TensorBoard", "tensorboard"), ("Prometheus", "prometheus_client"), ("OpenTelemetry", "opentelemetry.metrics")],
+)
+def test_a_package_that_is_missing_is_named_with_its_extra(
+    name: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
+    given = (tmp_path,) if name == "TensorBoard" else ()
+    with pytest.raises(ConfigurationError, match=rf"holdfast\[{name.lower()}\]"):
+        getattr(hf.metrics, name)(*given)
 
 
 @pytest.mark.parametrize("name", hf.metrics.__all__)

@@ -14,6 +14,7 @@ from holdfast.cluster.controller.loop import Controller
 from holdfast.cluster.controller.losses import Losses
 from holdfast.cluster.controller.recorder import Recorder
 from holdfast.cluster.controller.redundancy import Redundancy
+from holdfast.cluster.controller.reporter import Reporter
 from holdfast.cluster.controller.resume import Beginning
 from holdfast.cluster.controller.save_desk import SaveDesk
 from holdfast.cluster.controller.timetable import Timetable
@@ -24,6 +25,7 @@ from holdfast.cluster.happenings import Event, LadderChosen
 from holdfast.cluster.job import Job
 from holdfast.cluster.ladder import Settled
 from holdfast.cluster.launch.base import Launcher
+from holdfast.cluster.progress import Progress
 from holdfast.cluster.record import JobRecord
 from holdfast.cluster.wire.beats import Beats
 from holdfast.cluster.wire.endpoint import Endpoint
@@ -42,6 +44,7 @@ class ControllerParts:
         policies: When to save, and how.
         store: Of the run.
         on_event: The user's hook.
+        on_progress: The user's other one.
         view: Whether to show how it goes. None: if stderr is a terminal.
     """
 
@@ -55,6 +58,7 @@ class ControllerParts:
         policies: Policies,
         store: Store,
         on_event: Callable[[Event], object] | None,
+        on_progress: Callable[[Progress], object] | None,
         view: bool | None,
     ) -> None:
         self._job = job
@@ -68,6 +72,7 @@ class ControllerParts:
             term=beginning.term, servers=job.servers, workers=workers, synchronous=job.pacing.synchronous
         )
         self.recorder = Recorder(store, record, self._accounts)
+        self.reporter = Reporter(self._accounts, on_progress)
         self._audience = Audience(on_event, [self.recorder.tell, log if self.view is None else self.view.tell])
         chosen = LadderChosen(rungs=str(settled.ladder), why=settled.why, at_s=SYSTEM.wall_s())
         self._audience.tell(chosen)

@@ -8,17 +8,15 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from holdfast.cluster.happenings import Event
 from holdfast.errors import ConfigurationError
-from holdfast.events import TrainingEvent
 from holdfast.integrations.metrics.instruments import Measurement
-from holdfast.integrations.metrics.measuring import measured
+from holdfast.integrations.metrics.measuring import Measurable, measured
 
 logger = logging.getLogger("holdfast")
 
 
 class Exporter(ABC):
-    """Records metrics: ``hf.Checkpointer(..., **exporter.hooks)``, ``hf.Cluster(..., on_event=exporter.record)``.
+    """Records metrics: ``hf.Checkpointer(..., **exporter.hooks)``, ``hf.Cluster(..., **exporter.cluster_hooks)``.
 
     A backend that fails is logged once. Training continues, and what follows is tried again.
     """
@@ -31,11 +29,16 @@ class Exporter(ABC):
         """The four hooks of a ``Checkpointer`` or a ``Guard``, as keyword arguments."""
         return dict.fromkeys(("on_save", "on_commit", "on_failure", "on_recover"), self.record)
 
-    def record(self, event: TrainingEvent | Event) -> None:
+    @property
+    def cluster_hooks(self) -> dict[str, Callable[[Any], object]]:
+        """The two hooks of a ``Cluster``, as keyword arguments."""
+        return dict.fromkeys(("on_event", "on_progress"), self.record)
+
+    def record(self, event: Measurable) -> None:
         """Record an event. Call it from your own hooks if you have some.
 
         Args:
-            event: What a hook of a ``Checkpointer`` or ``on_event`` of a ``Cluster`` received.
+            event: What a hook of a ``Checkpointer`` or of a ``Cluster`` received.
         """
         for measurement in measured(event):
             try:

@@ -47,12 +47,27 @@ COMMITTED_STEP = Instrument(name="last_commit_step", form=Form.LAST, help="The s
 METRIC = Instrument(name="checkpoint_metric", form=Form.LAST, help="Metrics of the last commit.", labels=("name",))
 FAILURES = Instrument(name="save_failures", form=Form.COUNT, help="Saves that were given up.")
 RECOVERIES = Instrument(name="recoveries", form=Form.COUNT, help="Restores of a training.", labels=("rung",))
-RECOVERY = Instrument(name="recovery_seconds", form=Form.SECONDS, help="How long a restore took.")
+RECOVERY = Instrument(name="recovery_seconds", form=Form.SECONDS, help="How long a restore took.", labels=("rung",))
+RECOVERED_ROWS = Instrument(
+    name="recovered_rows", form=Form.COUNT, help="Rows that dead servers' replacements received.", labels=("source",)
+)
+REDUNDANT = Instrument(name="redundant", form=Form.LAST, help="1 while every row is protected by parity, otherwise 0.")
+REDUNDANCY = Instrument(
+    name="redundancy_seconds", form=Form.SECONDS, help="From a death or the start until every row is protected."
+)
 PLS = Instrument(name="pls", form=Form.LAST, help="The portion of lost samples, over the whole training.")
 DEATHS = Instrument(name="deaths", form=Form.COUNT, help="Processes of a cluster that died.", labels=("role",))
 REPLACEMENT = Instrument(name="replacement_seconds", form=Form.SECONDS, help="From a death to its replacement.")
+LOST_SAMPLES = Instrument(
+    name="lost_samples", form=Form.COUNT, help="Samples whose effect recoveries lost or repeated."
+)
 LOST_STEPS = Instrument(name="lost_steps", form=Form.COUNT, help="Steps that a cluster repeated after going back.")
 PAUSE = Instrument(name="pause_seconds", form=Form.SECONDS, help="A cluster paused this long for a save.")
 WORKERS = Instrument(name="workers", form=Form.LAST, help="Workers of a cluster after a resize.")
+STEP = Instrument(name="step", form=Form.LAST, help="Optimizer steps of a cluster.")
+SAMPLES = Instrument(name="samples_per_second", form=Form.LAST, help="What all workers of a cluster train on, lately.")
+ROWS = Instrument(name="rows_per_second", form=Form.LAST, help="What servers read and update, lately.")
+BEHIND = Instrument(name="behind_steps", form=Form.LAST, help="Of its own steps, what some worker's rows may lack.")
+LOSS = Instrument(name="loss", form=Form.LAST, help="On the average of all workers of a cluster.")
 
 INSTRUMENTS = tuple(each for each in list(globals().values()) if isinstance(each, Instrument))
