@@ -80,4 +80,4 @@ def test_the_dashboard_is_one_by_grafanas_own_schema(grafana_types: Path, board:
     assert complaints(grafana_types, board) == ""
     misspelt = {**board, "panels": [{**board["panels"][0], "gridPoz": {}}]}
     assert "gridPoz" in complaints(grafana_types, misspelt)
-    assert "refresh" in complaints(grafana_types, {**board, "refresh": 30})
+    assert "not assignable" in complaints(grafana_types, {**board, "refresh": 30})
