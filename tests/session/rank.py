@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Adagrad, Adam, Optimizer, SparseAdam
 
 import holdfast as hf
+from holdfast.checkpoint.ranks.process_group import find_agreement
 from holdfast.policy import Precision, SavePolicy, Strategy
 from holdfast.runtime import Runtime
 from holdfast.storage import open_store
@@ -239,6 +240,12 @@ class Rank:
 
     def state(self) -> dict[str, str]:
         return self._training.digests()
+
+    def agree(self, lengths: list[int]) -> list[list[int]]:
+        """How many letters come from each rank, and from rank 0, where the ranks say so many."""
+        agreement = find_agreement(PATIENCE_S)
+        said = "é" * lengths[agreement.rank]
+        return [[len(each) for each in agreement.gather(said)], [len(agreement.broadcast(said))]]
 
     def agent(self) -> int | None:
         return self._guard.agent_pid

@@ -85,6 +85,11 @@ def assert_exact(url: str, states: States, *, sparse: bool = True) -> None:
     assert hf.open_run(url).verify() == []
 
 
+@pytest.mark.parametrize("lengths", [[0, 3], [3, 9000], [9000, 3], [9000, 70_000]])
+def test_ranks_agree_on_short_and_on_long_values(job: Job, lengths: list[int]) -> None:
+    assert job.call("agree", lengths=lengths) == [[lengths, lengths[:1]]] * 2
+
+
 def test_each_rank_writes_its_rows_and_one_commit_holds_both(job: Job, url: str) -> None:
     job.call("open", url=url, save=EVERY_5)
     states = train(job, 10)

@@ -7,9 +7,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from holdfast.checkpoint.ranks.agreement import Agreement, Alone
 from holdfast.checkpoint.ranks.meeting import meet, wait_for
+
+# A save agrees three times or more while all ranks' training waits, and every collective may wait for a rank to wake.
+_ROOM = 8192  # bytes of a value that travels with its length
+_LENGTH = 8  # bytes that say how long it is
 
 
 class ProcessGroupAgreement:
@@ -22,29 +27,35 @@ class ProcessGroupAgreement:
         self._group = meet(timeout_s)
 
     def broadcast(self, value: Any) -> Any:
-        """Rank 0's value, as JSON bytes behind their length."""
+        """Rank 0's value, as JSON: in one message, unless it is long."""
         data = json.dumps(value).encode() if self.rank == 0 else b""
-        length = torch.tensor([len(data)], dtype=torch.int64)
-        self._wait(dist.broadcast(length, 0, group=self._group, async_op=True))
-        payload = _bytes(data, int(length))
-        self._wait(dist.broadcast(payload, 0, group=self._group, async_op=True))
-        return json.loads(bytes(payload.tolist()))
+        message = _message(data, _ROOM)
+        self._wait(dist.broadcast(message, 0, group=self._group, async_op=True))
+        length = _length(message)
+        if length > _ROOM:
+            message = _message(data, length)
+            self._wait(dist.broadcast(message, 0, group=self._group, async_op=True))
+        return _value(message)
 
     def gather(self, value: Any) -> list[Any]:
-        """Every rank's value, as JSON bytes padded to the longest."""
+        """Every rank's value, as JSON: in one message each, unless one is long."""
         data = json.dumps(value).encode()
-        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world)]
-        self._wait(dist.all_gather(lengths, torch.tensor([len(data)]), group=self._group, async_op=True))
-        longest = max(map(int, lengths))
-        parts = [torch.zeros(longest, dtype=torch.uint8) for _ in lengths]
-        self._wait(dist.all_gather(parts, _bytes(data, longest), group=self._group, async_op=True))
-        return [json.loads(bytes(part[: int(n)].tolist())) for part, n in zip(parts, lengths, strict=True)]
+        messages = self._gathered(_message(data, _ROOM))
+        longest = max(map(_length, messages))
+        if longest > _ROOM:
+            messages = self._gathered(_message(data, longest))
+        return [_value(message) for message in messages]
 
     def any(self, flag: bool) -> bool:
         """Whether some rank says so."""
         value = torch.tensor([int(flag)], dtype=torch.int32)
         self._wait(dist.all_reduce(value, dist.ReduceOp.MAX, group=self._group, async_op=True))
         return bool(value.item())
+
+    def _gathered(self, message: Tensor) -> list[Tensor]:
+        messages = [torch.empty_like(message) for _ in range(self.world)]
+        self._wait(dist.all_gather(messages, message, group=self._group, async_op=True))
+        return messages
 
     def _wait(self, work: dist.Work | None) -> None:
         if work is not None:
@@ -58,8 +69,17 @@ def find_agreement(timeout_s: float) -> Agreement:
     return Alone()
 
 
-def _bytes(data: bytes, length: int) -> torch.Tensor:
-    payload = torch.zeros(length, dtype=torch.uint8)
-    if data:
-        payload[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    return payload
+def _message(data: bytes, room: int) -> Tensor:
+    """The length of some bytes, and as many of them as there is room for: all ranks know how long a message is."""
+    message = torch.zeros(_LENGTH + room, dtype=torch.uint8)
+    head = len(data).to_bytes(_LENGTH, "little") + data[:room]
+    message[: len(head)] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
+    return message
+
+
+def _length(message: Tensor) -> int:
+    return int.from_bytes(message[:_LENGTH].numpy().tobytes(), "little")
+
+
+def _value(message: Tensor) -> Any:
+    return json.loads(message[_LENGTH : _LENGTH + _length(message)].numpy().tobytes())
