@@ -44,7 +44,7 @@ def wire_floor_s(streams: Streams, *, block_bytes: int) -> float:
     began_s = time.monotonic()
     for server in servers:
         pipes[server][0].send(None)
-    ended_s = max(_answered(pipes[server][0]) for server in servers)
+    ended_s: float = max(_answered(pipes[server][0]) for server in servers)
     for server, process in zip(servers, processes, strict=True):
         pipes[server][0].send(None)
         process.join(_PATIENCE_S)

@@ -99,4 +99,5 @@ class SentTwice:
 
 def _starts(group: Group, member: int) -> Keys:
     """Where the rows of a table begin in each server's array."""
-    return group.starts()[member]
+    found: Keys = group.starts()[member]
+    return found
