@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -281,13 +281,6 @@ class IsWholeTooEarly(Possession):
         return super().catch_up(applied)
 
 
-class OwnsOldParities(Parity):
-    """A server that was replaced before anyone started does not tell hosts."""
-
-    def begin(self) -> Iterator[Send]:
-        return iter(())
-
-
 class SavesWhileItRebuilds(ControllerCore):
     """A save begins while rows are missing."""
 
@@ -470,8 +463,18 @@ class CountsItsOwnSteps(ProtectedSynchronous):
 
 
 class SpeaksWhenAsked(Parity):
-    """Tells hosts of no push before they have asked for records."""
+    """Having loaded its rows, tells hosts of no push before they have asked for records."""
 
-    def begin(self) -> Iterator[Send]:
-        self._listening.clear()
-        return super().begin()
+    def _listen(self, host: Member) -> Iterator[Send]:
+        self._askers.add(host.index)
+        return super()._listen(host)
+
+    def _spread(self, worker: int, number: int, differences: Mapping[int, Any]) -> Iterator[Send]:
+        if not self._rows_to_rebuild:
+            self._listening &= self._askers
+        return super()._spread(worker, number, differences)
+
+    @property
+    def _askers(self) -> set[int]:
+        askers: set[int] = self.__dict__.setdefault("askers", set())
+        return askers

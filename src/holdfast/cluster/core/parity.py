@@ -63,7 +63,6 @@ class Parity:
         applied: Callable[[], Vector],
         rebuild: bool = False,
     ) -> None:
-        self._index = member.index
         self._layout = layout
         self._records = records
         self._peers = Peers(view)
@@ -71,7 +70,8 @@ class Parity:
         self._rows = Possession(member.index, layout, records, self._peers, rebuild=rebuild)
         self._stability = Stability()
         hosts = layout.by_hosts(layout.owned(member.index))
-        self._listening = {host for each in hosts for host in each}  # their parities may hold records of this server
+        # Parities of all of them may hold records of this server: those that a predecessor gave, or had loaded too.
+        self._listening = {host for each in hosts for host in each}
         self._has_several_hosts = any(len(each) > 1 for each in hosts)
         self._unanswered: list[_Unanswered] = []
         self._applied = applied
@@ -79,11 +79,6 @@ class Parity:
         self._told_doomed = 0
         self._rows_to_rebuild = len(self._rows.missing)
         self._is_told_whole = False
-
-    def begin(self) -> Iterator[Send]:
-        """Rows were loaded: no parity that was made of a predecessor's is theirs."""
-        if self._is_rebuilt:
-            yield from self._rows.disown(self._layout.owned(self._index))
 
     @property
     def is_rebuilt(self) -> bool:

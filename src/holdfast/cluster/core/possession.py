@@ -162,7 +162,10 @@ class Possession:
         self._held.put(stripes, self.saved)
         self._fallen |= stripes
         self.fallen_rows += len(stripes)
-        yield from self.disown(stripes)
+        for hosts, part in self._layout.by_hosts(stripes).items():
+            for host in hosts:
+                self._undropped[host] = self._undropped.get(host, self._layout.none) | part
+                yield Send(self._peers.member(host), Fell(part))
 
     def drop(self, host: int, dropped: Dropped) -> None:
         """A host has nothing more of the rows in whose place these came."""
@@ -176,13 +179,6 @@ class Possession:
             there -= waiting
         self._fallen -= there
         self.missing -= there
-
-    def disown(self, stripes: StripeSet) -> Iterator[Send]:
-        """Tell hosts that parities hold other rows than these, if they hold any."""
-        for hosts, part in self._layout.by_hosts(stripes).items():
-            for host in hosts:
-                self._undropped[host] = self._undropped.get(host, self._layout.none) | part
-                yield Send(self._peers.member(host), Fell(part))
 
     def _want(self, host: int, hosts: Hosts, stripes: StripeSet) -> Iterator[Send]:
         attempt = next(self._attempts)

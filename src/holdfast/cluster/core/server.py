@@ -202,8 +202,6 @@ class ServerCore:
             self._loaded = load.progress
         self._pace = self._make_pace(load.view)
         yield Send(self._allegiance.leader, Loaded())
-        if self._protected is not None:
-            yield from self._protected[0].begin()
         yield from self._take_waiting()
 
     def _rebuild(self, view: View) -> Iterator[Send]:
