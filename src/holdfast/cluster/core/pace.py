@@ -96,8 +96,28 @@ class Pace(Protocol):
         ...
 
 
-class Asynchronous:
-    """Each push is a step of its own, and applied as it comes."""
+class OwnSteps:
+    """Each push is a step of its own: servers share none, and wait for no other worker."""
+
+    def exhausted(self, worker: int) -> Iterator[Send]:
+        """Nobody waits for it."""
+        return iter(())
+
+    def held(self, server: Member, step: int) -> Iterator[Send]:
+        """Steps are not shared."""
+        return iter(())
+
+    def adopt(self, view: View) -> Iterator[Send]:
+        """Nothing is asked of servers."""
+        return iter(())
+
+    def has_applied(self, progress: Mapping[int, Progress]) -> bool:
+        """A worker pauses when everything is applied."""
+        return True
+
+
+class Asynchronous(OwnSteps):
+    """Pushes are applied as they come."""
 
     def __init__(self, shard: Shard, workers: Mapping[int, Heard]) -> None:
         self._shard = shard
@@ -121,22 +141,6 @@ class Asynchronous:
             heard.progress, heard.stable = push.progress, push.stable
         yield Send(sender, Applied(heard.progress.pushed))
 
-    def exhausted(self, worker: int) -> Iterator[Send]:
-        """Nobody waits for it."""
-        return iter(())
-
-    def held(self, server: Member, step: int) -> Iterator[Send]:
-        """Steps are not shared."""
-        return iter(())
-
-    def adopt(self, view: View) -> Iterator[Send]:
-        """Servers do not know each other."""
-        return iter(())
-
     def close(self, worker: int) -> Progress | None:
         """What came is applied."""
         return self._workers[worker].progress
-
-    def has_applied(self, progress: Mapping[int, Progress]) -> bool:
-        """A worker pauses when everything is applied."""
-        return True

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from holdfast.cluster.core.members import Member, Role, View
+from holdfast.cluster.core.members import Member, Role
 from holdfast.cluster.core.messages import Applied, Pull, Push, Rows, Send
-from holdfast.cluster.core.pace import Heard, Pace
+from holdfast.cluster.core.pace import Heard, OwnSteps, Pace
 from holdfast.cluster.core.parity import Parity
 from holdfast.cluster.core.progress import Progress
 from holdfast.cluster.core.stripes import Records, StripeSet
@@ -43,8 +43,8 @@ class ProtectedPace(Pace, Protocol):
         ...
 
 
-class ProtectedAsynchronous:
-    """Each push is a step of its own, applied as it comes: whole, and behind all that its worker sent before."""
+class ProtectedAsynchronous(OwnSteps):
+    """Pushes are applied as they come: whole, and behind all that their worker sent before."""
 
     def __init__(self, records: Records, workers: Mapping[int, Heard], parity: Parity) -> None:
         self._records = records
@@ -76,27 +76,11 @@ class ProtectedAsynchronous:
         else:
             yield from self._queue(_Waiting(sender, push, self._records.touched(push.gradients)))
 
-    def exhausted(self, worker: int) -> Iterator[Send]:
-        """Nobody waits for it."""
-        return iter(())
-
-    def held(self, server: Member, step: int) -> Iterator[Send]:
-        """Steps are not shared."""
-        return iter(())
-
-    def adopt(self, view: View) -> Iterator[Send]:
-        """Whatever is asked of servers, parity asks."""
-        return iter(())
-
     def close(self, worker: int) -> Progress | None:
         """What waits for rows is given up. What is not stable may be lost yet, and has to be sent again."""
         self._queues.pop(worker, None)
         places = self._places.get(worker)
         return places[0] if places else self._workers[worker].progress
-
-    def has_applied(self, progress: Mapping[int, Progress]) -> bool:
-        """A worker pauses when everything is applied."""
-        return True
 
     def resume(self) -> Iterator[Send]:
         """Rows came, or pushes became stable."""
