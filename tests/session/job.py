@@ -6,18 +6,18 @@ import json
 import os
 import select
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from tests.session.rank import PATIENCE_S, WORLD
+from tests.session.forks import FORKS
+from tests.session.rank import PATIENCE_S, WORLD, main
 
-ROOT = Path(__file__).parents[2]
-_START_S = 110.0  # importing torch takes long on a busy machine
+_START_S = 110.0  # importing torch takes long on a busy machine, even once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,26 +35,25 @@ class RankProcess:
     def __init__(self, rank: int, folder: Path) -> None:
         self._rank = rank
         self._log = folder / f"rank-{rank}.log"
-        with self._log.open("w") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.session.rank", str(rank), str(folder / "meeting")],
-                cwd=ROOT,
-                env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-            )
+        commands, self._commands = FORKS.Pipe(duplex=False)
+        self._answers, answers = FORKS.Pipe(duplex=False)
+        self._process = FORKS.Process(
+            target=_be_rank, args=(rank, str(folder / "meeting"), str(self._log), commands, answers), daemon=True
+        )
+        self._process.start()
+        commands.close()
+        answers.close()
         self._unread = b""
         self.busy = True  # until it says that it is ready
 
     @property
     def pid(self) -> int:
+        assert self._process.pid is not None
         return self._process.pid
 
     def ask(self, name: str, **arguments: Any) -> None:
-        assert self._process.stdin is not None and not self.busy
-        self._process.stdin.write(json.dumps([name, arguments]).encode() + b"\n")
-        self._process.stdin.flush()
+        assert not self.busy
+        os.write(self._commands.fileno(), json.dumps([name, arguments]).encode() + b"\n")
         self.busy = True
 
     def answer(self, patience_s: float = PATIENCE_S + 5) -> Answer:
@@ -67,21 +66,31 @@ class RankProcess:
 
     def kill(self) -> None:
         self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
+        self._process.join()
+        self._commands.close()
+        self._answers.close()
 
     def _read(self, patience_s: float) -> None:
-        assert self._process.stdout is not None
-        if not select.select([self._process.stdout], [], [], patience_s)[0]:
+        if not select.select([self._answers], [], [], patience_s)[0]:
             raise AssertionError(f"rank {self._rank} does not answer; its log:\n{self._log.read_text()[-4000:]}")
-        data = os.read(self._process.stdout.fileno(), 1 << 20)
+        data = os.read(self._answers.fileno(), 1 << 20)
         if not data:
+            self._process.join(10)
             raise AssertionError(
-                f"rank {self._rank} ended ({self._process.wait(10)}); its log:\n{self._log.read_text()[-4000:]}"
+                f"rank {self._rank} ended ({self._process.exitcode}); its log:\n{self._log.read_text()[-4000:]}"
             )
         self._unread += data
+
+
+def _be_rank(rank: int, meeting: str, log: str, commands: Connection, answers: Connection) -> None:
+    """In the forked process: takes lines from one pipe, answers on the other, and complains to its log."""
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT), 2)
+    sys.stdin = os.fdopen(os.dup(commands.fileno()))
+    sys.stdout = os.fdopen(os.dup(answers.fileno()), "w")
+    commands.close()
+    answers.close()
+    main(rank, meeting)
 
 
 class Job:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -15,15 +14,11 @@ from pathlib import Path
 import pytest
 
 import holdfast as hf
+from tests.session.forks import FORKS
 from tests.session.trainer import run_fork
 from tests.tiny import build, same, snapshot, uninterrupted
 
 ROOT = Path(__file__).parents[2]
-
-
-# A trainer takes seconds to import torch, and a moment to be forked from a process that has.
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["tests.session.warm_trainer"])
 
 
 class Trainer:
