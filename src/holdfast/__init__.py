@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from holdfast.checkpoint.track.row_local import RowLocal as RowLocal
     from holdfast.checkpoint.trainer.settings import Settings as Settings
-    from holdfast.checkpoint.training.keyed import EMPTY_KEY as EMPTY_KEY
     from holdfast.checkpoint.training.keyed import KeyedTable as KeyedTable
     from holdfast.checkpoint.training.plain_loader import Replayed as Replayed
     from holdfast.cluster.cluster import Cluster as Cluster
@@ -75,7 +74,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "holdfast.checkpoint.track.row_local": ("RowLocal",),
     "holdfast.checkpoint.trainer.settings": ("Settings",),
-    "holdfast.checkpoint.training.keyed": ("EMPTY_KEY", "KeyedTable"),
+    "holdfast.checkpoint.training.keyed": ("KeyedTable",),
     "holdfast.checkpoint.training.plain_loader": ("Replayed",),
     "holdfast.cluster.cluster": ("Cluster",),
     "holdfast.cluster.launch.local": ("LocalProcesses",),

@@ -61,7 +61,9 @@ def _classes(hint: Any) -> Iterator[type]:
 
 
 def _is_built_by_us(kind: type) -> bool:
-    """Whether its constructor is written, or generated, in Holdfast: not for an Enum, nor for a plain error."""
-    return not issubclass(kind, enum.Enum) and any(
-        "__init__" in vars(base) and base.__module__.startswith("holdfast") for base in kind.__mro__
+    """Whether its constructor is written, or generated, in Holdfast: not for an Enum, a Protocol, nor a plain error."""
+    return (
+        not issubclass(kind, enum.Enum)
+        and not getattr(kind, "_is_protocol", False)
+        and any("__init__" in vars(base) and base.__module__.startswith("holdfast") for base in kind.__mro__)
     )

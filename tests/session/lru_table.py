@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast import EMPTY_KEY
+EMPTY_KEY = torch.iinfo(torch.int64).min
 
 
 class LruTable(nn.Module):

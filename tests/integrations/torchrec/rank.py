@@ -19,13 +19,18 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch.optim import Optimizer
 from torchrec import KeyedJaggedTensor
+from torchrec.distributed import DistributedModelParallel
+from torchrec.distributed.sharding_plan import construct_module_sharding_plan, row_wise
+from torchrec.distributed.types import ShardingPlan
 from torchrec.modules.embedding_configs import DataType
 
 import holdfast as hf
 from holdfast.checkpoint.training.divided import SeeRows
 from holdfast.integrations.torchrec.collection import find_collections
 from holdfast.integrations.torchrec.lookups import LookupWatch
-from holdfast.storage import open_store
+from holdfast.storage import MemoryStore, open_store
+from tests.integrations.torchrec.managed import SIZES as MANAGED
+from tests.integrations.torchrec.managed import managed_model, managed_sharder
 from tests.integrations.torchrec.model import BAGS, LR, OPTIMIZERS, SEQUENCES, Model, Plan, batch, shard
 
 Arrays = dict[str, NDArray[Any]]
@@ -187,6 +192,17 @@ class Rank:
         """An optimizer that also holds what is fused."""
         self.optimizers = [torch.optim.Adam(list(self.dmp.parameters()), lr=0.01)]
         self.guard(url)
+
+    def guard_managed(self) -> None:
+        """A model whose managed collision is sharded."""
+        model, sharder = managed_model(), managed_sharder()
+        tables = {name: row_wise(compute_kernel="fused") for name in MANAGED}
+        world: dict[str, Any] = {"local_size": self.world, "world_size": self.world, "device_type": "cpu"}
+        plan = construct_module_sharding_plan(model.managed, tables, sharder=sharder, **world)
+        dmp = DistributedModelParallel(
+            model, device=torch.device("cpu"), plan=ShardingPlan(plan={"managed": plan}), sharders=[sharder]
+        )
+        hf.Checkpointer(MemoryStore(), model=dmp)
 
     def learning_rates(self, rate: float | None = None) -> list[float]:
         """Those of the fused optimizers, after they are set, as a scheduler would."""

@@ -8,60 +8,25 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, EmbeddingCollection, EmbeddingConfig, KeyedJaggedTensor
+from torchrec import EmbeddingBagConfig, KeyedJaggedTensor
 from torchrec.modules.hash_mc_modules import HashZchManagedCollisionModule
-from torchrec.modules.mc_embedding_modules import (
-    ManagedCollisionEmbeddingBagCollection,
-    ManagedCollisionEmbeddingCollection,
-)
 from torchrec.modules.mc_modules import (
     DistanceLFU_EvictionPolicy,
     LFU_EvictionPolicy,
     LRU_EvictionPolicy,
     ManagedCollisionCollection,
     MCHEvictionPolicy,
-    MCHManagedCollisionModule,
 )
 
 import holdfast as hf
 from holdfast.integrations.torchrec.managed_collision import ManagedRows
 from holdfast.storage import MemoryStore, Store
+from tests.integrations.torchrec.job import Jobs
+from tests.integrations.torchrec.managed import CPU, DIM, SIZES, Model, mch
 
-CPU, DIM = torch.device("cpu"), 4
-SIZES = {"user": 12, "item": 9}
 POLICIES = [LFU_EvictionPolicy, LRU_EvictionPolicy, DistanceLFU_EvictionPolicy]
 SETTINGS = hf.Settings(buffer_bytes=2**20, frame_bytes=2**16, reserve_bytes=0, handle_sigterm=False)
 NAME = "managed._embedding_module.embedding_bags.user"
-
-
-def mch(policy: Callable[[], MCHEvictionPolicy], size: int) -> nn.Module:
-    return MCHManagedCollisionModule(zch_size=size, device=CPU, eviction_policy=policy(), eviction_interval=2)
-
-
-class Model(nn.Module):
-    """Two managed tables and a layer."""
-
-    def __init__(self, make: Callable[[int], nn.Module], *, pooled: bool = True, grow: int = 0) -> None:
-        super().__init__()
-        torch.manual_seed(3)
-        kind, collection, around = (
-            (EmbeddingBagConfig, EmbeddingBagCollection, ManagedCollisionEmbeddingBagCollection)
-            if pooled
-            else (EmbeddingConfig, EmbeddingCollection, ManagedCollisionEmbeddingCollection)
-        )
-        sizes = {name: rows + grow for name, rows in SIZES.items()}
-        configs = [
-            kind(name=name, embedding_dim=DIM, num_embeddings=rows, feature_names=[name])
-            for name, rows in sizes.items()
-        ]
-        collisions = {name: make(rows) for name, rows in sizes.items()}
-        self.managed = around(collection(tables=configs, device=CPU), ManagedCollisionCollection(collisions, configs))
-        self.top = nn.Linear(DIM, 1)
-
-    def forward(self, features: KeyedJaggedTensor) -> Tensor:
-        found, _ = self.managed(features)
-        pieces = [each.values() for each in found.values()] if isinstance(found, dict) else [found.values()]
-        return self.top(torch.cat([piece.view(-1, DIM) for piece in pieces])).sum()
 
 
 class Training:
@@ -212,3 +177,9 @@ def test_a_module_without_its_table_is_refused() -> None:
     alone = nn.ModuleDict({"map": ManagedCollisionCollection({"t": mch(LFU_EvictionPolicy, 8)}, configs)})
     with pytest.raises(hf.errors.ConfigurationError, match=r"'map._managed_collision_modules.t' .* table is not known"):
         hf.Checkpointer(MemoryStore(), model=alone)
+
+
+def test_ids_that_are_spread_over_ranks_are_refused_by_name(jobs: Jobs) -> None:
+    ((kind, why),) = jobs.get(1).outcomes("guard_managed")
+    assert kind == "failed" and "module 'managed' is a ShardedManagedCollisionEmbeddingBagCollection" in why
+    assert "Leave this module out of the sharding plan" in why

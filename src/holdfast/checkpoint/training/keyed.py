@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 from torch import Tensor, nn
 
 KEY: Final = "key"
-EMPTY_KEY: Final = -(2**63)
+EMPTY_KEY: Final = -(2**63)  # of a row without a key
 
 
 @runtime_checkable
@@ -29,8 +29,8 @@ class KeyedTable(Protocol):
     def columns(self) -> Mapping[str, Tensor]:
         """What is kept for each row beside its weights, always the same tensors, with one entry per row each.
 
-        ``"key"`` is among them: int64, and ``EMPTY_KEY`` for a row without a key. All others are the table's own: times
-        and counts by which it evicts. They are stored exactly, whatever the precision of weights.
+        ``"key"`` is among them: int64, and the least number of that type, -2**63, for a row without a key. All others
+        are the table's own: times and counts by which it evicts. They are stored exactly, whatever the precision.
         """
         ...
 
@@ -50,8 +50,12 @@ class KeyedTable(Protocol):
     def insert(self, keys: Tensor, columns: Mapping[str, Tensor]) -> Tensor:
         """Give every one of these keys a row, and return the rows' numbers; raises ValueError if there are too few.
 
-        Called only after ``restored()`` left the table empty, for a checkpoint of a table with another number of rows.
-        ``columns`` holds, for each key, what the checkpoint has in all other columns.
+        Called only when ``restored()`` has left the table empty, for a checkpoint of a table with another number of
+        rows; their weights and slots are written after it.
+
+        Args:
+            keys: The keys, all different.
+            columns: For each of them, in the same order, what the checkpoint has in the table's other columns.
         """
         ...
 
@@ -60,5 +64,9 @@ class KeyedTable(Protocol):
         ...
 
     def set_state(self, state: Any) -> None:
-        """Take over what ``get_state`` returned when the checkpoint was taken; ``restored`` follows."""
+        """Take over what was kept when the checkpoint was taken. ``restored()`` follows, once the rows are there.
+
+        Args:
+            state: What ``get_state()`` returned then.
+        """
         ...
