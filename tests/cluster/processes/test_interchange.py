@@ -148,5 +148,9 @@ def inspect(url: Path, twin: Twin, folder: Path) -> None:
         assert np.array_equal(values.numpy(), exported[name]), name
     loaded = programs.build_net().state_dict()
     dcp.load(loaded, storage_reader=hf.dcp.Reader(url, root=None))
-    for name, values in loaded.items():
-        assert np.array_equal(values.numpy(), exported[name]), name
+    command("export", url, folder / "exported", "--format", "dcp")
+    unpacked = {"model": programs.build_net().state_dict()}
+    dcp.load(unpacked, checkpoint_id=folder / "exported")
+    for found in (loaded, unpacked["model"]):
+        for name, values in found.items():
+            assert np.array_equal(values.numpy(), exported[name]), name

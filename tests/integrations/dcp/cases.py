@@ -360,39 +360,55 @@ def rank_dies_in_its_plan(place: Place) -> None:
     _die(place, rank=1, where="prepare_local_plan")
 
 
-def rank_dies_while_it_writes(place: Place) -> None:
+def rank_dies_before_it_writes(place: Place) -> None:
     _die(place, rank=1, where="write_data")
+
+
+def rank_dies_after_it_wrote(place: Place) -> None:
+    _die(place, rank=1, where="write_data", done=True)
 
 
 def coordinator_dies_in_its_plan(place: Place) -> None:
     _die(place, rank=0, where="prepare_global_plan")
 
 
+def coordinator_dies_after_it_wrote(place: Place) -> None:
+    _die(place, rank=0, where="write_data", done=True)
+
+
 def coordinator_dies_before_it_commits(place: Place) -> None:
     _die(place, rank=0, where="finish")
 
 
+def coordinator_dies_after_it_committed(place: Place) -> None:
+    _die(place, rank=0, where="finish", done=True, left=1)
+
+
 DEATHS = {
     rank_dies_in_its_plan: 1,
-    rank_dies_while_it_writes: 1,
+    rank_dies_before_it_writes: 1,
+    rank_dies_after_it_wrote: 1,
     coordinator_dies_in_its_plan: 0,
+    coordinator_dies_after_it_wrote: 0,
     coordinator_dies_before_it_commits: 0,
+    coordinator_dies_after_it_committed: 0,
 }
 
 
-def _die(place: Place, rank: int, where: str) -> None:
+def _die(place: Place, rank: int, where: str, *, done: bool = False, left: int = 0) -> None:
     """One rank is killed in a save: the others are left to DCP's collectives, and the last checkpoint is whole."""
     url, whole = place.run(where), numbers(12, 2)
     save(url, {"rows": spread(whole, Shard(0))}, 1)
     writer = hf.dcp.Writer(url, step=2)
     if dist.get_rank() == rank:
-        setattr(writer, where, lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
+        act = getattr(writer, where)
+        setattr(writer, where, lambda *given: (done and act(*given), os.kill(os.getpid(), signal.SIGKILL)))
     try:
         dcp.save({"rows": spread(whole + 1, Shard(0))}, storage_writer=writer)
     except (CheckpointException, RuntimeError):
         loaded = {"rows": torch.zeros(12, 2)}
         dcp.load(loaded, storage_reader=hf.dcp.Reader(url), no_dist=True)
-        assert torch.equal(loaded["rows"], whole)
+        assert torch.equal(loaded["rows"], whole + left)
         assert hf.open_run(url).verify() == []
     else:
         raise AssertionError("nobody noticed")

@@ -7,15 +7,14 @@ from pathlib import Path
 import pytest
 
 from tests.integrations.dcp.cases import CASES, DEATHS, SLOW_CASES, WORLDS
-from tests.integrations.dcp.world import Outcome, run_world
+from tests.integrations.dcp.world import Outcome, run_worlds
 
 pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Outcome]:
-    place = tmp_path_factory.mktemp("worlds")
-    return {world: run_world(place, world, [case.__name__ for case in CASES]) for world in WORLDS}
+    return run_worlds(tmp_path_factory.mktemp("worlds"), WORLDS, [case.__name__ for case in CASES])
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -27,12 +26,13 @@ def test_case(outcomes: dict[int, Outcome], world: int, case: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("case", "rank"), [(case.__name__, rank) for case, rank in DEATHS.items()])
 def test_death(tmp_path: Path, case: str, rank: int) -> None:
-    for problems in run_world(tmp_path, 2, [case], dying=rank).values():
-        assert not problems, "\n".join(problems)
+    problems = run_worlds(tmp_path, [2], [case], dying=rank)[2][case]
+    assert not problems, "\n".join(problems)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS)
-def test_process_mode(tmp_path: Path, world: int) -> None:
-    for problems in run_world(tmp_path, world, [case.__name__ for case in SLOW_CASES]).values():
-        assert not problems, "\n".join(problems)
+@pytest.mark.parametrize("case", [case.__name__ for case in SLOW_CASES])
+def test_slow_case(tmp_path: Path, world: int, case: str) -> None:
+    problems = run_worlds(tmp_path, [world], [case])[world][case]
+    assert not problems, "\n".join(problems)

@@ -1,4 +1,4 @@
-"""Gloo processes that are started once and run all cases of their world size."""
+"""Gloo processes that are started once and run all cases, in a world of each size."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import json
 import os
 import subprocess
 import sys
+import time
 import traceback
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -17,17 +19,17 @@ PATIENCE_S = 240.0  # for a busy machine; a case that hangs ends by the group's 
 Outcome = dict[str, list[str]]  # by case: what went wrong, of each rank that it did
 
 
-def run_world(place: Path, world: int, cases: list[str], *, dying: int | None = None) -> Outcome:
-    """Run cases, in their order, in so many processes; one of them may be about to die."""
-    log = place / f"log-{world}"
+def run_worlds(place: Path, worlds: Sequence[int], cases: list[str], *, dying: int | None = None) -> dict[int, Outcome]:
+    """Run cases, in their order, in worlds of so many processes, one after another; a rank may be about to die."""
+    log = place / "log"
     with log.open("w") as output:
         ranks = [
             subprocess.Popen(
-                [sys.executable, "-m", __name__, str(place), str(rank), str(world), *cases],
+                [sys.executable, "-m", __name__, str(place), str(rank), ",".join(map(str, worlds)), *cases],
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
-            for rank in range(world)
+            for rank in range(max(worlds))
         ]
         try:
             for each in ranks:
@@ -36,6 +38,10 @@ def run_world(place: Path, world: int, cases: list[str], *, dying: int | None = 
             for each in ranks:
                 each.kill()
                 each.wait()
+    return {world: _outcome(place, world, cases, log, dying) for world in worlds}
+
+
+def _outcome(place: Path, world: int, cases: list[str], log: Path, dying: int | None) -> Outcome:
     outcome: Outcome = {case: [] for case in cases}
     for rank in set(range(world)) - {dying}:
         result = place / f"result-{world}-{rank}"
@@ -45,17 +51,34 @@ def run_world(place: Path, world: int, cases: list[str], *, dying: int | None = 
     return outcome
 
 
-def _main(place: Path, rank: int, world: int, names: list[str]) -> None:
+def _main(place: Path, rank: int, worlds: list[int], names: list[str]) -> None:
+    """Processes live through all worlds that have a place for them: to start one takes longer than its cases."""
     import torch
     import torch.distributed as dist
+
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    for before, world in zip([0, *worlds], worlds, strict=False):
+        if rank >= world:
+            continue
+        while not all((place / f"result-{before}-{each}").exists() for each in range(before)):
+            time.sleep(0.05)  # a meeting has a time limit, and others may take longer over theirs
+        meeting = f"file://{place}/rendezvous-{world}"
+        dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world, timeout=timedelta(seconds=60))
+        (place / f"result-{world}-{rank}").write_text(json.dumps(_results(place, names)))
+        with suppress(RuntimeError):  # where a rank has died
+            dist.barrier()
+        if world != worlds[-1]:
+            dist.destroy_process_group()
+    os._exit(0)  # to leave the last group would wait for it
+
+
+def _results(place: Path, names: list[str]) -> dict[str, str | None]:
+    import torch
     from torch.distributed.checkpoint.api import CheckpointException
 
     from tests.integrations.dcp import cases
 
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    rendezvous = f"file://{place}/rendezvous-{world}"
-    dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=world, timeout=timedelta(seconds=60))
     results: dict[str, str | None] = {}
     for name in names:
         torch.manual_seed(7)
@@ -64,11 +87,8 @@ def _main(place: Path, rank: int, world: int, names: list[str]) -> None:
             results[name] = None
         except (Exception, CheckpointException):  # which is no Exception
             results[name] = traceback.format_exc()
-    (place / f"result-{world}-{rank}").write_text(json.dumps(results))
-    with suppress(RuntimeError):  # where a rank has died
-        dist.barrier()
-    os._exit(0)  # to leave the group would wait for it
+    return results
 
 
 if __name__ == "__main__":
-    _main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
+    _main(Path(sys.argv[1]), int(sys.argv[2]), [int(each) for each in sys.argv[3].split(",")], sys.argv[4:])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import safetensors.torch
 import torch
+import torch.distributed.checkpoint as dcp
 
 import holdfast as hf
 from tests.integrations.torchrec.job import Jobs, assert_same, joined
@@ -55,6 +58,30 @@ def test_tables_rows_exports_and_differences_are_those_of_whole_tables(
     assert np.array_equal(exported[f"{NAME}.weight.sum"].numpy(), newest[f"{NAME}.weight.momentum1"])
     changed = (before[f"{NAME}.weight"] != newest[f"{NAME}.weight"]).any(1).sum()
     assert {each.table: each.changed_rows for each in opened.diff(4, 6)}[NAME] == changed
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is")
+def test_dcp_loads_it_into_a_plain_model_from_the_run_and_from_a_folder(
+    run: tuple[str, Arrays, Arrays], tmp_path: Path
+) -> None:
+    url, before, newest = run
+    hf.open_run(url).export(tmp_path / "folder", format="dcp")
+    sums = {"optimizer": {"state": {f"{NAME}.weight": {"sum": torch.zeros(newest[f"{NAME}.weight"].shape)}}}}
+    readers: list[tuple[dict[str, Any], Arrays]] = [
+        ({"storage_reader": hf.dcp.Reader(url, step=4)}, before),
+        ({"storage_reader": hf.dcp.Reader(url)}, newest),
+        ({"checkpoint_id": tmp_path / "folder"}, newest),
+    ]
+    for reader, expected in readers:
+        state: dict[str, Any] = {"model": PlainModel().state_dict(), **sums}
+        dcp.load(state, **reader)
+        assert_same({name: value.numpy() for name, value in state["model"].items()}, _of(expected, state["model"]))
+        found = state["optimizer"]["state"][f"{NAME}.weight"]["sum"].numpy()
+        assert np.array_equal(found, expected[f"{NAME}.weight.momentum1"])
+
+
+def _of(held: Arrays, names: Iterable[str]) -> Arrays:
+    return {name: held[name] for name in names}
 
 
 def test_a_follower_serves_every_checkpoint_of_it(run: tuple[str, Arrays, Arrays]) -> None:
