@@ -44,7 +44,7 @@ class Killer(threading.Thread):
     """
 
     def __init__(self, folder: Path, kills: int) -> None:
-        super().__init__(name="killer")
+        super().__init__(name="killer", daemon=True)
         self.pauses_s: list[float] = []
         self._folder = folder
         self._kills = kills
@@ -81,13 +81,14 @@ class Killer(threading.Thread):
 
     def _await_spare(self) -> None:
         """Until the next one has started, and does nothing."""
-        used_s = -1.0
-        while True:
+        used_s, end_s = -1.0, time.monotonic() + _PATIENCE_S
+        while time.monotonic() < end_s:
             time.sleep(0.5)
             spares = [each for name, (_, each) in children(os.getpid()).items() if name.startswith("spare")]
             if spares and spares[-1] > 0 and spares[-1] <= used_s + 0.02:
                 return
             used_s = spares[-1] if spares else -1.0
+        raise TimeoutError("no spare has started")
 
     def _await_steps(self, steps: int) -> None:
         end_s = time.monotonic() + _PATIENCE_S

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from benchmarks.claims._cluster_job import JobPlan
 from benchmarks.claims._cluster_runs import run_cluster
-from benchmarks.claims._parity_rivals import options_of
+from benchmarks.claims._parity_rivals import WHOLE, options_of
+from holdfast.cluster.happenings import Event, Redundant
 
 
 def main(rival: str, servers: int, workers: int) -> None:
     plan = JobPlan.read()
-    run_cluster(plan, servers=servers, workers=workers, **options_of(rival, plan.data))
+
+    def hear(event: Event) -> None:
+        if isinstance(event, Redundant):
+            Path(plan.folder, WHOLE).touch()
+
+    run_cluster(plan, servers=servers, workers=workers, on_event=hear, **options_of(rival, plan.data))
 
 
 if __name__ == "__main__":

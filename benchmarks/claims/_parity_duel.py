@@ -17,6 +17,7 @@ from benchmarks.claims import _cluster_job as job
 from benchmarks.claims._cluster_clock import children, read_stamps
 from benchmarks.claims._cluster_job import JobPlan
 from benchmarks.claims._parity_job import Gate
+from benchmarks.claims._parity_rivals import ENCODED, WHOLE
 
 _PATIENCE_S = 180.0
 _SETTLES_S = 0.1  # of a slice: what was pulled before it is used up, and caches are warm
@@ -67,12 +68,16 @@ class Rival:
         self.steps += sum(map(len, after)) - sum(map(len, before))
 
     def await_steps(self, steps: int) -> None:
-        """Until every worker has done so many."""
+        """Until every worker has done so many, and every parity is encoded."""
         end_s = time.monotonic() + _PATIENCE_S
-        while any(len(each) < steps for each in self._stamps()):
+        while any(len(each) < steps for each in self._stamps()) or not self._is_protected:
             if self.process.poll() is not None or time.monotonic() > end_s:
                 raise RuntimeError(f"the job with {self.name} does not train")
             time.sleep(0.02)
+
+    @property
+    def _is_protected(self) -> bool:
+        return self.name not in ENCODED or Path(self.plan.folder, WHOLE).exists()
 
     def _stamps(self) -> list[list[float]]:
         return [read_stamps(Path(self.plan.folder), index) for index in range(self.workers)]

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.claims import _cluster_job, _parity_job, _parity_twice
-from holdfast.policy.parity import PROCESS, Parity
+from holdfast.policy.parity import FAST, PROCESS, Parity
 
 NOTHING, PARITY, GRADIENTS, COPIES = "nothing", "parity", "gradients", "copies"
 ALL = (NOTHING, PARITY, GRADIENTS, COPIES)
+ENCODED = {PARITY, COPIES}  # first of all, from the rows that a training begins with
+WHOLE = "whole"  # a file that says when that is done
 
 
 def protected(data: int, **options: Any) -> Parity:
@@ -22,8 +24,8 @@ def options_of(rival: str, data: int) -> Mapping[str, Any]:
     train = {"model": _cluster_job.build_model, "train": _parity_job.train}
     rivals: dict[str, Mapping[str, Any]] = {
         NOTHING: train,
-        PARITY: {**train, "parity": protected(data)},
-        COPIES: {**train, "parity": protected(1)},
+        PARITY: {**train, "parity": protected(data, rebuild=FAST)},
+        COPIES: {**train, "parity": protected(1, rebuild=FAST)},
         GRADIENTS: {"model": _parity_twice.build, "train": _parity_twice.train},
     }
     return rivals[rival]

@@ -27,7 +27,7 @@ from benchmarks.claims._parity_floor import wire_floor_s
 from benchmarks.claims._parity_recovery import rebuild
 from benchmarks.claims._parity_rivals import ALL, COPIES, GRADIENTS, NOTHING, PARITY
 from benchmarks.report import Figure, Report, Table, machine, show, write_json
-from holdfast.cluster.parity.layout import BLOCK_STRIPES
+from holdfast.cluster.parity.layout import LARGE_BLOCK_STRIPES
 from holdfast.policy import Full, Partial
 from holdfast.policy.parity import FAST, GENTLE
 
@@ -81,7 +81,7 @@ PLANS = {
         job=_job(rows=4_000_000),
         recovery=_job(rows=4_000_000, warm_up=1),
         turns=Turns(rounds=10, slice_s=0.8),
-        kills=3,
+        kills=2,
     ),
 }
 
@@ -141,7 +141,7 @@ def gentle(plan: Plan) -> Found:
 def fast(plan: Plan) -> Found:
     """A server dies, and redundancy is whole as soon as can be."""
     streams = moved_bytes(plan.recovery, servers=plan.servers, lost=1)
-    block_bytes = BLOCK_STRIPES * plan.recovery.dim * 2 * 4  # Adagrad's sums as well
+    block_bytes = LARGE_BLOCK_STRIPES * plan.recovery.dim * 2 * 4  # Adagrad's sums as well
     floor_s = min(wire_floor_s(streams, block_bytes=block_bytes) for _ in range(plan.kills))
     found = rebuild(plan.recovery, servers=plan.servers, kills=plan.kills, pace=FAST)
     return Found(
@@ -159,8 +159,7 @@ def fast(plan: Plan) -> Found:
 def checkpoints(plan: Plan) -> Found:
     """The same death without parity: partial and full recovery."""
     partial, full = (
-        pause_s(plan.recovery, strategy, servers=plan.servers, kills=plan.kills)
-        for strategy in (Partial(priority=None), Full())
+        pause_s(plan.recovery, strategy, servers=plan.servers, kills=1) for strategy in (Partial(priority=None), Full())
     )
     return Found(figures={"partial_recovery_s": partial, "full_recovery_s": full})
 

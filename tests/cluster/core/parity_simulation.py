@@ -132,7 +132,7 @@ class ParitySimulation(Simulation):
     def _advance(self) -> None:
         if servers := self._running(Role.SERVER):
             process = self.chance.choice(servers)
-            self.network.send(process.member, process.core.advance())
+            self.network.send(process.member, process.core.advance(both=self.chance.random() < 0.3))
 
     def _pulls(self, process: Process, place: int) -> list[Any]:
         return [(index, process.member.index, place + 1) for index in range(len(self.storage))]

@@ -126,10 +126,12 @@ class Parity:
         """Ask for what is missing of these rows."""
         return self._rows.fetch(stripes)
 
-    def advance(self) -> Iterator[Send]:
-        """Ask for a block of what nobody waits for: rows first, then parities."""
+    def advance(self, *, both: bool = False) -> Iterator[Send]:
+        """Ask for a block of what nobody waits for: rows first, then parities; or a block of ``both``."""
         sends = list(self._rows.advance())
-        yield from sends or self._host.advance()
+        yield from sends
+        if both or not sends:
+            yield from self._host.advance()
 
     # ---- pushes ----------------------------------------------------------------------------------------------------
 

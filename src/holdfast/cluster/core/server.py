@@ -133,9 +133,12 @@ class ServerCore:
         """How many questions for rows and parities are not answered."""
         return 0 if self._protected is None else self._protected[0].asked
 
-    def advance(self) -> list[Send]:
-        """Ask for a block of what parities have to give, or to be given; nothing where all is whole."""
-        return [] if self._protected is None or self.ended else [*self._protected[0].advance()]
+    def advance(self, *, both: bool = False) -> list[Send]:
+        """Ask for a block of what parities have to give, or to be given; nothing where all is whole.
+
+        Rows come first, as nobody is protected who has none; with ``both``, parities come at the same time.
+        """
+        return [] if self._protected is None or self.ended else [*self._protected[0].advance(both=both)]
 
     def _handle(self, sender: Member, message: Message) -> Iterator[Send]:
         leader = self._allegiance.leader

@@ -31,7 +31,7 @@ from holdfast.cluster.heap import keep_freed_memory
 from holdfast.cluster.job import Job
 from holdfast.cluster.launch.base import Surroundings
 from holdfast.cluster.link import Link
-from holdfast.cluster.parity.layout import RingLayout
+from holdfast.cluster.parity.layout import BLOCK_STRIPES, LARGE_BLOCK_STRIPES, RingLayout
 from holdfast.cluster.parity.seats import require_memory, server_bytes
 from holdfast.cluster.parity.shard_parity import ShardParity
 from holdfast.cluster.placement import Placement
@@ -108,7 +108,8 @@ class _Place:
         self.shard = LiveShard(rows, self.saves, job.dense)
         self.protection: Protection | None = None
         if (ring := job.ring_of(index)) is not None:
-            layout = RingLayout(placement, ring)
+            block_stripes = LARGE_BLOCK_STRIPES if job.pacing.is_rebuilt_fast else BLOCK_STRIPES
+            layout = RingLayout(placement, ring, block_stripes=block_stripes)
             needed_bytes = server_bytes(layout, index, rows.rule, rows.dense.rule)
             require_memory(f"server {index}", needed_bytes, available_bytes())
             shard = ProtectedShard(rows, self.saves, job.dense, ShardParity(layout, rows))
@@ -162,7 +163,7 @@ class _Life:
         """Ask for what parities give, or lack, and nobody waits for."""
         self._rebuild_pace.is_urgent = self._core.is_climbing
         while not self._core.is_whole and self._rebuild_pace.may_ask(self._core.asked):
-            if not (sends := self._core.advance()):
+            if not (sends := self._core.advance(both=self._rebuild_pace.is_fast)):
                 return
             self._rebuild_pace.asks()
             self._send(sends)

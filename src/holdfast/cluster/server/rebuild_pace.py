@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from holdfast.runtime import SYSTEM, Runtime
 
-_FAST_ASKED = 16  # questions at once
+_FAST_ASKED = 32  # questions at once: a block of rows takes one, a block of parities one for each member
 _REST = 3.0  # times as long as a block took: so much of the time is training's alone
 
 
