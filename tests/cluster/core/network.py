@@ -49,12 +49,12 @@ class Network:
             key = (sender, each.to)
             stream = self._streams.get(key)
             if stream is None:
-                stream = self._streams[key] = Stream(*key, self._speed(sender), self._incoming())
+                stream = self._streams[key] = Stream(*key, self._speed(*key), self._incoming())
             stream.frames.append((stream.outgoing.number(), each.message))
             self._full[stream] = None
 
-    def _speed(self, sender: Member) -> float:
-        if sender.role is self._slow:
+    def _speed(self, sender: Member, receiver: Member) -> float:
+        if sender.role is self._slow and (sender.role is Role.CONTROLLER or receiver.role is sender.role):
             return self._chance.choice((1.0, 0.001))
         return self._chance.choice((1.0, 1.0, 0.1, 0.01))
 

@@ -20,10 +20,13 @@ PARTIAL = {
     "faults": 8,
 }
 SEVERAL_HOSTS = {**PARTIAL, "parity": 2}
-HUNTED = {**SEVERAL_HOSTS, "faults": 12, "hunted": Role.SERVER, "mercy": 0.0}
+HUNTED = {**SEVERAL_HOSTS, "faults": 14, "hunted": Role.SERVER}
 MANY_SAVES = {**PARTIAL, "faults": 12, "saves": 40}
+LATE_ANSWERS = {**MANY_SAVES, "slow": Role.SERVER, "hunted": Role.WORKER}
 ORPHANED = {**PARTIAL, "ending": Ending.ORPHANS}
 IN_STEP = {"parity": 1, "synchronous": True, "resizes": 0, "ending": Ending.DATA, "faults": 8}
+IN_STEP_LATE = {**IN_STEP, "faults": 30, "hunted": Role.SERVER, "mercy": 0.99}  # servers die until the end
+IN_STEP_SLOW = {**IN_STEP, "faults": 12, "slow": Role.SERVER, "mercy": 0.0}
 
 RULES = {
     "1: a push is applied whole": Rule(protected(pace=mutants.AppliesWhatIsThere), PARTIAL),
@@ -57,7 +60,7 @@ RULES = {
     "a dead host's acknowledgement is not waited for": Rule(protected(stability=mutants.WaitsForDeadHosts), PARTIAL),
     "differences before a value are in it": Rule(protected(host=mutants.AbsorbsBeforeItsValue), PARTIAL),
     "differences after a value are not": Rule(protected(host=mutants.AccumulatesOnce), PARTIAL),
-    "a hello is answered when all is stable": Rule(protected(pace=mutants.GreetsAtOnce), MANY_SAVES, is_rare=True),
+    "a hello is answered when all is stable": Rule(protected(pace=mutants.GreetsAtOnce), LATE_ANSWERS, is_rare=True),
     "a new worker goes on behind what is stable": Rule(protected(pace=mutants.ReportsUnstable), PARTIAL),
     "a push that comes again is answered": Rule(protected(pace=mutants.SkipsInSilence), PARTIAL),
     "rows are whole when they hold no more than was applied": Rule(protected(rows=mutants.IsWholeTooEarly), PARTIAL),
@@ -73,9 +76,9 @@ RULES = {
     ),
     "a new server is settled when a step of it has ended": Rule(protected(pace=mutants.SettlesAtOnce), IN_STEP),
     "a new worker is settled when its predecessor's steps have ended": Rule(
-        protected(pace=mutants.AnswersHellosAtOnce), IN_STEP, is_rare=True
+        protected(pace=mutants.AnswersHellosAtOnce), IN_STEP_SLOW, is_rare=True
     ),
-    "a new server counts the steps before it": Rule(protected(pace=mutants.CountsItsOwnSteps), IN_STEP),
+    "a new server counts the steps before it": Rule(protected(pace=mutants.CountsItsOwnSteps), IN_STEP_LATE),
     "a worker and a server within a step set everyone back": Rule(Cores(controller=mutants.GoesOnWithoutBoth), IN_STEP),
     "a new server hears whose data have ended": Rule(Cores(worker=mutants.ExhaustedOnce), IN_STEP),
 }

@@ -44,7 +44,7 @@ class Traits:
     saves: int
     resizes: int
     tight: bool  # the store is full now and then
-    slow: Role | None  # whose messages are late; views, if it is the controller
+    slow: Role | None  # whose messages are late: the controller's, or those of servers to each other
     hunted: Role | None = None  # whose processes are killed and stopped; None: all
 
     @classmethod

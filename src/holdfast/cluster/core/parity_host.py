@@ -104,6 +104,7 @@ class ParityHost:
             if decode.needed.get(member):
                 decode.awaited.add(member)
                 yield from self._ask_for(attempt, decode, member)
+        yield from self._conclude_all()  # what a dead host had to agree to
         yield from self._serve_waiting()
 
     # ---- parities --------------------------------------------------------------------------------------------------
@@ -137,8 +138,7 @@ class ParityHost:
     def agreed(self, other: int, member: int) -> Iterator[Send]:
         """Another host has what is here: the member's rows can be given, whichever host dies next."""
         self._agreement.reached(member, other)
-        for attempt, decode in list(self._decodes.items()):
-            yield from self._conclude(attempt, decode)
+        yield from self._conclude_all()
         yield from self._serve_waiting()
 
     def _decode_anew(self, member: int, stripes: StripeSet) -> Iterator[Send]:
@@ -290,6 +290,10 @@ class ParityHost:
                 for alike, held in self._seen[decode.asker.index].groups(part):
                     syndrome = decode.accumulator.syndrome(alike)
                     yield Send(decode.asker, Given(decode.want.attempt, alike, syndrome, lost, held))
+
+    def _conclude_all(self) -> Iterator[Send]:
+        for attempt, decode in list(self._decodes.items()):
+            yield from self._conclude(attempt, decode)
 
     def _refuse(self, asker: Member, want: Want, stripes: StripeSet) -> Iterator[Send]:
         if stripes:
