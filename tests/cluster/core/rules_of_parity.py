@@ -21,6 +21,8 @@ PARTIAL = {
 }
 SEVERAL_HOSTS = {**PARTIAL, "parity": 2}
 HUNTED = {**SEVERAL_HOSTS, "faults": 14, "hunted": Role.SERVER}
+PAIR = {**HUNTED, "faults": 20, "prey": 2, "slow": Role.SERVER, "mercy": 0.0}  # the same two, again and again
+THREE = {**PAIR, "faults": 24, "prey": 3}
 MANY_SAVES = {**PARTIAL, "faults": 12, "saves": 40}
 LATE_ANSWERS = {**MANY_SAVES, "slow": Role.SERVER, "hunted": Role.WORKER}
 ORPHANED = {**PARTIAL, "ending": Ending.ORPHANS}
@@ -43,7 +45,7 @@ RULES = {
     "8: saved rows hold what was saved": Rule(protected(rows=mutants.SkipsForSavedRows), PARTIAL),
     "8: saved rows start anew at their host": Rule(protected(host=mutants.SeesForSavedRows), PARTIAL, is_rare=True),
     "8: what was kept of a row is not the saved one's": Rule(protected(agreement=mutants.KeepsForSavedRows), HUNTED),
-    "8: saved rows wait until hosts have dropped the former": Rule(protected(rows=mutants.UsesSavedRowsAtOnce), HUNTED),
+    "8: saved rows wait until hosts have dropped the former": Rule(protected(rows=mutants.UsesSavedRowsAtOnce), THREE),
     "9: no row is given before all hosts have the same": Rule(
         protected(agreement=mutants.GivesWhatIsDisputed),
         SEVERAL_HOSTS,
@@ -53,14 +55,14 @@ RULES = {
     "9: a value comes with what not all hosts have": Rule(
         protected(parity=mutants.ListensFromNowOn), SEVERAL_HOSTS, is_rare=True
     ),
-    "9: what hosts found is of the same lives": Rule(protected(rows=mutants.AddsUpOtherLives), HUNTED),
-    "9: a row that came is given before it changes": Rule(protected(parity=mutants.ChangesRowsFirst), HUNTED),
+    "9: what hosts found is of the same lives": Rule(protected(rows=mutants.AddsUpOtherLives), PAIR),
+    "9: a row that came is given before it changes": Rule(protected(parity=mutants.ChangesRowsFirst), PAIR),
     "parities of lost rows are encoded anew": Rule(protected(host=mutants.KeepsDeadParities), PARTIAL),
     "a push counts when it is stable": Rule(protected(parity=mutants.CountsUnstable), PARTIAL),
     "a dead host's acknowledgement is not waited for": Rule(protected(stability=mutants.WaitsForDeadHosts), PARTIAL),
     "differences before a value are in it": Rule(protected(host=mutants.AbsorbsBeforeItsValue), PARTIAL),
     "differences after a value are not": Rule(protected(host=mutants.AccumulatesOnce), PARTIAL),
-    "a hello is answered when all is stable": Rule(protected(pace=mutants.GreetsAtOnce), LATE_ANSWERS, is_rare=True),
+    "a hello is answered when all is stable": Rule(protected(pace=mutants.GreetsAtOnce), LATE_ANSWERS),
     "a new worker goes on behind what is stable": Rule(protected(pace=mutants.ReportsUnstable), PARTIAL),
     "a push that comes again is answered": Rule(protected(pace=mutants.SkipsInSilence), PARTIAL),
     "rows are whole when they hold no more than was applied": Rule(protected(rows=mutants.IsWholeTooEarly), PARTIAL),
@@ -76,7 +78,7 @@ RULES = {
     ),
     "a new server is settled when a step of it has ended": Rule(protected(pace=mutants.SettlesAtOnce), IN_STEP),
     "a new worker is settled when its predecessor's steps have ended": Rule(
-        protected(pace=mutants.AnswersHellosAtOnce), IN_STEP_SLOW, is_rare=True
+        protected(pace=mutants.AnswersHellosAtOnce), IN_STEP_SLOW
     ),
     "a new server counts the steps before it": Rule(protected(pace=mutants.CountsItsOwnSteps), IN_STEP_LATE),
     "a worker and a server within a step set everyone back": Rule(Cores(controller=mutants.GoesOnWithoutBoth), IN_STEP),

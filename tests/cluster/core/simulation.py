@@ -74,7 +74,8 @@ class Simulation(Promises):
         self.chance.choice(faults)()
 
     def _hunted(self) -> list[Process]:
-        return self._running(*([self.traits.hunted] if self.traits.hunted else []))
+        hunted = self._running(*([self.traits.hunted] if self.traits.hunted else []))
+        return [each for each in hunted if not self.traits.prey or each.member.index < self.traits.prey]
 
     def _kill(self) -> None:
         if running := self._hunted():
