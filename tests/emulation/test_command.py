@@ -29,7 +29,7 @@ def test_simulate_prints_overheads_by_cause_and_the_auc_of_every_strategy(tmp_pa
     accuracy, causes = (lines_of(part) for part in result.stdout.split("Overhead by cause"))
     assert accuracy["full"][-1] == "0.00000" and accuracy["full"][1:3] == ["2.3", "h"]
     assert accuracy["cpr-vanilla"][1:3] == ["44.8", "h"] and accuracy["cpr-mfu"][1:3] == ["44.8", "h"]
-    assert causes["strategy"][1:] == ["save", "load", "lost", "resched."]
+    assert causes["strategy"][1:] == ["save", "load", "lost", "resched.", "parity"]
     assert causes["cpr-mfu"][3] == "0.00%" < causes["full"][3]
     found = EmulatedJob.from_json((tmp_path / "found.json").read_text(encoding="utf-8"))
     assert [each.name for each in found.strategies] == ["full", "cpr-vanilla", "cpr-mfu"]

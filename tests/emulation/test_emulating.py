@@ -14,7 +14,18 @@ from torch import Tensor
 from holdfast.emulation import NAMES, Contest, Outcome, charged, emulate, undisturbed, ways
 from holdfast.emulation.sample import SampleTraining
 from holdfast.errors import ConfigurationError
-from holdfast.planner import Emulation, EventKind, FailureSchedule, Job, Overheads, Recovery
+from holdfast.planner import (
+    Emulation,
+    EventKind,
+    Failure,
+    FailureSchedule,
+    Job,
+    Overheads,
+    Parity,
+    ParityPrice,
+    Recovery,
+    Repairs,
+)
 from holdfast.planner.recovery import full_recovery, partial_recovery
 from holdfast.policy.priority import MFU, SCAR, SSU, Priority
 
@@ -100,6 +111,38 @@ def test_full_recovery_costs_time_and_partial_recovery_costs_accuracy() -> None:
     assert partial.auc is not None and partial.auc < plain and partial.pls > 0 and partial.overheads.lost_s == 0
 
 
+def test_parity_costs_time_and_no_accuracy_where_it_can_repair() -> None:
+    """Two servers at a time are more than one parity gives back, and with two nothing is lost."""
+    straight = SampleTraining(0, STEPS)
+    undisturbed(straight)
+    one, two = (
+        Repairs(price=ParityPrice(parity=Parity(data=4, parity=parities)), repair_s=300.0) for parities in (1, 2)
+    )
+    repaired, state = trained(0, emulation(repairs=two))
+    assert repaired.pls == 0 and same(state, straight.model.state_dict())
+    slowed_s = 4 * 300 * (1 - two.price.rates.throughput_in_recovery)
+    expected_s = two.price.rates.overhead_share * JOB.total_s + slowed_s
+    assert repaired.overheads.parity_s == pytest.approx(expected_s) and repaired.overheads.load_s == 0
+    fallen, beneath = charged(emulation(repairs=one)), charged(emulation())
+    assert fallen.pls == beneath.pls > 0 and fallen.overheads.load_s == beneath.overheads.load_s
+    assert fallen.overheads.parity_s == pytest.approx(one.price.rates.overhead_share * JOB.total_s)
+
+
+def test_a_server_that_fails_while_another_is_repaired_is_more_than_one_parity_gives_back() -> None:
+    repairs = Repairs(price=ParityPrice(), repair_s=600.0)
+    times = [(100.0, 1), (500.0, 2), (1200.0, 3), (1300.0, 3)]
+    failures = [Failure(at_s=at_s, servers=(server,)) for at_s, server in times]
+    assert repairs.repaired(failures) == (True, False, True, True)
+
+
+def test_the_way_of_parity_is_what_a_clusters_planner_chooses() -> None:
+    (way,) = ways(JOB, 0.1, ["parity"], repair_s=60.0)
+    assert way.repairs is not None and way.repairs.price.parity == Parity(data=4, parity=1)
+    assert way.interval_s == ways(JOB, 0.1, ["cpr-vanilla"])[0].interval_s
+    with pytest.raises(ConfigurationError, match="parity needs 3 servers or more, and this job has 2"):
+        ways(replace(JOB, servers=2), 0.1, ["parity"])
+
+
 def test_without_failures_saving_changes_nothing() -> None:
     straight = SampleTraining(0, STEPS)
     plain = undisturbed(straight)
@@ -140,12 +183,12 @@ def test_priority_saves_of_an_interval_cost_one_save() -> None:
     assert first.overheads.save_s == pytest.approx(JOB.save_s * 15 / 8)  # and seven more eighths until the end
 
 
-def test_the_ways_are_those_of_the_paper() -> None:
+def test_the_ways_are_those_of_the_papers() -> None:
     by_name = {way.name: way for way in ways(JOB, 0.1)}
     assert tuple(by_name) == NAMES
     assert by_name["full"].interval_s == by_name["partial"].interval_s == pytest.approx(2.296 * HOUR_S, rel=1e-3)
     assert all(by_name[name].interval_s == pytest.approx(44.8 * HOUR_S) for name in NAMES[2:])
-    assert [by_name[name].priority for name in NAMES] == [None, None, None, SCAR(), MFU(), SSU()]
+    assert [by_name[name].priority for name in NAMES] == [None, None, None, SCAR(), MFU(), SSU(), None]
     assert {way.recovery for way in by_name.values() if way.name != "full"} == {Recovery.PARTIAL}
 
 

@@ -38,6 +38,7 @@ def simulate(
     save_minutes: Annotated[float, typer.Option(metavar="M", help="Training's wait for a save.")] = 5.65,
     load_minutes: Annotated[float, typer.Option(metavar="M", help="To read a checkpoint back.")] = 3.0,
     reschedule_minutes: Annotated[float, typer.Option(metavar="M", help="Until a failed node is replaced.")] = 2.0,
+    repair_minutes: Annotated[float, typer.Option(metavar="M", help="Until parity has made up for a server.")] = 5.0,
     servers: Annotated[int, typer.Option(metavar="N", help="Nodes that hold tables.")] = 8,
     lost_servers: Annotated[int, typer.Option(metavar="N", help="Nodes lost per failure.")] = 1,
     pls: Annotated[float, typer.Option(metavar="SHARE", help="Samples whose effect CPR may lose.")] = 0.1,
@@ -74,7 +75,7 @@ def simulate(
     contest = Contest(
         build=lambda seed: SampleTraining(seed, steps),
         steps=steps,
-        ways=ways(job, pls, strategy or NAMES, r=r),
+        ways=ways(job, pls, strategy or NAMES, r=r, repair_s=repair_minutes * 60),
         schedules={seed: _schedule(job, failures, shape, fail_at, seed) for seed in numbers},
     )
     title = (
@@ -157,11 +158,11 @@ def _print(found: EmulatedJob) -> None:
     failures = sum(len(run.failures) for run in runs)
     output().print(f"{found.title}; failures in {len(runs)} training(s): {failures}")
     results = FittedTable("strategy", "save every", "overhead", "PLS", "AUC", "AUC drop")
-    times = FittedTable("strategy", "save", "load", "lost", "resched.", title="Overhead by cause")
+    times = FittedTable("strategy", "save", "load", "lost", "resched.", "parity", title="Overhead by cause")
     for each in found.strategies:
         results.add_row(*_results(each, found.total_s))
         spent = each.overheads
-        parts = (spent.save_s, spent.load_s, spent.lost_s, spent.reschedule_s)
+        parts = (spent.save_s, spent.load_s, spent.lost_s, spent.reschedule_s, spent.parity_s)
         times.add_row(each.name, *(f"{part_s / found.total_s:.2%}" for part_s in parts))
     output().print(results)
     output().print(times)

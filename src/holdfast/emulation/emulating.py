@@ -79,6 +79,8 @@ def _train(training: Training, steps: range, on_step: OnStep) -> None:
 
 
 def _apply(event: Event, servers: EmulatedServers, priority: Priority | None) -> None:
+    if event.is_repaired:
+        return  # every row is as it was
     if event.failure is not None:
         servers.fail(event.failure.servers)
     elif priority is not None:
@@ -91,7 +93,7 @@ def _metered(meter: PlsMeter, event: Event, emulation: Emulation) -> PlsMeter:
     """Equation 3 counts from the end of the last interval, whatever was saved in between."""
     if event.kind is EventKind.SAVE:
         return meter.saved(event.step)
-    if event.failure is None or emulation.recovery is Recovery.FULL:
+    if event.failure is None or event.is_repaired or emulation.recovery is Recovery.FULL:
         return meter
     return meter.failed(event.step, lost_share=len(event.failure.servers) / emulation.schedule.servers)
 

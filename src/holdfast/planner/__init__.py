@@ -33,6 +33,7 @@ from holdfast.planner.recovery import (
     partial_interval_s,
     partial_recovery,
 )
+from holdfast.planner.repairs import Repairs
 from holdfast.planner.rungs import Rung, Workload, full_rung, parity_rung, partial_rung
 from holdfast.planner.schedule import Failure, FailureSchedule
 from holdfast.planner.snippet import python_call
@@ -80,6 +81,7 @@ __all__ = [
     "PlsMeter",
     "Rates",
     "Recovery",
+    "Repairs",
     "RowFormat",
     "Rung",
     "Sizes",

@@ -21,6 +21,7 @@ from itertools import count
 from holdfast.errors import ConfigurationError
 from holdfast.planner.job import Overheads
 from holdfast.planner.recovery import Recovery
+from holdfast.planner.repairs import Repairs
 from holdfast.planner.schedule import Failure, FailureSchedule
 from holdfast.policy.arguments import is_finite_number, require, require_count
 
@@ -43,6 +44,7 @@ class Event:
     last_save_step: int  # of the newest SAVE before it; 0: the baseline
     overheads: Overheads
     failure: Failure | None = None
+    is_repaired: bool = False  # by parity: the failure set nothing back
 
     @property
     def steps_since_save(self) -> int:
@@ -66,6 +68,7 @@ class Emulation:
     load_s: float
     reschedule_s: float = 0.0
     priority_share: float | None = None
+    repairs: Repairs | None = None  # by parity; what it cannot repair is left to ``recovery``
 
     def __post_init__(self) -> None:
         require_count(self, "steps", self.steps)
@@ -84,6 +87,7 @@ class Emulation:
 
     def events(self) -> tuple[Event, ...]:
         """Everything that happens, in order. Of a save and a failure at the same moment the save comes first."""
+        repaired = dict(zip(self.schedule.failures, self._repaired(), strict=True))
         happenings: list[tuple[float, EventKind, float, Failure | None]] = []
         happenings += [(failure.at_s, EventKind.FAILURE, 0.0, failure) for failure in self.schedule.failures]
         happenings += [(at_s, kind, share, None) for at_s, kind, share in self._saves()]
@@ -92,9 +96,19 @@ class Emulation:
         saved_step, saved_s = 0, 0.0
         for at_s, kind, share, failure in happenings:
             step = min(self.steps, math.ceil(at_s / self.step_s - 1e-9))
-            cost = self._failure_cost(at_s - saved_s) if failure else Overheads(save_s=share * self.save_s)
+            cost, is_repaired = Overheads(save_s=share * self.save_s), failure is not None and repaired[failure]
+            if failure is not None:
+                cost = self._failure_cost(at_s - saved_s, is_repaired=is_repaired)
             events.append(
-                Event(kind=kind, step=step, at_s=at_s, last_save_step=saved_step, overheads=cost, failure=failure)
+                Event(
+                    kind=kind,
+                    step=step,
+                    at_s=at_s,
+                    last_save_step=saved_step,
+                    overheads=cost,
+                    failure=failure,
+                    is_repaired=is_repaired,
+                )
             )
             if kind is EventKind.SAVE:
                 saved_step, saved_s = step, at_s
@@ -117,7 +131,18 @@ class Emulation:
         saves = [(n * r, EventKind.PRIORITY_SAVE, r) for n in range(1, between + 1)]
         return [*saves, (1.0, EventKind.SAVE, 1 - between * r)]
 
-    def _failure_cost(self, since_save_s: float) -> Overheads:
+    @property
+    def standing(self) -> Overheads:
+        """What is paid whatever happens."""
+        return Overheads() if self.repairs is None else self.repairs.standing(self.schedule.total_s)
+
+    def _repaired(self) -> tuple[bool, ...]:
+        failures = self.schedule.failures
+        return tuple(False for _ in failures) if self.repairs is None else self.repairs.repaired(failures)
+
+    def _failure_cost(self, since_save_s: float, *, is_repaired: bool) -> Overheads:
+        if is_repaired and self.repairs is not None:
+            return self.repairs.of_failure()
         lost_s = since_save_s if self.recovery is Recovery.FULL else 0.0
         return Overheads(load_s=self.load_s, lost_s=lost_s, reschedule_s=self.reschedule_s)
 
@@ -142,7 +167,7 @@ class VirtualClock:
         self._emulation = emulation
         self._events = emulation.events()
         self._passed = 0
-        self._overheads = Overheads()
+        self._overheads = emulation.standing
 
     def next_event(self) -> Event | None:
         """What happens next; None: nothing until the end."""
