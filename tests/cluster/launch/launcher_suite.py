@@ -218,6 +218,10 @@ class LauncherSuite:
             launcher.kill(member)
             assert [each.tenant for each in next_deaths(launcher)] == [member]
 
+    def test_the_memory_of_every_machine_is_known_before_anything_starts(self, launcher: Launcher) -> None:
+        (machine,) = set(launcher.machines(Role.SERVER, 1))
+        assert launcher.free_bytes()[machine] > 1_000_000
+
     def test_many_processes_start_and_end(self, launching: Launching, tmp_path: Path) -> None:
         launcher = launching.open(servers=self.MANY, workers=0)
         members = [Member(Role.SERVER, index, 1) for index in range(self.MANY)]
