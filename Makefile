@@ -79,7 +79,7 @@ format: setup ## rewrite the code as ruff wants it
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-demo: setup ## get killed, resume, compare; then a cluster lives through deaths: two minutes
+demo: setup ## get killed, resume, compare; then a cluster climbs down its ladder: two minutes
 	$(BIN)/python -m benchmarks.demo
 
 docs: setup ## build the site, with the reference made from docstrings, into build/site

@@ -93,7 +93,7 @@ def main() -> int:
     console.print(f"The first act's kills are drawn from {seed}; python -m benchmarks.demo {seed} repeats them.")
     console.rule("1. A trainer is killed and resumes")
     is_same = first_act(seed, console)
-    console.rule("2. Processes of a cluster are killed, and it climbs down its ladder as far as it must")
+    console.rule("2. A cluster's processes are killed, and it climbs down its ladder")
     with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
         is_survived = second_act.play(str(Path(folder) / "run"), REPORT, console=console)
     return 0 if is_same and is_survived else 1

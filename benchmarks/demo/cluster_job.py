@@ -21,7 +21,7 @@ from benchmarks.models import DLRM
 from benchmarks.training import build_dlrm, evaluate, train_step
 from holdfast.policy.tables import Tables
 
-STEPS = 960  # of all workers together
+STEPS = 720  # of all workers together
 HELD_OUT = 40  # batches for the AUC
 LR_TABLES, LR_DENSE = 0.05, 0.02
 BOTTOM, TOP = (64, 32), (64,)

@@ -21,7 +21,7 @@ SAVE_EVERY = 120  # steps
 LADDER = hf.Ladder(
     parity=hf.Parity(data=2, parity=1, domain="process", rebuild="fast"),
     partial=True,
-    budget=hf.PLS(0.03),  # two of three servers may lose 43 steps of 960
+    budget=hf.PLS(0.04),  # two of three servers may lose 43 steps of 720
     priority=None,
 )
 
