@@ -36,12 +36,14 @@ class Storm:
     Args:
         job: One with parity.
         recipe: What it trains.
+        parity: Which parity it has.
         seed: Of the moments at which members are struck.
     """
 
-    def __init__(self, job: RunningJob, recipe: Recipe, *, seed: int = 0) -> None:
+    def __init__(self, job: RunningJob, recipe: Recipe, parity: hf.Parity, *, seed: int = 0) -> None:
         self.job = job
         self.recipe = recipe
+        self._parity = parity
         self._draw = random.Random(seed)
         self._limit = 0
 
@@ -118,7 +120,7 @@ class Storm:
     def wrong_rows(self) -> int:
         """Of all parities, whenever nothing was in flight; at the end none is missing."""
         placement = self.recipe.placement()
-        (ring,) = seats(PARITY, ["here"] * self.recipe.servers).rings
+        (ring,) = seats(self._parity, ["here"] * self.recipe.servers).rings
         saves = [each.save for each in self.job.of(Paused)]
         assert lacking_rows(self.job.gate.folder, saves[-1], placement, ring) == 0
         return sum(wrong_rows(self.job.gate.folder, save, placement, ring) for save in saves)
@@ -140,13 +142,16 @@ class Storm:
 
 def in_step(start_job: Start, *, workers: int = 1, seed: int = 0, **options: Any) -> Storm:
     """Synchronous training, of which it is known to the bit what it comes to."""
-    job = start_job(**wide.JOB, workers=workers, synchronous=True, **{**_SETTINGS, **options})
-    return Storm(job, wide.recipe(workers=workers), seed=seed)
+    settings = {**_SETTINGS, **options}
+    job = start_job(**wide.JOB, workers=workers, synchronous=True, **settings)
+    return Storm(job, wide.recipe(workers=workers, servers=settings["servers"]), settings["parity"], seed=seed)
 
 
 def counted(start_job: Start, *, seed: int = 0, **options: Any) -> Storm:
     """Asynchronous training that counts its pushes."""
-    return Storm(start_job(**tally.JOB, **{**_SETTINGS, **options}), tally.RECIPE, seed=seed)
+    settings = {**_SETTINGS, **options}
+    job = start_job(**tally.JOB, **settings)
+    return Storm(job, tally.recipe(servers=settings["servers"]), settings["parity"], seed=seed)
 
 
 def assert_as_undisturbed(storm: Storm) -> None:
@@ -161,8 +166,8 @@ def assert_as_undisturbed(storm: Storm) -> None:
 def assert_counted_once(storm: Storm) -> None:
     """Each sample's pushes count, and none counts twice."""
     epochs = storm.finish_epoch()
-    assert tally.rows_counted(storm.job.url) == {epochs}
-    assert tally.pushes_counted(storm.job.url) == {epochs * tally.EPOCH * tally.WORKERS}
+    assert tally.rows_counted(storm.job.url, storm.recipe) == {epochs}
+    assert tally.pushes_counted(storm.job.url, storm.recipe) == {epochs * tally.EPOCH * tally.WORKERS}
     assert_sound(storm)
 
 

@@ -58,16 +58,19 @@ _SETTINGS: dict[str, Any] = {
     "workers": WORKERS,
 }
 JOB = {**_SETTINGS, "train": train_tally}
-RECIPE = Recipe(**_SETTINGS)
 
 
-def rows_counted(url: Path) -> set[float]:
+def recipe(**options: Any) -> Recipe:
+    return Recipe(**_SETTINGS, **options)
+
+
+def rows_counted(url: Path, recipe: Recipe) -> set[float]:
     """How often rows were moved, by the newest checkpoint: 3.0 alone where each sample was taken three times."""
-    shards = [newest_checkpoint(url, RECIPE, server) for server in range(RECIPE.servers)]
+    shards = [newest_checkpoint(url, recipe, server) for server in range(recipe.servers)]
     return set(np.unique(-np.concatenate([shard.groups[0].weights for shard in shards])).tolist())
 
 
-def pushes_counted(url: Path) -> set[float]:
+def pushes_counted(url: Path, recipe: Recipe) -> set[float]:
     """How often dense numbers were moved."""
-    shards = [newest_checkpoint(url, RECIPE, server) for server in range(RECIPE.servers)]
+    shards = [newest_checkpoint(url, recipe, server) for server in range(recipe.servers)]
     return set(np.unique(-np.concatenate([shard.dense.values for shard in shards])).tolist())

@@ -91,8 +91,8 @@ def test_no_push_counts_twice_where_rows_come_from_saves(start_job: Start) -> No
     storm = counted(start_job, seed=5)
     befall(storm, (*COSTLY, *HARMLESS), times=2)
     epochs = storm.finish_epoch()
-    counts = tally.rows_counted(storm.job.url)
+    counts = tally.rows_counted(storm.job.url, storm.recipe)
     assert max(counts) <= epochs and all(each.is_integer() for each in counts)
-    assert max(tally.pushes_counted(storm.job.url)) <= epochs * tally.EPOCH * tally.WORKERS
+    assert max(tally.pushes_counted(storm.job.url, storm.recipe)) <= epochs * tally.EPOCH * tally.WORKERS
     assert {"parity", "partial"} <= set(storm.rungs) and storm.lost_steps > 0
     assert_sound(storm)
