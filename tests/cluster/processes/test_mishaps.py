@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+import holdfast as hf
 from tests.cluster.processes import tally
 from tests.cluster.processes.storm import (
     Start,
@@ -96,3 +97,16 @@ def test_no_push_counts_twice_where_rows_come_from_saves(start_job: Start) -> No
     assert max(tally.pushes_counted(storm.job.url, storm.recipe)) <= epochs * tally.EPOCH * tally.WORKERS
     assert {"parity", "partial"} <= set(storm.rungs) and storm.lost_steps > 0
     assert_sound(storm)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("synchronous", [False, True], ids=["counted", "in step"])
+def test_two_parities_make_up_for_two_servers_at_once_and_for_one_in_the_recovery_of_another(
+    start_job: Start, synchronous: bool
+) -> None:
+    settings = {"servers": 4, "parity": hf.Parity(data=2, parity=2, domain="process", rebuild="fast"), "spares": 2}
+    storm = (in_step if synchronous else counted)(start_job, seed=6, **settings)
+    befall(storm, (two_servers_die, new_server_dies, host_dies), times=4)
+    (assert_as_undisturbed if synchronous else assert_counted_once)(storm)
+    assert set(storm.rungs) == {"parity"} and not storm.lost_steps and not storm.has_gone_back
