@@ -163,7 +163,7 @@ class Capture:
         self, index: int, table: Table, ids: Tensor | TouchedRows | None, stored: Stored
     ) -> tuple[TableCopy, TableSlice]:
         start, stop = (table.origin + row for row in table.share(self._rank, self._world))
-        spec, slots = table.spec(), table.slots()
+        spec, slots = table.spec(), table.beside_weight()
         codecs = TableCodecs.of(spec, stored)
         copy = TableCopy(
             index=index,

@@ -28,7 +28,7 @@ class Fingerprint:
 
     def take(self) -> None:
         """Account for everything up to now, whatever it was."""
-        self._slots = self._table.optimizer_slots()
+        self._slots = self._table.slots()
         self._tensors: list[Tensor] = [self._parameter, *self._slots.values()]
         self._address = self._parameter.data_ptr()
         self._memory = [(StorageWeakRef(tensor.untyped_storage()), tensor.data_ptr()) for tensor in self._tensors]
@@ -67,7 +67,7 @@ class Fingerprint:
 
     def has_same_slots(self) -> bool:
         """Whether every slot is still in place. Additional ones are new columns, which the table's spec shows."""
-        slots = self._table.optimizer_slots()
+        slots = self._table.slots()
         return all(slots.get(name) is slot for name, slot in self._slots.items())
 
 

@@ -24,7 +24,7 @@ class Witness:
         return any(not torch.equal(before, now[name]) for name, before in self._before.items() if name in now)
 
     def _rows(self) -> dict[str, Tensor]:
-        columns = {"": self._table.parameter.detach(), **self._table.optimizer_slots()}
+        columns = {"": self._table.parameter.detach(), **self._table.slots()}
         return {name: _bits(column.detach().index_select(0, self._ids)) for name, column in columns.items()}
 
 

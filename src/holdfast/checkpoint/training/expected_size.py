@@ -25,5 +25,5 @@ def widest_row_bytes(tables: Sequence[Table]) -> int:
 def _expected_row_bytes(table: Table) -> int:
     """Bytes of a row record once its optimizer has made its slots."""
     now = row_bytes(table.spec().columns)
-    stateless = table.optimizer is None or bool(table.optimizer_slots()) or type(table.optimizer).__name__ == "SGD"
+    stateless = table.optimizer is None or bool(table.slots()) or type(table.optimizer).__name__ == "SGD"
     return now if stateless else now * (1 + _SLOTS_TO_COME)

@@ -24,10 +24,6 @@ class KeyedRows(Table):
     keyed: KeyedTable
     beside: Callable[[], Sequence[Tensor]] = tuple  # tensors of the model in which it keeps the same in another form
 
-    def slots(self) -> dict[str, Tensor]:
-        """The optimizer's, and the table's own columns."""
-        return dict(sorted({**self.optimizer_slots(), **self.own_columns()}.items()))
-
     def own_columns(self) -> dict[str, Tensor]:
         """Keys, and what else it keeps for each row."""
         return {KEYED + name: column for name, column in self.keyed.columns.items()}

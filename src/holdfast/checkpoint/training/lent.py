@@ -28,13 +28,13 @@ class LentTable(Table):
         else:
             self.holder = optimizer
 
-    def optimizer_slots(self) -> dict[str, Tensor]:
+    def slots(self) -> dict[str, Tensor]:
         """Its own, or those it was told of."""
-        return Table.optimizer_slots(self) if self.rows else dict(self.borrowed)
+        return Table.slots(self) if self.rows else dict(self.borrowed)
 
     def lend(self) -> dict[str, Any]:
         """What ranks without rows must know, as JSON: the slots, and numbers that the optimizer keeps."""
-        slots = {name: [code_of(slot.dtype), list(slot.shape[1:])] for name, slot in self.optimizer_slots().items()}
+        slots = {name: [code_of(slot.dtype), list(slot.shape[1:])] for name, slot in self.slots().items()}
         state = self.optimizer.state.get(self.parameter, {}) if self.optimizer is not None else {}
         numbers = {
             key: [code_of(value.dtype), value.item()] if isinstance(value, Tensor) else value

@@ -204,7 +204,7 @@ class NamedOptimizer:
 
     def _capture_table(self, parameter: nn.Parameter) -> dict[str, Any]:
         table = self.tables[id(parameter)]
-        return {"shape": list(table.whole_shape), "slots": sorted(table.optimizer_slots())}
+        return {"shape": list(table.whole_shape), "slots": sorted(table.slots())}
 
     def _is_slot(self, parameter: nn.Parameter, value: object) -> bool:
         table = self.tables.get(id(parameter))

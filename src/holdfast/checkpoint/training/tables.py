@@ -92,11 +92,7 @@ class Table:
         return False
 
     def slots(self) -> dict[str, Tensor]:
-        """All that its row records hold beside the weight, as it is now, by column, in the order of columns."""
-        return self.optimizer_slots()
-
-    def optimizer_slots(self) -> dict[str, Tensor]:
-        """The optimizer's tensors that have one entry per row."""
+        """The optimizer's tensors that have one entry per row, as they are now, by column, in the order of columns."""
         state = self.optimizer.state.get(self.parameter, {}) if self.optimizer else {}
         slots = {key: value for key, value in state.items() if self.is_slot(value)}
         return dict(sorted(named_slots(slots, f"table {self.name!r}").items()))
@@ -115,13 +111,17 @@ class Table:
         """What a keyed table keeps for each of its rows, by column: no optimizer's."""
         return {}
 
+    def beside_weight(self) -> dict[str, Tensor]:
+        """All that its row records hold beside the weight, in the order of columns."""
+        return dict(sorted({**self.slots(), **self.own_columns()}.items()))
+
     def is_like(self, shape: Sequence[int]) -> bool:
         """Whether a stored table of this shape could be this one."""
         return tuple(shape) == self.whole_shape
 
     def spec(self) -> TableSpec:
         """Every column of its row records, the weight first."""
-        tensors = {WEIGHT: self.parameter, **self.slots()}
+        tensors = {WEIGHT: self.parameter, **self.beside_weight()}
         columns = tuple(self._column(name, tensor) for name, tensor in tensors.items())
         strip = None if self.extent is None else self.extent.strip(self.parameter.shape[1])
         return TableSpec(name=self.name, rows=self.whole_shape[0], columns=columns, strip=strip)
@@ -140,7 +140,7 @@ class Table:
             for column in columns
             if not column.is_keyed and not _is_number(state.get(slot_key(column.name)))
         }
-        for name in self.optimizer_slots().keys() - wanted.keys():  # going back to before the first step
+        for name in self.slots().keys() - wanted.keys():  # going back to before the first step
             del state[slot_key(name)]
         for name, column in wanted.items():
             key, shape, dtype = slot_key(name), (self.rows, *column.row_shape), torch_dtype(column.dtype)

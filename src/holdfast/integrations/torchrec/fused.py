@@ -47,7 +47,7 @@ class FusedTable(Table):
             "pass. Leave it out: pass in_backward_optimizer_filter(dmp.named_parameters()) to the optimizer"
         )
 
-    def optimizer_slots(self) -> dict[str, Tensor]:
+    def slots(self) -> dict[str, Tensor]:
         """The operator's tensors, always the same ones."""
         return dict(self.kept)
 
