@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.distributed import checkpoint as dcp
 
 import holdfast as hf
 from holdfast.errors import ConfigurationError, ModelMismatch
@@ -247,6 +248,8 @@ def test_a_table_with_other_columns_is_refused() -> None:
     table._used_at = table._used_at.float()
     with pytest.raises(ModelMismatch, match="users has other columns in the checkpoint: used_at differ"):
         hf.open_run(store).restore(model=table, keyed={"users": table})
+    hf.open_run(store).restore(model=table, keyed={"users": table}, strict=False)
+    assert not table.rows_by_key() and table.get_state() == {"clock": 0}  # neither rows nor state
 
 
 def test_a_run_restores_without_an_optimizer() -> None:
@@ -264,6 +267,10 @@ def test_an_exported_file_holds_the_keys(tmp_path: Path) -> None:
     found = load_file(tmp_path / "model.safetensors")
     assert torch.equal(found["users.weight.row.key"], before.table.columns["key"])
     assert "users.weight.sum" not in found
+    hf.open_run(store).export(tmp_path / "dcp", format="dcp")
+    wanted = {"model": {"users.weight.row.key": torch.zeros(ROWS, dtype=torch.int64)}}
+    dcp.load(wanted, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    assert torch.equal(wanted["model"]["users.weight.row.key"], before.table.columns["key"])
 
 
 def test_followers_and_partial_recovery_refuse_keys() -> None:
@@ -303,6 +310,12 @@ def test_columns_that_do_not_fit_the_rows_are_refused() -> None:
     table._keys = table._keys.int()
     with pytest.raises(ConfigurationError, match="needs a column 'key' of type int64"):
         hf.Checkpointer(MemoryStore(), model=table, keyed={"users": table})
+
+
+def test_a_weight_with_two_names_is_refused() -> None:
+    table = LruTable(ROWS, DIM)
+    with pytest.raises(ConfigurationError, match="'users' and 'items' have the same weight"):
+        hf.Checkpointer(MemoryStore(), model=table, keyed={"users": table, "items": table})
 
 
 def test_a_row_that_the_table_does_not_have_is_refused() -> None:

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -87,7 +88,7 @@ class ModelRestorer:
             self._require_keys(stored)
         self._require_slots(stored, slots)
         moving = self._moving(stored)
-        self._tell(self._state.restore(shared.training, strict=strict), stored)
+        self._tell(self._state.restore(self._fitting_state(shared.training, stored), strict=strict), stored)
         placed = [
             place_rows(stored[name], table, self._targets(stored[name], table))
             for name in self._fitting(stored)
@@ -124,6 +125,14 @@ class ModelRestorer:
             for table in self._tables[name]:
                 if problem := key_problem(whole.spec, table):
                     raise ModelMismatch(f"{problem}; strict=False skips it")
+
+    def _fitting_state(self, training: Mapping[str, Any], stored: Mapping[str, WholeTable]) -> dict[str, Any]:
+        """The state without that of keyed tables whose rows are not restored."""
+        fitting = self._fitting(stored)
+        tables = (table for name, tables in self._tables.items() if name not in fitting for table in tables)
+        left = {table.state_name for table in tables if isinstance(table, KeyedRows)}
+        modules = {name: state for name, state in training["modules"].items() if name not in left}
+        return {**training, "modules": modules}
 
     def _moving(self, stored: Mapping[str, WholeTable]) -> dict[str, Reinsertion]:
         """Keyed tables that have another number of rows than the stored ones."""

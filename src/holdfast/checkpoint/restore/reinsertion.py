@@ -36,12 +36,12 @@ class Reinsertion:
             raise self._mismatch(f"has {table.rows:,} rows")
 
     def write(self, targets: Targets, *, progress: Progress | None) -> None:
-        """Insert the keys, and give their new rows what the checkpoint holds; ``targets`` are weights and slots."""
+        """Insert the keys, and give their new rows the weights and slots that the checkpoint holds."""
         rows = self._insert()
         for low, high in self._pieces():
             found = lookup_rows(self._fetcher, self._plan, self._stored[low:high])
             for name, target in targets.items():
-                if name in found:
+                if name in found and not name.startswith(KEYED):
                     values = found[name].to(device=target.device, dtype=target.dtype)
                     target.detach().index_copy_(0, rows[low:high].to(target.device), values)
             if progress is not None:

@@ -24,6 +24,11 @@ class KeyedRows(Table):
     keyed: KeyedTable
     beside: Callable[[], Sequence[Tensor]] = tuple  # tensors of the model in which it keeps the same in another form
 
+    @property
+    def state_name(self) -> str:
+        """Under which a checkpoint holds what it keeps for no single row."""
+        return f"keyed {self.name}"
+
     def own_columns(self) -> dict[str, Tensor]:
         """Keys, and what else it keeps for each row."""
         return {KEYED + name: column for name, column in self.keyed.columns.items()}
@@ -55,8 +60,11 @@ def as_keyed(keyed: Mapping[str, KeyedTable] | None) -> list[KeyedRows]:
     given = {} if keyed is None else keyed
     if not isinstance(given, Mapping):
         raise ConfigurationError(f"keyed= takes a dict of keyed tables by name, not {type(given).__name__}")
+    by_weight: dict[int, str] = {}
     for name, table in given.items():
         _require_valid(name, table)
+        if (other := by_weight.setdefault(id(table.weight), name)) != name:
+            raise ConfigurationError(f"keyed tables {other!r} and {name!r} have the same weight; pass it once")
     return [KeyedRows(name=name, parameter=table.weight, keyed=table) for name, table in given.items()]
 
 

@@ -161,7 +161,7 @@ class TrainingState:
             for path, module in stable_modules(model)
             if type(module).get_extra_state is not nn.Module.get_extra_state
         }
-        return {**modules, **{f"keyed {table.name}": table for table in self._keyed()}}
+        return {**modules, **{table.state_name: table for table in self._keyed()}}
 
     def _became_tables(self, tree: Mapping[str, Any]) -> dict[str, Table]:
         """Tables that were dense parameters in the checkpoint, by their parameter's name."""

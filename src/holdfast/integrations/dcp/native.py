@@ -134,6 +134,12 @@ class NativeCheckpoint:
         training = shared_state(checked_state(tree, self.first), self.first).training
         model = {**training["model"], **{_extra_state(name): value for name, value in training["modules"].items()}}
         model |= {weight_name(name): self._column(name, each.spec.weight) for name, each in self.tables.items()}
+        model |= {
+            f"{weight_name(name)}.{column.name}": self._column(name, column)
+            for name, each in self.tables.items()
+            for column in each.spec.slots
+            if column.is_keyed
+        }
         if self.root is None:
             return model
         nested = {self.root: model, "extra": training["extra"], "step": self.entry.info.step}
@@ -144,7 +150,7 @@ class NativeCheckpoint:
         """All optimizers as one, as ``get_optimizer_state_dict`` returns them."""
         state = {name: dict(values) for each in optimizers for name, values in each["state"].items()}
         for name, table in self.tables.items():
-            slots = {slot_key(slot.name): self._column(name, slot) for slot in table.spec.slots}
+            slots = {slot_key(slot.name): self._column(name, slot) for slot in table.spec.slots if not slot.is_keyed}
             if slots:
                 state[weight_name(name)] = {**state.get(weight_name(name), {}), **slots}
         groups = [

@@ -94,7 +94,7 @@ class ManagedRows:
         module._current_iter, module._last_eviction_iter = state["current_iteration"], state["last_eviction"]
         module._evicted = state["evicted"] is not None
         if module._evicted:
-            module._evicted_emb_indices = state["evicted"].clone()
+            module._evicted_emb_indices = state["evicted"].to(module.device, copy=True)
         self._set_history(state)
 
     def buffers(self) -> Sequence[Tensor]:
@@ -107,9 +107,9 @@ class ManagedRows:
         module._current_history_buffer_offset = 0 if seen is None else len(seen)
         if seen is None:
             return
-        module._history_accumulator = _filled(seen, size)
+        module._history_accumulator = _filled(seen, size, module.device)
         for name, kept in state["history_of"].items():
-            module.register_buffer(f"_history_{name}", _filled(kept, size), persistent=False)
+            module.register_buffer(f"_history_{name}", _filled(kept, size, module.device), persistent=False)
             module._history_metadata[name] = getattr(module, f"_history_{name}")
 
     def _order_empty_rows(self) -> None:
@@ -190,8 +190,8 @@ def _refuse_others(models: Mapping[str, nn.Module], adopted: set[int]) -> None:
                 )
 
 
-def _filled(seen: Tensor, size: int) -> Tensor:
+def _filled(seen: Tensor, size: int, device: torch.device) -> Tensor:
     """A buffer of that size that begins with what was seen."""
-    buffer = torch.zeros(size, dtype=seen.dtype)
+    buffer = torch.zeros(size, dtype=seen.dtype, device=device)
     buffer[: len(seen)] = seen
     return buffer
