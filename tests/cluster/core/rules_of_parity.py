@@ -21,8 +21,6 @@ PARTIAL = {
 }
 SEVERAL_HOSTS = {**PARTIAL, "parity": 2}
 HUNTED = {**SEVERAL_HOSTS, "faults": 14, "hunted": Role.SERVER}
-PAIR = {**HUNTED, "faults": 20, "prey": 2, "slow": Role.SERVER, "mercy": 0.0}  # the same two, again and again
-THREE = {**PAIR, "faults": 24, "prey": 3}
 MANY_SAVES = {**PARTIAL, "faults": 12, "saves": 40}
 LATE_ANSWERS = {**MANY_SAVES, "slow": Role.SERVER, "hunted": Role.WORKER}
 ORPHANED = {**PARTIAL, "ending": Ending.ORPHANS}
@@ -45,7 +43,6 @@ RULES = {
     "8: saved rows hold what was saved": Rule(protected(rows=mutants.SkipsForSavedRows), PARTIAL),
     "8: saved rows start anew at their host": Rule(protected(host=mutants.SeesForSavedRows), PARTIAL, is_rare=True),
     "8: what was kept of a row is not the saved one's": Rule(protected(agreement=mutants.KeepsForSavedRows), HUNTED),
-    "8: saved rows wait until hosts have dropped the former": Rule(protected(rows=mutants.UsesSavedRowsAtOnce), THREE),
     "9: no row is given before all hosts have the same": Rule(
         protected(agreement=mutants.GivesWhatIsDisputed),
         SEVERAL_HOSTS,
@@ -55,8 +52,6 @@ RULES = {
     "9: a value comes with what not all hosts have": Rule(
         protected(parity=mutants.ListensFromNowOn), SEVERAL_HOSTS, is_rare=True
     ),
-    "9: what hosts found is of the same lives": Rule(protected(rows=mutants.AddsUpOtherLives), PAIR),
-    "9: a row that came is given before it changes": Rule(protected(parity=mutants.ChangesRowsFirst), PAIR),
     "parities of lost rows are encoded anew": Rule(protected(host=mutants.KeepsDeadParities), PARTIAL),
     "a push counts when it is stable": Rule(protected(parity=mutants.CountsUnstable), PARTIAL),
     "a dead host's acknowledgement is not waited for": Rule(protected(stability=mutants.WaitsForDeadHosts), PARTIAL),

@@ -74,8 +74,7 @@ class Simulation(Promises):
         self.chance.choice(faults)()
 
     def _hunted(self) -> list[Process]:
-        hunted = self._running(*([self.traits.hunted] if self.traits.hunted else []))
-        return [each for each in hunted if not self.traits.prey or each.member.index < self.traits.prey]
+        return self._running(*([self.traits.hunted] if self.traits.hunted else []))
 
     def _kill(self) -> None:
         if running := self._hunted():

@@ -46,7 +46,6 @@ class Traits:
     tight: bool  # the store is full now and then
     slow: Role | None  # whose messages are late: the controller's, or those of servers to each other
     hunted: Role | None = None  # whose processes are killed and stopped; None: all
-    prey: int = 0  # in how many first places they are; 0: in all
 
     @classmethod
     def drawn(cls, chance: random.Random) -> Traits:

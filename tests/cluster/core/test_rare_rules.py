@@ -1,0 +1,185 @@
+"""Rules that too few schedules of the simulation show, each in a scene of its own, with and without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast.cluster.core.members import CONTROLLER, Member, Role, View
+from holdfast.cluster.core.messages import Hello, Pull, Push, Rows, Send
+from holdfast.cluster.core.parity_messages import (
+    Ask,
+    Difference,
+    Dropped,
+    FallBack,
+    Fell,
+    Given,
+    Rebuild,
+    Refused,
+    Values,
+    Want,
+)
+from holdfast.cluster.core.peers import Peers
+from holdfast.cluster.core.possession import Possession
+from holdfast.cluster.core.progress import BEGINNING
+from holdfast.cluster.core.server import ServerCore
+from holdfast.cluster.core.stripes import Protection
+from tests.cluster.core import mutant_parity as mutants
+from tests.cluster.core.model import BrokenPromise, Part, SavedRow, Storage
+from tests.cluster.core.striped import DENSE, Ledger, Rotation, StripedShard, Striping
+from tests.cluster.core.world import Cores
+
+LAYOUT = Rotation((2, 2, 2, 2), data=2, parity=2)
+STRIPE = next(stripe for stripe, members in LAYOUT.members.items() if len(members) == 2)
+MINE, OTHER = LAYOUT.members[STRIPE]
+FIRST, SECOND = LAYOUT.hosts[STRIPE]
+ROW = LAYOUT.row[MINE][STRIPE]
+WORKER = Member(Role.WORKER, 0, 1)
+
+
+def server(index: int, incarnation: int = 1) -> Member:
+    return Member(Role.SERVER, index, incarnation)
+
+
+class Scene:
+    """One server that lost its rows, and what its hosts would say."""
+
+    def __init__(self) -> None:
+        self.striping = Striping(LAYOUT, Ledger(), seed=0)
+        first = {row: self.striping.ledger.first(MINE, row) for row in LAYOUT.rows[MINE]}
+        storage = Storage(Part({row: SavedRow(record=record) for row, record in first.items()}))
+        self.shard = StripedShard(MINE, self.striping, storage, set(), None)
+        self.mine, self.other = first[ROW], self.striping.ledger.first(OTHER, 0)
+        self.asked: dict[int, int] = {}  # by host that the server asks for the row, the attempt
+
+    def sum(self, host: int) -> dict[int, int]:
+        """Of both rows, as this host gives it."""
+        sums = {STRIPE: 0}
+        self.shard._take(sums, host, STRIPE, MINE, self.mine)
+        self.shard._take(sums, host, STRIPE, OTHER, self.other)
+        return sums
+
+    def alone(self, host: int) -> dict[int, int]:
+        """Of the row of this server."""
+        sums = {STRIPE: 0}
+        self.shard._take(sums, host, STRIPE, MINE, self.mine)
+        return sums
+
+
+def wants(sends: list[Send]) -> list[tuple[int, int]]:
+    """Who is asked for rows, in which attempt."""
+    return [(each.to.index, each.message.attempt) for each in sends if isinstance(each.message, Want)]
+
+
+def solve_while_the_other_changes(possession: type[Possession]) -> None:
+    """The other server gets its row between what the first host gives and what the second does, and dies again."""
+    scene, peers = Scene(), Peers(View.first(servers=4, workers=1))
+    rows = possession(MINE, LAYOUT, scene.shard, peers, rebuild=True)
+    stripes = frozenset({STRIPE})
+    [(host, attempt)] = wants(list(rows.fetch(stripes)))
+    lost = (server(MINE), server(OTHER))
+    [(second, next_attempt)] = wants(list(rows.given(host, Given(attempt, stripes, scene.sum(host), lost, {}))))
+    scene.other ^= 0xABCDEF
+    peers.adopt(server(OTHER, 2))
+    rows.adopt(OTHER)
+    lost = (server(MINE), server(OTHER, 2))
+    again = wants(list(rows.given(second, Given(next_attempt, stripes, scene.sum(second), lost, {}))))
+    assert again[0][0] == host
+    list(rows.given(host, Given(again[0][1], stripes, scene.sum(host), lost, {})))
+    assert scene.shard.rows == {ROW: scene.mine}
+
+
+def test_sums_of_rows_of_other_lives_are_not_added_up() -> None:
+    solve_while_the_other_changes(Possession)
+
+
+def test_without_that_rule_the_row_is_wrong() -> None:
+    with pytest.raises(BrokenPromise, match="is wrong"):
+        solve_while_the_other_changes(mutants.AddsUpOtherLives)
+
+
+# ---- a server that gets a row, and has a push for it ----------------------------------------------------------------
+
+
+def a_push() -> Push:
+    """One that changes the row, and no other but the dense part."""
+    touched = Scene().striping.touched
+    number = next(each for each in range(1, 1000) if set(touched(MINE, 0, each)) == {ROW, DENSE})
+    return Push(1, (0, number, 0), 1, BEGINNING)
+
+
+def rebuilding(cores: Callable[..., ServerCore]) -> tuple[Scene, ServerCore]:
+    """A server that was told to rebuild its rows, has its dense part, and a push of a worker that waits for the row."""
+    scene = Scene()
+    core = cores(server(MINE), scene.shard, protection=Protection(LAYOUT, scene.shard))
+    core.handle(CONTROLLER, Rebuild(View.first(servers=4, workers=1), {}))
+    core.handle(WORKER, Hello(BEGINNING, BEGINNING))
+    sends = core.handle(WORKER, a_push())
+    dense = LAYOUT.rows[MINE][DENSE]
+    for each in sends:
+        if isinstance(each.message, Want) and dense in each.message.stripes:
+            record = {dense: scene.striping.ledger.first(MINE, DENSE)}
+            given = Given(each.message.attempt, frozenset({dense}), record, (server(MINE),), {})
+            core.handle(each.to, given)
+    scene.asked = dict(wants([each for each in sends if STRIPE in stripes_of(each)]))
+    return scene, core
+
+
+def stripes_of(send: Send) -> frozenset[int]:
+    return send.message.stripes if isinstance(send.message, Want) else frozenset()
+
+
+def order_at(host: int, cores: Callable[..., ServerCore]) -> list[type]:
+    """What a host that waits for the row hears when it comes."""
+    scene, core = rebuilding(cores)
+    core.handle(server(host), Ask(7, frozenset({STRIPE}), LAYOUT.hosts[STRIPE]))
+    [(asked, attempt)] = scene.asked.items()
+    given = Given(attempt, frozenset({STRIPE}), scene.alone(asked), (server(MINE),), {})
+    sends = core.handle(server(asked), given)
+    return [type(each.message) for each in sends if each.to.index == host and concerns_stripe(each.message)]
+
+
+def concerns_stripe(message: Any) -> bool:
+    return (isinstance(message, Values) and STRIPE in message.stripes) or (
+        isinstance(message, Difference) and STRIPE in message.records
+    )
+
+
+def test_a_row_that_came_is_given_to_who_waits_before_a_push_changes_it() -> None:
+    assert order_at(SECOND, ServerCore) == [Values, Difference]
+
+
+def test_without_that_rule_a_host_hears_of_the_change_first() -> None:
+    changed: Cores = mutants.protected(parity=mutants.ChangesRowsFirst)
+    assert order_at(SECOND, changed.server) == [Difference, Values]
+
+
+def uses_of_a_saved_row(cores: Callable[..., ServerCore]) -> list[bool]:
+    """Whether the row is pulled from a save, after the order to take it and after each host's answer."""
+    scene, core = rebuilding(cores)
+    core.handle(WORKER, Pull(1, (MINE, 0, a_push().gradients[1]), 0))
+    [(asked, attempt)] = scene.asked.items()
+    other = SECOND if asked == FIRST else FIRST
+    sends = core.handle(server(asked), Refused(attempt, frozenset({STRIPE})))
+    [(_, attempt)] = wants(sends)
+    core.handle(server(other), Refused(attempt, frozenset({STRIPE})))
+    while not core.is_climbing or core._protected[0]._rows.unasked:  # type: ignore[index]
+        for each in core.advance():
+            core.handle(each.to, Refused(each.message.attempt, each.message.stripes))  # type: ignore[union-attr]
+    heard = [core.handle(CONTROLLER, FallBack())]
+    fell = [each for each in heard[0] if isinstance(each.message, Fell)]
+    for host in (asked, other):
+        drops = [Dropped(each.message.stripes, 1) for each in fell if each.to.index == host]  # type: ignore[union-attr]
+        heard.append([send for each in drops for send in core.handle(server(host), each)])
+    return [any(isinstance(each.message, Rows) for each in sends) for sends in heard]
+
+
+def test_a_saved_row_is_used_when_both_hosts_have_dropped_the_former() -> None:
+    assert uses_of_a_saved_row(ServerCore) == [False, False, True]
+
+
+def test_without_that_rule_it_is_used_at_once() -> None:
+    at_once: Cores = mutants.protected(rows=mutants.UsesSavedRowsAtOnce)
+    assert uses_of_a_saved_row(at_once.server) == [True, False, False]
