@@ -17,7 +17,8 @@ class PLS(Policy):
     """How much of the samples' effect partial recoveries may lose over a whole training.
 
     Args:
-        budget: The share that may be lost, above 0 and at most 1.
+        budget: The share that may be lost, above 0 and at most 1. In a cluster, a partial recovery that would lose more
+            is not taken: everyone goes back instead.
         total_samples: Samples of the whole training. None: one pass over the data loader; in a cluster, as many as the
             workers' loaders have.
         samples_per_step: Samples per step, over all ranks. None: the data loader's batch size times the number of
