@@ -66,9 +66,11 @@ def test_bad_ids_and_gradients_can_be_left_out(start_job: Start) -> None:
 
 
 @pytest.mark.slow
-def test_more_servers_than_rows_and_a_table_without_rows(start_job: Start) -> None:
+@pytest.mark.parametrize("parity", [None, hf.Parity(data=2, domain="process")], ids=["bare", "protected"])
+def test_more_servers_than_rows_and_a_table_without_rows(start_job: Start, parity: hf.Parity | None) -> None:
+    """Nor are they a multiple of the three that share a stripe."""
     recipe = Recipe(model=bad_programs.build_tiny, servers=4, tables=hf.tables(min_bytes=0))
-    job = start_job(model=bad_programs.build_tiny, servers=4, tables=hf.tables(min_bytes=0))
+    job = start_job(model=bad_programs.build_tiny, servers=4, tables=hf.tables(min_bytes=0), parity=parity)
     job.finish(5)
     twin = Twin(recipe)
     twin.run_to(5)
