@@ -51,7 +51,7 @@ from holdfast.kernels import galois, optimize, records, start
 from holdfast.runtime import SYSTEM
 
 _PATIENCE_S = 0.1  # where none comes, and between two looks at whether the controller is still there
-_LOOK_S = 0.005  # between two looks at what the agent did, where messages keep coming
+_LOOK_S = 0.02  # between two looks at what the agent did, where messages keep coming
 _STATS_S = 1.0
 
 
