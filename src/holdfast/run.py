@@ -34,6 +34,7 @@ from holdfast.checkpoint.inspect.summary import RunSummary, all_leases, summariz
 from holdfast.checkpoint.inspect.verify import Problem, Verification, verify_run
 from holdfast.checkpoint.ranks.agreement import Agreement, Alone
 from holdfast.checkpoint.ranks.process_group import find_agreement
+from holdfast.checkpoint.ranks.sharded_tables import with_dtensors
 from holdfast.checkpoint.read.crew import Progress
 from holdfast.checkpoint.read.fetcher import Fetcher, find_checkpoint, leased, lineage
 from holdfast.checkpoint.read.outlines import plan_checkpoint
@@ -44,9 +45,11 @@ from holdfast.checkpoint.restore.model import ModelRestorer
 from holdfast.checkpoint.restore.partial import newest_entries, plan_newest
 from holdfast.checkpoint.restore.row_lookup import lookup_table
 from holdfast.checkpoint.restore.saved_state import read_saved, shared_state
+from holdfast.checkpoint.restore.scattered import made_whole
 from holdfast.checkpoint.restore.state_tensors import read_state
 from holdfast.checkpoint.trainer.arguments import Declared, as_models, as_optimizers
 from holdfast.checkpoint.trainer.settings import Settings
+from holdfast.checkpoint.training.dtensors import SwappedParameters, has_dtensors
 from holdfast.checkpoint.training.keyed import KeyedTable
 from holdfast.checkpoint.training.keyed_rows import as_keyed
 from holdfast.checkpoint.training.state import TrainingState, dense_weights
@@ -219,7 +222,8 @@ class Run:
     ) -> CheckpointInfo:
         """Read a checkpoint into a model and, if passed, its optimizers; the run is not changed.
 
-        All ranks call this together for a model that TorchRec divides over them; its fused optimizers are restored too.
+        All ranks call this together for a model that is divided over them, as DTensors or by TorchRec, whose fused
+        optimizers are restored too.
 
         Args:
             step: The checkpoint's step or id. None: the newest one.
@@ -234,12 +238,15 @@ class Run:
             progress: Called periodically with the bytes read since the last call.
         """
         models, optimizers = as_models(model), as_optimizers(optimizer)
-        agreement = find_agreement(Settings().ranks_s) if is_divided(models) else Alone()
-        divided = find_divided(models, agreement)
+        in_parts = has_dtensors(models)
+        agreement = find_agreement(Settings().ranks_s) if in_parts or is_divided(models) else Alone()
+        divided, swapped = find_divided(models, agreement), SwappedParameters(models)
+        if in_parts:
+            divided = with_dtensors(models, tables or {}, swapped, divided, agreement)
         require_held(models, divided)
         by_key = (*as_keyed(keyed), *find_keyed(models))
         found = find_tables(models, optimizers, tables or {}, divided.tables, by_key)
-        state = TrainingState(models, optimizers, extra or {}, found, divided)
+        state = TrainingState(models, optimizers, extra or {}, found, divided, swapped)
         with self._reading(self._agreed(step, agreement)) as (_, head, entry):
             restorer = ModelRestorer(self._store, found, state, None, runtime=self._runtime)
             return restorer.restore(head, entry, strict=strict, slots=as_slots(slots), progress=progress).info
@@ -297,7 +304,9 @@ class Run:
             parts = {part.rank: part for part in fetcher.parts(entry)}
             if rank not in parts:
                 raise RunError(f"checkpoint {entry.info.id} was written by ranks {sorted(parts)}, not {rank}")
-            return read_state(fetcher, parts[rank]) if tensors else read_skeleton(fetcher, parts[rank])
+            if not tensors:
+                return read_skeleton(fetcher, parts[rank])
+            return made_whole(read_state(fetcher, parts[rank]), fetcher, tuple(parts.values()))
 
     def export(
         self,
@@ -327,8 +336,9 @@ class Run:
                 export_dcp(Path(path), open_contents(fetcher, head, entry, root="model"), progress=progress)
                 return entry.info
             tables = join_strips(self._plans(fetcher, head, entry))
-            first = fetcher.parts(entry)[0]
-            dense = dense_weights(shared_state(read_saved(fetcher, first), first).training)
+            parts = fetcher.parts(entry)
+            stored = dense_weights(shared_state(read_saved(fetcher, parts[0]), parts[0]).training)
+            dense = made_whole(stored, fetcher, parts)
             export_file(Path(path), fetcher, tables, dense, slots=slots, progress=progress)
             return entry.info
 

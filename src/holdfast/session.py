@@ -64,7 +64,8 @@ class Checkpointer:
             ``Store`` object. Each training needs its own URL.
         model: The model, or several by name; the names become prefixes of table names. Tables are discovered
             automatically: every ``nn.Embedding`` and ``nn.EmbeddingBag``. Wrappers (DDP, ``torch.compile``) are fine,
-            and so is TorchRec's ``DistributedModelParallel``, whose tables are divided over the ranks.
+            and so are models that are divided over the ranks: DTensors, as under FSDP2 (``fully_shard``) and tensor
+            parallelism, and TorchRec's ``DistributedModelParallel``.
         optimizer: The optimizer, or all of them. A third-party optimizer that moves only rows with a gradient can be
             declared with ``RowLocal``, so that only the changed rows of its tables are saved.
         loader: The data loader that ``batches()`` reads and whose position is saved: a ``StatefulDataLoader``, or

@@ -16,8 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Adagrad, Adam, Optimizer, SparseAdam
 
@@ -201,7 +200,7 @@ class Rank:
     def guard_sharded(self, url: str) -> None:
         """Give a Checkpointer a model that is spread over the ranks."""
         model = nn.Sequential(nn.Embedding(8, 4), nn.Linear(4, 4))
-        hf.Checkpointer(url, model=fully_shard(model, mesh=init_device_mesh("cpu", (WORLD,))))
+        hf.Checkpointer(url, model=FullyShardedDataParallel(model, device_id=torch.device("cpu")))
 
     def train(self, steps: int) -> dict[str, dict[str, str]]:
         """Go on; the state after each step. Leaves the block if something is raised, as the loop would."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from holdfast.format.document import Json
 from holdfast.format.host_values import HostValue
+from holdfast.format.scattered import Scattered
 
 NOT_A_LEAF = object()
 
@@ -125,6 +126,7 @@ _ENCODERS: dict[type, Callable[[Any], Json]] = {
     bytes: lambda value: {"bytes": base64.b64encode(value).decode("ascii")},
     complex: lambda value: {"complex": [_float_bits(value.real), _float_bits(value.imag)]},
     HostValue: lambda value: {value.tag: value.payload},
+    Scattered: lambda value: {"scattered": value.to_json()},
 }
 _DECODERS: dict[str, Callable[[Any], object]] = {
     "int": lambda payload: int(payload, 16),
@@ -133,4 +135,5 @@ _DECODERS: dict[str, Callable[[Any], object]] = {
     "bytes": lambda payload: base64.b64decode(payload, validate=True),
     "complex": lambda payload: complex(*map(_float_from_bits, payload)),
     "scalar": _decode_numpy_scalar,
+    "scattered": Scattered.from_json,
 }

@@ -17,6 +17,7 @@ from holdfast.errors import DamagedData, RunError
 from holdfast.format.dcp_state import is_dcp
 from holdfast.format.dtypes import code_of
 from holdfast.format.host_values import HostTensor, is_tensor, is_torch_tensor
+from holdfast.format.scattered import Scattered
 from holdfast.types import DeltaSizes
 
 _ROWS = {"step"}  # of a priority save
@@ -154,7 +155,7 @@ def _training(tree: object) -> Mapping[str, Any]:
     tree = _exactly(tree, {*_TRAINING, *optional}, "training")
     for name, kind in _TRAINING.items():
         _field(tree, name, lambda value, kind=kind: isinstance(value, kind))  # type: ignore[misc]
-    _field(tree, "model", _mapping_of(is_tensor))
+    _field(tree, "model", _mapping_of(lambda value: is_tensor(value) or isinstance(value, Scattered)))
     return tree
 
 

@@ -40,14 +40,15 @@ class EncodedTree:
     tensors: list[AnyTensor]
 
 
-def encode_tree(value: object, *, root: str = "state", host: bool = False) -> EncodedTree:
+def encode_tree(value: object, *, root: str = "state", host: bool = False, tiles: int = 0) -> EncodedTree:
     """Take ``value`` apart; raises UnsupportedState with the path, from ``root``, of what cannot be stored.
 
-    ``host``: without torch, all tensors as HostTensor.
+    ``host``: without torch, all tensors as HostTensor. ``tiles``: so many tensors will be stored behind those of the
+    tree, which are boxes of scattered ones.
     """
     encoder = _Encoder(host=host)
-    node = encoder.encode(value, root)
-    skeleton = canonical_json({"tree": VERSION, "tensors": len(encoder.tensors), "root": node})
+    document = {"tree": VERSION, "root": encoder.encode(value, root), "tensors": len(encoder.tensors)}
+    skeleton = canonical_json({**document, "tiles": tiles} if tiles else document)
     return EncodedTree(skeleton=skeleton, tensors=encoder.tensors)
 
 
@@ -71,11 +72,27 @@ def decode_tree(
         document = json.loads(bytes(skeleton), parse_constant=_refuse_constant)
         if document["tree"] != VERSION:
             raise ValueError(f"tree version {document['tree']!r} is not known to this release")
-        if document["tensors"] != len(tensors):
-            raise ValueError(f"it refers to {document['tensors']!r} tensors, {len(tensors)} were read")
-        return _Decoder(tensors, host=host).decode(document["root"])
+        own, behind = document["tensors"], _tiles(document)
+        if own + behind != len(tensors):
+            raise ValueError(f"it refers to {own + behind!r} tensors, {len(tensors)} were read")
+        return _Decoder(tensors[:own], host=host).decode(document["root"])
     except _MALFORMED as error:
         raise DamagedData(name, f"holds no valid state tree: {error!r}") from error
+
+
+def tiles_in(skeleton: bytes | bytearray | memoryview, *, name: str = "state") -> int:
+    """How many of a part's last state tensors are tiles, which the tree itself does not refer to."""
+    try:
+        return _tiles(json.loads(bytes(skeleton), parse_constant=_refuse_constant))
+    except _MALFORMED as error:
+        raise DamagedData(name, f"holds no valid state tree: {error!r}") from error
+
+
+def _tiles(document: Any) -> int:
+    found = document.get("tiles", 0)
+    if type(found) is not int or found < 0:
+        raise ValueError(f"{found!r} is no number of tiles")
+    return found
 
 
 class _Encoder:

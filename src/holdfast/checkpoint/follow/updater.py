@@ -201,7 +201,7 @@ class Updater:
         return _Changes(
             applied=Applied(info=entry.info, lineage=tuple(each.info.id for each in chain)),
             reload=base if isinstance(base, Reload) else None,
-            dense=read_dense(fetcher, next(part for part in newest if part.rank == 0)),
+            dense=read_dense(fetcher, newest),
             plans=plans,
             tables=[TableChanges.above(plans[name], len(chain), kept) for name in places],
             places=places,

@@ -5,7 +5,10 @@ Storage decides commits; these collectives only make sure that all ranks snapsho
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
+
+from holdfast.errors import ConfigurationError, HoldfastError
 
 
 class Agreement(Protocol):
@@ -25,6 +28,18 @@ class Agreement(Protocol):
     def any(self, flag: bool) -> bool:
         """Whether it is true on some rank."""
         ...
+
+
+def gather_or_raise(agreement: Agreement, find: Callable[[], Any]) -> list[Any]:
+    """What every rank finds (plain JSON); raises ConfigurationError on all of them if one finds that it is refused."""
+    try:
+        own: list[Any] = [find(), None]
+    except HoldfastError as error:
+        own = [None, str(error)]
+    found = agreement.gather(own)
+    for problem in (problem for _, problem in found if problem is not None):
+        raise ConfigurationError(problem)
+    return [value for value, _ in found]
 
 
 class Alone:

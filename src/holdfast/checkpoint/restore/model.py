@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from holdfast.checkpoint.restore.division import Slots, by_whole_name, held_colu
 from holdfast.checkpoint.restore.reinsertion import Reinsertion
 from holdfast.checkpoint.restore.rows import write_rows
 from holdfast.checkpoint.restore.saved_state import read_saved, shared_state
+from holdfast.checkpoint.restore.scattered import in_storage
 from holdfast.checkpoint.restore.table_match import require_same_tables, shape_problem
 from holdfast.checkpoint.restore.tensors import Targets
 from holdfast.checkpoint.track.tracker import Tracker
@@ -185,7 +186,8 @@ class ModelRestorer:
         """What all ranks share, and what is this rank's own: nothing where the job had fewer ranks."""
         saved = {part.rank: read_saved(self._fetcher, part) for part in parts if part.rank in (0, rank)}
         own = saved[rank].rank if rank in saved else RankState(step=saved[0].rank.step)
-        return shared_state(saved[0], parts[0]), own
+        shared = shared_state(saved[0], parts[0])
+        return replace(shared, training=in_storage(shared.training, self._fetcher, parts)), own
 
     def _live(self, stored: Mapping[str, WholeTable]) -> dict[str, Tensor]:
         """Of each table a tensor with its shape and type; of a divided one, which is nowhere, without memory."""

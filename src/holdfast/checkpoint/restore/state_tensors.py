@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 
 from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.format.host_values import HostTensor
 from holdfast.format.manifest import Manifest, StateChunk
 from holdfast.format.state_pieces import Piece, pieces_bytes, placed
-from holdfast.format.tree import decode_tree
+from holdfast.format.tree import decode_tree, tiles_in
 
 SKELETON = 0  # the state tensor that holds the tree
 
@@ -27,14 +28,49 @@ def read_tensors(fetcher: Fetcher, manifest: Manifest, wanted: Collection[int]) 
 
 def read_state(fetcher: Fetcher, manifest: Manifest, *, host: bool = False) -> object:
     """The state tree that one writer saved; ``host``: in the form without torch."""
-    found = read_tensors(fetcher, manifest, range(len(manifest.tensors)))
+    skeleton = bytes(read_tensors(fetcher, manifest, {SKELETON})[SKELETON])
+    tiles = tiles_in(skeleton)  # which the tree does not refer to: they are boxes of what all writers have
+    specs = manifest.tensors[: len(manifest.tensors) - tiles]
+    found = read_tensors(fetcher, manifest, range(SKELETON + 1, len(specs)))
     decoded = [
         HostTensor.stored(memoryview(found[number]), spec.dtype, spec.shape)
-        for number, spec in enumerate(manifest.tensors)
+        for number, spec in enumerate(specs)
         if number != SKELETON
     ]
     tensors = decoded if host else [each.in_torch() for each in decoded]
-    return decode_tree(bytes(found[SKELETON]), tensors, host=host)
+    return decode_tree(skeleton, [*tensors, *[None] * tiles], host=host)
+
+
+@dataclass(frozen=True, slots=True)
+class _Located:
+    """A piece of a tensor, and where it begins in a chunk."""
+
+    chunk: StateChunk
+    offset: int
+    piece: Piece
+
+
+class StateBytes:
+    """The bytes of a part's state tensors, any range of them."""
+
+    def __init__(self, fetcher: Fetcher, manifest: Manifest) -> None:
+        self._fetcher = fetcher
+        self._manifest = manifest
+        self._pieces: dict[int, list[_Located]] = {}
+        for chunk in manifest.state:
+            for offset, piece in placed(chunk.pieces):
+                self._pieces.setdefault(piece.tensor, []).append(_Located(chunk, offset, piece))
+
+    def read(self, tensor: int, start: int, stop: int) -> bytearray:
+        """Bytes ``start .. stop`` of a tensor, whole blocks of it read and verified."""
+        found = bytearray(stop - start)
+        for each in self._pieces.get(tensor, ()):
+            low, high = max(start, each.piece.start), min(stop, each.piece.start + each.piece.length)
+            if low < high:
+                place, ahead = each.chunk.place, each.offset - each.piece.start
+                bundle = self._manifest.bundles[place.bundle]
+                found[low - start : high - start] = self._fetcher.chunk(bundle, place, low + ahead, high + ahead)
+        return found
 
 
 def _runs(chunk: StateChunk, wanted: Collection[int]) -> Iterator[tuple[int, list[Piece]]]:

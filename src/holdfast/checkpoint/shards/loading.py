@@ -19,6 +19,7 @@ from holdfast.checkpoint.read.strips import WholeTable, join_strips, place_in
 from holdfast.checkpoint.restore.arrays import ArrayColumn
 from holdfast.checkpoint.restore.rows import WantedRows, write_rows
 from holdfast.checkpoint.restore.saved_state import checked_state, read_saved, shared_state
+from holdfast.checkpoint.restore.scattered import made_whole
 from holdfast.checkpoint.restore.state_tensors import SKELETON, read_tensors
 from holdfast.checkpoint.shards.loaded import Loaded, LoadedState
 from holdfast.checkpoint.shards.shard import Shard
@@ -153,7 +154,8 @@ class ShardLoader:
     def _states(self, parts: Manifests) -> tuple[LoadedState, JobState]:
         saved = [read_saved(self._fetcher, part, host=True) for part in parts]
         shared = shared_state(saved[0], parts[0])
-        return LoadedState(training=shared.training, ranks=tuple(each.rank for each in saved)), shared.job
+        training = made_whole(shared.training, self._fetcher, parts, host=True)
+        return LoadedState(training=training, ranks=tuple(each.rank for each in saved)), shared.job
 
     def _job(self, first: Manifest) -> JobState:
         """What the first part says of the job, without reading its tensors."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from holdfast.checkpoint.ranks.agreement import Agreement
 from holdfast.checkpoint.ranks.alike import ROWS, require_same_rows
+from holdfast.checkpoint.ranks.tiling import Tiling
 from holdfast.checkpoint.snapshot.captured import Captured
 from holdfast.checkpoint.snapshot.changed import ChangedBytes, ChangedRows, ChangedShares
 from holdfast.checkpoint.snapshot.gpu_records import encodable
@@ -19,8 +20,10 @@ from holdfast.checkpoint.snapshot.table_copy import TableCopy
 from holdfast.checkpoint.snapshot.touched_rows import TouchedRows
 from holdfast.checkpoint.track.chooser import RowChooser
 from holdfast.checkpoint.track.tracker import Tracker
+from holdfast.checkpoint.training.dtensors import local_of
 from holdfast.checkpoint.training.forms import form_of
 from holdfast.checkpoint.training.lent import LentTable
+from holdfast.checkpoint.training.scatter import replaced
 from holdfast.checkpoint.training.state import TrainingState
 from holdfast.checkpoint.training.tables import Table
 from holdfast.checkpoint.wire.messages import TableSlice
@@ -42,6 +45,7 @@ class Capture:
         state: TrainingState,
         chooser: RowChooser | None = None,
         *,
+        tiling: Tiling,
         rank: int,
         world: int,
         streams: SideStreams | None = None,
@@ -52,6 +56,7 @@ class Capture:
         self._tracker = tracker
         self._state = state
         self._chooser = chooser
+        self._tiling = tiling
         self._rank = rank
         self._world = world
         rows.warm_up()
@@ -92,7 +97,11 @@ class Capture:
         return any(table.extent is not None for table in self._tables)
 
     def agree(self, agreement: Agreement) -> None:
-        """Let ranks without rows of a table know what its optimizer keeps elsewhere; all ranks come here."""
+        """What all ranks must know before a save, and come here for: who stores which tile of which DTensor.
+
+        And ranks without rows of a table, what its optimizer keeps elsewhere.
+        """
+        self.agree_on_tiles()
         asking = [table for table in self._tables if isinstance(table, LentTable)]
         if not asking:
             return
@@ -103,6 +112,11 @@ class Capture:
         for table in asking:
             if not table.rows and table.name in lent:
                 table.borrow(lent[table.name])
+
+    def agree_on_tiles(self) -> None:
+        """Who stores which tile of which DTensor, as they are now; all ranks come here."""
+        if self._tiling.is_needed:
+            self._tiling.agree(self._state.dtensors)
 
     def require_same_rows(self, agreement: Agreement, *, changed: bool) -> None:
         """Raise ConfigurationError if the ranks, each of which saves a share, hold different tables under one name.
@@ -126,8 +140,19 @@ class Capture:
         The intent says how the agent is to store each table; rows are copied unchanged.
         """
         taken = [self._table(index, table, intent) for index, table in enumerate(self._tables)]
-        shared = SharedState(job=job, training=self._state.capture()) if job is not None else None
-        return _captured(taken, SavedState(rank=rank, shared=shared).to_tree())
+        shared = SharedState(job=job, training=self.training()) if job is not None else None
+        return _captured(taken, SavedState(rank=rank, shared=shared).to_tree(), self.tiles())
+
+    def training(self) -> dict[str, Any]:
+        """The state of the whole job as one rank stores it: what is scattered is named in its place."""
+        return replaced(self._state.capture(), lambda name, _: self._tiling.scattered(name))
+
+    def tiles(self) -> list[Tensor]:
+        """This rank's part of what is scattered."""
+        if not self._tiling.own:
+            return []
+        tensors = self._state.dtensors()
+        return [local_of(tensors[name]).detach() for name in self._tiling.own]
 
     def take_rows(self, step: int) -> Captured:
         """The snapshot of the chosen rows of this rank's share, and of no other state.
@@ -179,10 +204,12 @@ class Capture:
         return copy, codecs.slice(start, stop, whole=ids is None)
 
 
-def _captured(taken: Sequence[tuple[TableCopy, TableSlice]], tree: Mapping[str, Any]) -> Captured:
-    encoded = encode_tree(tree)
+def _captured(
+    taken: Sequence[tuple[TableCopy, TableSlice]], tree: Mapping[str, Any], tiles: Sequence[Tensor] = ()
+) -> Captured:
+    encoded = encode_tree(tree, tiles=len(tiles))
     skeleton = torch.frombuffer(bytearray(encoded.skeleton), dtype=torch.uint8)
-    tensors = (skeleton, *encoded.tensors)
+    tensors = (skeleton, *encoded.tensors, *tiles)
     return Captured(
         copies=tuple(copy for copy, _ in taken),
         slices=tuple(part for _, part in taken),

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 
 from holdfast.checkpoint.track.fingerprint import version_of
+from holdfast.checkpoint.training.dtensors import local_of
 from holdfast.checkpoint.training.tables import Table, join_names, stable_buffers, stable_parameters
 from holdfast.errors import ConfigurationError
 
@@ -48,7 +49,7 @@ def _spans(tables: Sequence[Table], models: Mapping[str, nn.Module]) -> Iterator
         yield from _span(f"table {table.name!r}", table.parameter, is_table=True)
     for key, model in models.items():
         for kind, tensors in (("parameter", stable_parameters(model)), ("buffer", stable_buffers(model))):
-            for name, tensor in tensors.items():
+            for name, tensor in ((name, local_of(tensor)) for name, tensor in tensors.items()):
                 if id(tensor) not in seen:
                     seen.add(id(tensor))
                     yield from _span(f"{kind} {join_names(key, name)!r}", tensor, is_table=False)

@@ -4,6 +4,9 @@ Torch counts the in-place changes of every tensor (``_version``). It does not co
 view (``mark`` is for those), a new tensor behind ``.data``, or fused optimizers. The address alone does not reveal a
 new tensor: two swaps in a row bring the old address back. A weak reference to the storage does: nothing else can take
 that address while the reference exists, and it keeps none of the table's memory alive.
+
+A DTensor and the memory that it is made of count apart: an optimizer's changes in one, those through ``to_local()`` in
+the other.
 """
 
 from __future__ import annotations
@@ -19,19 +22,21 @@ from holdfast.checkpoint.training.tables import Table
 class Fingerprint:
     """Identity and version of a table's weight and slots when they were last accounted for."""
 
-    __slots__ = ("_address", "_memory", "_parameter", "_slots", "_table", "_tensors", "_versions")
+    __slots__ = ("_address", "_counted", "_memory", "_slots", "_table", "_tensors", "_versions")
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        self._parameter = table.parameter
         self.take()
 
     def take(self) -> None:
         """Account for everything up to now, whatever it was."""
         self._slots = self._table.slots()
-        self._tensors: list[Tensor] = [self._parameter, *self._slots.values()]
-        self._address = self._parameter.data_ptr()
-        self._memory = [(StorageWeakRef(tensor.untyped_storage()), tensor.data_ptr()) for tensor in self._tensors]
+        parameter, counted = self._table.parameter, self._table.counted()
+        with_memory: list[Tensor] = [parameter, *self._slots.values()]
+        self._tensors = [*with_memory, *counted]
+        self._counted = (counted[0], len(with_memory)) if counted else None  # of the weight, and its place
+        self._address = parameter.data_ptr()
+        self._memory = [(StorageWeakRef(tensor.untyped_storage()), tensor.data_ptr()) for tensor in with_memory]
         try:
             self._versions = [tensor._version for tensor in self._tensors]
         except RuntimeError:  # made in inference mode, where nothing is counted
@@ -39,14 +44,15 @@ class Fingerprint:
 
     def weight_is_unchanged(self) -> bool:
         """Whether the weight was not changed since: the part of ``advance(0)`` that a step can afford twice."""
-        if not self._versions or self._parameter.data_ptr() != self._address:
+        parameter, versions, counted = self._table.parameter, self._versions, self._counted
+        if not versions or parameter.data_ptr() != self._address or parameter._version != versions[0]:
             return False
-        return self._parameter._version == self._versions[0]
+        return counted is None or counted[0]._version == versions[counted[1]]
 
     def advance(self, changes: int) -> bool:
         """Account for in-place changes so far; whether there were at most this many per tensor."""
         before = self._versions
-        if not before or self._parameter.data_ptr() != self._address:
+        if not before or self._table.parameter.data_ptr() != self._address:
             return False
         self._versions = [tensor._version for tensor in self._tensors]
         most: int = max(map(sub, self._versions, before))
@@ -62,7 +68,7 @@ class Fingerprint:
         """Whether weight and slots are still where they were: the part that no step can afford."""
         return all(
             tensor.data_ptr() == address and tensor.untyped_storage()._cdata == storage.cdata
-            for tensor, (storage, address) in zip(self._tensors, self._memory, strict=True)
+            for tensor, (storage, address) in zip(self._tensors, self._memory, strict=False)
         )
 
     def has_same_slots(self) -> bool:

@@ -20,7 +20,9 @@ def watch_lookups(watch: TableWatch) -> list[RemovableHandle]:
     A subclass with a forward of its own may map ids first, and a call of ``forward`` itself runs no hook: such writes
     show in the weight's version.
     """
-    handles = []
+    handles: list[RemovableHandle] = []
+    if watch.table.stands_for is not None:  # a lookup's ids are not numbers of the rows that are held here
+        return handles
     for module in watch.table.modules:
         if module.max_norm is not None and type(module).forward in _FORWARDS and "forward" not in vars(module):
             handles.append(module.register_forward_pre_hook(_Hook(lambda _: watch.before_lookup()), with_kwargs=True))

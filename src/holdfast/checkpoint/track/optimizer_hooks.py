@@ -15,6 +15,7 @@ from torch.utils.hooks import RemovableHandle
 from holdfast.checkpoint.track.notices import Notices
 from holdfast.checkpoint.track.row_local import ANY_CHANGES, in_place_changes, restless_rows, skips, why_not_row_local
 from holdfast.checkpoint.track.table_watch import TableWatch
+from holdfast.checkpoint.training.dtensors import is_dtensor, local_of
 from holdfast.checkpoint.training.own_state import as_ours
 from holdfast.checkpoint.training.tables import holders
 from holdfast.checkpoint.training.wrappers import inner_optimizers
@@ -29,6 +30,7 @@ _HOOKED = (
     "to get deltas, change gradients before the step and nothing after it"
 )
 _NOT_ROW_LOCAL = "hf.RowLocal was declared, but a step moved rows without a gradient; remove the declaration"
+_OTHERWISE = "its gradient is divided over the ranks in another way than its rows; redistribute it to get deltas"
 _TRIAL_STEPS = 8  # at the beginning, in which a closer look may wait for the device
 _CAPTURED = "its step was captured in a CUDA graph, whose replay runs no hooks; step without graphs to get deltas"
 
@@ -57,7 +59,7 @@ class Steps:
         self._unchecked = {id(optimizer) for optimizer in optimizers}
         self._declared = {id(optimizer): _TRIAL_STEPS for optimizer in row_local}  # steps still to be checked
         self._hint_steps = _TRIAL_STEPS  # in which sparse gradients of other parameters are looked for
-        self._by_parameter = {id(watch.parameter): watch for watch in watches}
+        self._by_parameter = {id(watch.table.optimized): watch for watch in watches}
         self._by_optimizer = self._group_by_optimizer()
         self._holders = _holders_of_inner(optimizers)
         self._stepping: Optimizer | None = None  # whose own step, not that of one inside, is under way
@@ -78,7 +80,7 @@ class Steps:
         held = holders(self._optimizers)
         for watch in self._watches:
             table = watch.table
-            now = held.get(id(table.parameter), ())
+            now = held.get(id(table.optimized), ())
             if len(now) > 1:
                 raise ConfigurationError(f"table {table.name!r} is in two optimizers; keep it in only one")
             if table.optimizer is not None and not now:
@@ -101,7 +103,7 @@ class Steps:
         if holder is optimizer:
             self._stepping = optimizer
         for watch in self._by_optimizer.get(id(holder), ()):
-            if watch.parameter.grad is None:  # as that of a parameter which its module no longer uses
+            if watch.table.optimized.grad is None:  # as that of a parameter which its module no longer uses
                 watch.check_same()
             if watch.notice_edits():
                 self.notice_edit(watch)
@@ -133,7 +135,12 @@ class Steps:
                     continue
                 if watch.table.optimizer is not optimizer:
                     self._see_other_optimizer(watch, optimizer)
-                elif (gradient := parameter.grad) is not None:
+                elif parameter.grad is None:
+                    continue
+                elif (gradient := watch.table.local(parameter.grad)) is None:
+                    watch.marks.live.add_all()
+                    self._notices.add(watch.table.name, _OTHERWISE)
+                else:
                     why = why_sparse if gradient.is_sparse else _why_dense(optimizer, group, gradient, declared)
                     if gradient.is_cuda and torch.cuda.is_current_stream_capturing():
                         watch.never_tracked = True
@@ -142,8 +149,8 @@ class Steps:
                         watch.observer(gradient)
                     if why is None:
                         if not (watch.state_is_seen or gradient.is_sparse or declared):
-                            watch.see_state(restless_rows(optimizer, optimizer.state[parameter]))
-                        if declared and self._declared[id(optimizer)]:
+                            watch.see_state(restless_rows(optimizer, _local_state(optimizer, parameter)))
+                        if declared and self._declared[id(optimizer)] and watch.table.rows:
                             watch.call_witness(gradient, self.count)
                         watch.see_gradient(gradient, changes=0 if skips(optimizer, gradient) else changes)
                     else:
@@ -222,6 +229,14 @@ def _why_dense(optimizer: Optimizer, group: Mapping[str, Any], gradient: Tensor,
     if declared:
         return None
     return why_not_row_local(optimizer, group, sparse_gradient=False, dtype=gradient.dtype)
+
+
+def _local_state(optimizer: Optimizer, parameter: Tensor) -> dict[Any, Any]:
+    """What it keeps of a parameter, as far as this rank holds it."""
+    state: dict[Any, Any] = optimizer.state[parameter]
+    if not is_dtensor(parameter):
+        return state
+    return {key: local_of(value) if isinstance(value, Tensor) else value for key, value in state.items()}
 
 
 def _weak(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,7 +11,6 @@ from holdfast.checkpoint.track.fingerprint import Fingerprint, version_of
 from holdfast.checkpoint.track.tensor_sets import tensor_marks
 from holdfast.checkpoint.track.witness import Witness
 from holdfast.checkpoint.training.keyed_rows import KeyedRows
-from holdfast.checkpoint.training.slot_names import WEIGHT
 from holdfast.checkpoint.training.tables import Table
 from holdfast.errors import ConfigurationError, ModelMismatch
 from holdfast.types import TableSpec
@@ -22,6 +21,9 @@ def _is_same(now: Tensor | None, seen: Tensor | None) -> bool:
     if now is seen or now is None or seen is None:
         return now is seen
     return now._base is not None and now._base is seen._base and now.data_ptr() == seen.data_ptr()
+
+
+Versions = tuple[int | None, int | None]
 
 
 def _checked_rows(changed: Tensor, table: Table) -> Tensor:
@@ -46,7 +48,6 @@ class TableWatch:
         "marks",
         "never_tracked",
         "observer",
-        "parameter",
         "state_is_seen",
         "stored",
         "table",
@@ -55,7 +56,6 @@ class TableWatch:
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        self.parameter = table.parameter
         self._shape = table.parameter.shape
         self._dtype = table.parameter.dtype
         self._device = table.parameter.device
@@ -67,13 +67,13 @@ class TableWatch:
         self._pending_spec: TableSpec | None = None
         self.state_is_seen = False  # whether rows that move without a gradient were looked for since
         self._fingerprint = Fingerprint(table)
-        self._seen: tuple[Tensor, int | None, int] | None = None  # a gradient, its version, the changes it will make
+        self._seen: tuple[Tensor, Versions, int] | None = None  # a gradient, its version, the changes it will make
 
     def check_same(self) -> None:
         """Raise ModelMismatch if the parameter is not the one that the table was found with, or has another shape."""
-        parameter = self.parameter
+        parameter = self.table.parameter
         for module in self.table.modules:
-            if module._parameters.get(WEIGHT) is not parameter:
+            if not self.table.is_in(module):
                 raise self._mismatch(
                     "its module now holds a different Parameter (assigned, or loaded with assign=True)"
                 )
@@ -84,7 +84,7 @@ class TableWatch:
 
     def check_same_memory(self) -> None:
         """Raise ModelMismatch if the parameter was moved or cast; until then its changed address makes it whole."""
-        parameter = self.parameter
+        parameter = self.table.parameter
         if parameter.dtype is not self._dtype or parameter.device != self._device:
             now = f"{parameter.dtype} on {parameter.device}"
             raise self._mismatch(f"it was {self._dtype} on {self._device} and is {now}")
@@ -98,6 +98,16 @@ class TableWatch:
             self.marks.live.add_all()
         elif len(changed):
             self.marks.live.add(_checked_rows(changed, self.table))
+
+    def gradient(self) -> Tensor | None:
+        """What this rank holds of the gradient now."""
+        found = self.table.optimized.grad
+        return None if found is None else self.table.local(found)
+
+    def _versions_of(self, gradient: Tensor) -> Versions:
+        """How often a gradient was changed; where this rank holds a part of it, also as a whole."""
+        whole = self.table.optimized.grad
+        return version_of(gradient), None if whole is None or whole is gradient else version_of(whole)
 
     def notice_edits(self) -> bool:
         """Add every row if something that was not accounted for changed the weight; whether that is news."""
@@ -121,7 +131,7 @@ class TableWatch:
             live.add(ids if ids.shape[0] == 1 else ids[0])
         else:
             live.add_nonzero_rows(gradient)
-        self._seen = (gradient, version_of(gradient), changes)
+        self._seen = (gradient, self._versions_of(gradient), changes)
 
     def see_state(self, moving: Tensor | None) -> None:
         """The optimizer is about to use a dense gradient: add rows that it moves all the same, those with a bit set.
@@ -153,7 +163,7 @@ class TableWatch:
         if live.whole:
             return True
         gradient, version, changes = seen or (None, None, 0)
-        same = _is_same(self.parameter.grad, gradient) and (gradient is None or version_of(gradient) == version)
+        same = _is_same(self.gradient(), gradient) and (gradient is None or self._versions_of(gradient) == version)
         if same and self._fingerprint.advance(changes * self.table.counted_with):
             return True
         live.add_all()

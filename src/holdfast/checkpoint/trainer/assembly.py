@@ -11,6 +11,8 @@ from functools import partial
 from holdfast.checkpoint.commit.chain import Chain
 from holdfast.checkpoint.commit.space import patient_store
 from holdfast.checkpoint.ranks.agreement import Agreement
+from holdfast.checkpoint.ranks.sharded_tables import with_dtensors
+from holdfast.checkpoint.ranks.tiling import Tiling
 from holdfast.checkpoint.restore.partial import PartRecovery
 from holdfast.checkpoint.snapshot import side_streams
 from holdfast.checkpoint.snapshot.capture import Capture
@@ -41,6 +43,7 @@ from holdfast.checkpoint.trainer.sigterm import TerminationFlag
 from holdfast.checkpoint.trainer.supervisor import Agents
 from holdfast.checkpoint.training.batches import Reader
 from holdfast.checkpoint.training.divided import Divided
+from holdfast.checkpoint.training.dtensors import SwappedParameters, has_dtensors
 from holdfast.checkpoint.training.expected_size import full_snapshot_bytes, widest_row_bytes
 from holdfast.checkpoint.training.keyed_rows import require_one_rank
 from holdfast.checkpoint.training.state import TrainingState
@@ -106,6 +109,10 @@ class Assembly:
         self._opened = place.open(settings.retry_s)
         self._store = patient_store(self._opened, retry_s=settings.retry_s, grace_s=settings.grace_s, runtime=runtime)
         self._chain = Chain(self._store, writer=f"rank {agreement.rank} of pid {os.getpid()}", runtime=runtime)
+        self._tiling = Tiling(agreement, is_needed=agreement.any(has_dtensors(training.models)))
+        swapped = SwappedParameters(training.models)
+        if self._tiling.is_needed:
+            divided = with_dtensors(training.models, training.tables, swapped, divided, agreement)
         require_whole(training.models, training.optimizers, divided)
         self._tables = find_tables(
             training.models, training.optimizers, training.tables, divided.tables, training.keyed
@@ -114,7 +121,9 @@ class Assembly:
         require_memory_of_their_own(self._tables, training.models)
         require_same_tables(self._tables, agreement)
         require_known_tables(policies.precision, [table.whole_name for table in self._tables])
-        self._state = TrainingState(training.models, training.optimizers, training.extra, self._tables, divided)
+        self._state = TrainingState(
+            training.models, training.optimizers, training.extra, self._tables, divided, swapped
+        )
         self._reader = Reader(training.loader) if training.loader is not None else None
         self._chain.head(skip_damaged=True)  # a run that cannot be read is refused before training begins
         self._tracker = Tracker(
@@ -126,13 +135,16 @@ class Assembly:
             divided=divided,
         )
         self._chooser = self._choose_rows()
-        self._buffer = self._reserve()
         self._streams = side_streams.streams_for(table.parameter for table in self._tables)
+        self._capture = self._capturing()
+        self._capture.agree_on_tiles()  # which refuses what cannot be stored
+        self._buffer = self._reserve()
 
     def parts(self) -> Assembled:
         """Build all parts."""
         pinned = _pin_for(self._tables, self._buffer)
-        shared = SharedNews(self._state) if self._agreement.rank == 0 else None
+        leads = self._agreement.rank == 0
+        shared = SharedNews(self._capture, leads=leads) if leads or self._tiling.is_needed else None
         observers = [each for each in (self._tracker, self._chooser, shared) if each is not None]
         outcomes = Outcomes(observers, tell=self._tell, runtime=self._runtime)
         agents = self._agents(outcomes, pinned=pinned)
@@ -157,6 +169,19 @@ class Assembly:
             return None
         rank, world = self._agreement.rank, self._agreement.world
         return RowChooser(self._policies.priority, self._tables, self._tracker, rank=rank, world=world)
+
+    def _capturing(self) -> Capture:
+        rank, world = self._agreement.rank, self._agreement.world
+        return Capture(
+            self._tables,
+            self._tracker,
+            self._state,
+            self._chooser,
+            tiling=self._tiling,
+            rank=rank,
+            world=world,
+            streams=self._streams,
+        )
 
     def _reserve(self) -> FrameBuffer:
         settings = self._settings
@@ -198,19 +223,16 @@ class Assembly:
         )
 
     def _saver(self, shared: SharedNews | None, outcomes: Outcomes, agents: Agents) -> Saver:
-        rank, world = self._agreement.rank, self._agreement.world
         planner = SavePlanner(
             strategy=self._policies.strategy,
             precision=self._policies.precision,
             overlap=self._policies.overlap,
             tables={table.name: table.whole_name for table in self._tables},
-            world=world,
+            world=self._agreement.world,
             runtime=self._runtime,
         )
         return Saver(
-            capture=Capture(
-                self._tables, self._tracker, self._state, self._chooser, rank=rank, world=world, streams=self._streams
-            ),
+            capture=self._capture,
             tracker=self._tracker,
             shared=shared,
             planner=planner,

@@ -1,4 +1,6 @@
-"""Whether the state shared by all ranks differs from the last checkpoint, whatever changed it.
+"""Whether state that is no table's differs from the last checkpoint, whatever changed it.
+
+Of what all ranks share, the first one knows; of tiles of DTensors, whoever stores them.
 
 Nothing is checked between saves: the agent digests what it stores, and live state is digested on demand.
 """
@@ -12,11 +14,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from holdfast.checkpoint.snapshot.capture import Capture
 from holdfast.checkpoint.snapshot.captured import Captured
 from holdfast.checkpoint.snapshot.tensor_filler import bytes_of
-from holdfast.checkpoint.training.state import TrainingState
 from holdfast.checkpoint.wire.state_digests import PieceDigest, digest_of
-from holdfast.format.tree import encode_tree
+from holdfast.format.tree import EncodedTree, encode_tree, tiles_in
 from holdfast.types import Kind
 
 _TRAINING = "training"
@@ -31,10 +33,10 @@ class _Stored:
     digests: tuple[PieceDigest, ...] = ()
 
     @property
-    def training(self) -> str:
-        """What the skeleton says of the training, as text: 1, 1.0 and true differ."""
+    def training(self) -> tuple[str, int]:
+        """What the skeleton says of the training, as text: 1, 1.0 and true differ; and the number of tiles."""
         fields = dict(json.loads(self.skeleton)["root"]["dict"])
-        return json.dumps(fields[_TRAINING], sort_keys=True)
+        return json.dumps(fields.get(_TRAINING), sort_keys=True), tiles_in(self.skeleton)
 
     def digests_from(self, tensor: int) -> Iterator[PieceDigest]:
         """Those of this tensor, counted without the skeleton, and all after it."""
@@ -44,8 +46,9 @@ class _Stored:
 class SharedNews:
     """Compares a training with its last checkpoint. The reader's position and random numbers do not count."""
 
-    def __init__(self, state: TrainingState) -> None:
-        self._state = state
+    def __init__(self, capture: Capture, *, leads: bool) -> None:
+        self._capture = capture
+        self._leads = leads  # this rank saves what all ranks share
         self._pending: _Stored | None = None
         self._stored: _Stored | None = None
 
@@ -75,7 +78,7 @@ class SharedNews:
 
     def restored(self) -> None:
         """The live state came from the checkpoint that training continues from."""
-        live = encode_tree({_TRAINING: self._state.capture()})
+        live = self._live()
         digests = tuple(_digested(number, tensor) for number, tensor in enumerate(live.tensors, start=1))
         self._stored = _Stored(skeleton=live.skeleton, tensors=len(live.tensors), digests=digests)
 
@@ -83,15 +86,21 @@ class SharedNews:
         """Whether the training differs from the checkpoint, or this is unknown."""
         if self._stored is None:
             return True
-        training = self._state.capture()
-        before = self._stored.tensors - len(encode_tree(training).tensors)
+        before = self._stored.tensors - len(self._live().tensors)
         if before < 0:
             return True
         # The training's tensors are the last ones of a state: as many others in front give them the same numbers.
-        live = encode_tree({"others": [torch.empty(0)] * before, _TRAINING: training})
+        live = self._live(others=before)
         if _Stored(skeleton=live.skeleton, tensors=len(live.tensors)).training != self._stored.training:
             return True
         return any(_differs(live.tensors, each) for each in self._stored.digests_from(before))
+
+    def _live(self, *, others: int = 0) -> EncodedTree:
+        """The training as it is now, with tiles behind it and other tensors in front."""
+        tree = {_TRAINING: self._capture.training()} if self._leads else {}
+        tiles = self._capture.tiles()
+        encoded = encode_tree({"others": [torch.empty(0)] * others, **tree}, tiles=len(tiles))
+        return EncodedTree(skeleton=encoded.skeleton, tensors=[*encoded.tensors, *tiles])
 
 
 def _differs(tensors: Sequence[Tensor], known: PieceDigest) -> bool:

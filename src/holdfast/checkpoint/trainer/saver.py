@@ -45,7 +45,7 @@ class Saver:
     ) -> None:
         self._capture = capture
         self._tracker = tracker
-        self._shared = shared  # of the rank that saves what all ranks share
+        self._shared = shared  # of ranks that save more than rows
         self._planner = planner
         self._outcomes = outcomes
         self._agents = agents
@@ -60,6 +60,7 @@ class Saver:
 
         Checks that the ranks hold the same tables, and prepares what the first save would otherwise wait for.
         """
+        self._capture.agree_on_tiles()
         if self._shared is not None and restored:
             self._shared.restored()
         self._capture.start()

@@ -22,6 +22,8 @@ class Extent:
     width: int  # values of a row of the whole table
     first: int = 0
     value: int = 0
+    replica: int = 0  # the number of this rank among those that hold the same
+    replicas: int = 1
 
     def strip(self, values: int) -> Strip | None:
         """The strip that so many values of each row are; None: the whole table."""

@@ -14,11 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from holdfast.checkpoint.training.forms import has_form
+from holdfast.checkpoint.training.dtensors import is_divided, is_dtensor
 from holdfast.checkpoint.training.own_state import capture_own, keeps_own_state, load_own
+from holdfast.checkpoint.training.placing import is_source
+from holdfast.checkpoint.training.placing import place as place_tensor
 from holdfast.checkpoint.training.tables import Table
 from holdfast.checkpoint.training.wrappers import inner_optimizers
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, UnsupportedState
 
 # How the machine at hand computes a step, not what it computes: what the running code says stays.
 _IMPLEMENTATION = frozenset({"capturable", "differentiable", "foreach", "fused"})
@@ -159,7 +161,7 @@ class NamedOptimizer:
         restored = {key: value for key, value in live.items() if self._is_slot(parameter, value)}
         for key, value in stored.items():
             device = torch.device("cpu") if key in on_host else parameter.device
-            restored[key] = place(value, live.get(key), device)
+            restored[key] = place(value, live.get(key), device, parameter)
         if restored:
             self.optimizer.state[parameter] = restored
         else:  # an optimizer takes an empty state for a parameter it has not seen
@@ -200,7 +202,19 @@ class NamedOptimizer:
 
     def _capture_state(self, parameter: nn.Parameter) -> dict[Any, Any]:
         state = self.optimizer.state.get(parameter, {})
-        return {key: _without_sparse(value) for key, value in state.items() if not self._is_slot(parameter, value)}
+        kept = {key: value for key, value in state.items() if not self._is_slot(parameter, value)}
+        for key, value in kept.items():
+            self._require_shared(parameter, key, value)
+        return {key: _without_sparse(value) for key, value in kept.items()}
+
+    def _require_shared(self, parameter: nn.Parameter, key: object, value: object) -> None:
+        """A plain tensor beside a divided parameter may be another one on each rank, and only one would be saved."""
+        if isinstance(value, Tensor) and value.dim() and is_divided(parameter) and not is_dtensor(value):
+            raise UnsupportedState(
+                f"{self.kind} keeps {key!r} of parameter {self._name(parameter)!r}, which is a DTensor, as a plain "
+                f"tensor of shape {tuple(value.shape)}: what other ranks keep would not be saved. Make it a DTensor "
+                "too, with torch.zeros_like(parameter)"
+            )
 
     def _capture_table(self, parameter: nn.Parameter) -> dict[str, Any]:
         table = self.tables[id(parameter)]
@@ -211,14 +225,10 @@ class NamedOptimizer:
         return table is not None and table.is_slot(value)
 
 
-def place(value: Any, live: Any, device: torch.device) -> Any:
+def place(value: Any, live: Any, device: torch.device, parameter: Tensor | None = None) -> Any:
     """``value`` in the storage of ``live`` where that fits, else in storage of its own; types stay as stored."""
-    if isinstance(value, Tensor):
-        if isinstance(live, Tensor) and has_form(live, value.shape, value.dtype):
-            with torch.no_grad():
-                return live.copy_(value)
-        target = live.device if isinstance(live, Tensor) else device
-        return value.detach().to(target, copy=True)
+    if is_source(value):
+        return place_tensor(value, live, device, parameter)
     if type(value) is dict:
         if set(value) == {_SPARSE}:
             return _sparse(value[_SPARSE], device)

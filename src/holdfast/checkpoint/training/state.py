@@ -13,11 +13,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from holdfast.checkpoint.training.divided import Divided, Undivided
+from holdfast.checkpoint.training.dtensors import SwappedParameters, is_dtensor, local_of
 from holdfast.checkpoint.training.keyed_rows import KeyedRows
 from holdfast.checkpoint.training.optimizer_state import NamedOptimizer
 from holdfast.checkpoint.training.optimizers import Optimizers, OwnState, list_names
+from holdfast.checkpoint.training.placing import Source, write
+from holdfast.checkpoint.training.scatter import replaced, replaced_in_optimizer
 from holdfast.checkpoint.training.tables import Table, join_names, stable_buffers, stable_modules, stable_parameters
-from holdfast.errors import ConfigurationError, ModelMismatch
+from holdfast.errors import ConfigurationError, ModelMismatch, UnsupportedState
 from holdfast.format.state import is_weights_only
 from holdfast.format.tree import encode_tree
 from holdfast.types import ColumnSpec
@@ -48,6 +51,7 @@ class TrainingState:
         extra: Mapping[str, Any],
         tables: Sequence[Table],
         divided: Divided | None = None,
+        swapped: SwappedParameters | None = None,
     ) -> None:
         for name, value in extra.items():
             _require_stateful(name, value)
@@ -55,7 +59,9 @@ class TrainingState:
         self._divided = divided or Undivided()
         self._optimizers = (*optimizers, *self._divided.optimizers)
         self._extra = dict(extra)
-        self._tables = {table.identity: table for table in tables}
+        self._swapped = swapped
+        # Of the strips of one table, that which is held here stands for all.
+        self._tables = {table.identity: table for table in sorted(tables, key=_is_here)}
         self._left_alone: set[int] = set()  # tables whose optimizer state did not fit
         self._unfinished: tuple[OwnState, ...] = ()
 
@@ -64,14 +70,17 @@ class TrainingState:
 
         The bytes of its tensors, for whoever plans room for it.
         """
-        return sum(tensor.numel() * tensor.element_size() for tensor in encode_tree(self.capture()).tensors)
+        here = replaced(self.capture(), lambda name, tensor: local_of(tensor))
+        return sum(tensor.numel() * tensor.element_size() for tensor in encode_tree(here).tensors)
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         """Refuse, by its path, what an optimizer keeps by now and could not be stored."""
         for table in self._tables.values():
             if table.optimizer is optimizer:
                 table.spec()
-        encode_tree(self._name(optimizer).capture(), root=type(optimizer).__name__)
+        kind = type(optimizer).__name__
+        here = replaced_in_optimizer(self._name(optimizer).capture(), kind, lambda name, tensor: local_of(tensor))
+        encode_tree(here, root=kind)
 
     def parameter_names(self) -> dict[int, str]:
         """What each parameter is called, by its identity."""
@@ -84,8 +93,16 @@ class TrainingState:
             "model": self._dense(),
             "modules": {name: module.get_extra_state() for name, module in self._with_extra_state().items()},
             "optimizers": self._named().capture(),
-            "extra": {name: _state_of(value) for name, value in self._extra.items()},
+            "extra": {name: _without_dtensors(name, _state_of(value)) for name, value in self._extra.items()},
         }
+
+    def dtensors(self) -> dict[str, Tensor]:
+        """The DTensors among them, by names that are the same on all ranks."""
+        if not any(is_dtensor(tensor) for tensor in (*self._parameters().values(), *self._dense().values())):
+            return {}
+        found: dict[str, Tensor] = {}
+        replaced({"model": self._dense(), "optimizers": self._named().capture()}, found.__setitem__)
+        return found
 
     def restore(self, tree: Mapping[str, Any], *, strict: bool = True) -> RestoreReport:
         """Write ``tree`` into the live objects, in place; optimizers and extras only where some were given.
@@ -133,7 +150,7 @@ class TrainingState:
         named: dict[str, nn.Parameter] = {}
         seen: set[int] = set()
         for key, model in self._models.items():
-            for name, parameter in stable_parameters(model).items():
+            for name, parameter in stable_parameters(model, self._swapped).items():
                 if id(parameter) not in seen:
                     named[join_names(key, name)] = parameter
                     seen.add(id(parameter))
@@ -219,10 +236,9 @@ class TrainingState:
 
     def _restore_model(self, tree: Mapping[str, Any]) -> None:
         live = self._dense() | {name: table.parameter for name, table in self._became_tables(tree).items()}
-        with torch.no_grad():
-            for name, value in tree["model"].items():
-                if name in live and _fits(value, live[name], casts=True):
-                    live[name].copy_(value)  # in place: others may hold the tensor
+        for name, value in tree["model"].items():
+            if name in live and _fits(value, live[name], casts=True):
+                write(value, live[name], f"tensor {name!r}")
         for name, module in self._with_extra_state().items():
             if name in tree["modules"]:
                 module.set_extra_state(tree["modules"][name])
@@ -254,6 +270,10 @@ def dense_weights(tree: Mapping[str, Any]) -> dict[str, Tensor]:
     return dict(tree["model"])
 
 
+def _is_here(table: Table) -> bool:
+    return table.optimizer is not None or table.rows > 0
+
+
 def _require_stateful(name: str, value: object) -> None:
     if isinstance(value, Optimizer):
         raise ConfigurationError(f"extra {name!r} is an optimizer; pass it as optimizer=[...]")
@@ -269,6 +289,16 @@ def _state_of(value: Any) -> Any:
     return value.get_state() if isinstance(value, torch.Generator) else value.state_dict()
 
 
+def _without_dtensors(name: str, state: Any) -> Any:
+    """Its state, which only the first rank stores; raises UnsupportedState where it is divided over all of them."""
+    if any(map(is_dtensor, state.values() if isinstance(state, Mapping) else ())):
+        raise UnsupportedState(
+            f"extra {name!r} holds a DTensor, of which each rank has a part, and only one saves extras. Pass a module "
+            "as model={'name': module, ...}"
+        )
+    return state
+
+
 def _load_state(value: Any, state: Any) -> None:
     if isinstance(value, torch.Generator):
         value.set_state(state)
@@ -282,11 +312,11 @@ def _names(tree: Mapping[str, Any], *, extra: bool) -> dict[str, None]:
     return dict.fromkeys(names)
 
 
-def _fits(stored: Tensor, live: Tensor, *, casts: bool) -> bool:
+def _fits(stored: Source, live: Tensor, *, casts: bool) -> bool:
     return stored.shape == live.shape and (casts or stored.dtype == live.dtype)
 
 
-def _form(tensor: Tensor) -> str:
+def _form(tensor: Source) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 

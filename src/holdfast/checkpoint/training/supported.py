@@ -17,8 +17,8 @@ from holdfast.errors import ConfigurationError
 
 _REMEDY = (
     "This release supports models that every rank holds in full (a single process, DistributedDataParallel, or your "
-    "own gradient exchange) and models of TorchRec's DistributedModelParallel. Train this part that way, or keep "
-    "saving it with torch.distributed.checkpoint and pass Holdfast only the others"
+    "own gradient exchange), DTensors (fully_shard, tensor parallelism) and TorchRec's DistributedModelParallel. Train "
+    "this part that way, or keep saving it with torch.distributed.checkpoint and pass Holdfast only the others"
 )
 _MODULES = {
     "torch.distributed.fsdp": "FSDP",
@@ -27,7 +27,6 @@ _MODULES = {
     "fairscale.nn": "FairScale's sharded modules",
 }
 _TENSORS = {
-    "DTensor": "a DTensor (fully_shard, which is FSDP2, or tensor parallelism)",
     "ShardedTensor": "a ShardedTensor",
     "FlatParameter": "a part of FSDP's flat parameters",
 }

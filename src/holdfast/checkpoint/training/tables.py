@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
+from holdfast.checkpoint.training.dtensors import SwappedParameters
 from holdfast.checkpoint.training.extent import Extent
 from holdfast.checkpoint.training.forms import has_form
 from holdfast.checkpoint.training.slot_names import WEIGHT as WEIGHT
@@ -60,13 +61,20 @@ class Table:
         return id(self.parameter if self.stands_for is None else self.stands_for)
 
     @property
+    def optimized(self) -> nn.Parameter:
+        """The parameter that its optimizer holds, and keeps state for."""
+        return self.parameter
+
+    @property
     def origin(self) -> int:
         """The table's row that its tensors begin with."""
         return 0 if self.extent is None else self.extent.first
 
     def share(self, rank: int, world: int) -> tuple[int, int]:
         """The range of its tensors' rows that this rank saves: all it holds, or a part of what everybody holds."""
-        return row_range(self.rows, rank, world) if self.extent is None else (0, self.rows)
+        if self.extent is None:
+            return row_range(self.rows, rank, world)
+        return row_range(self.rows, self.extent.replica, self.extent.replicas)
 
     def local_ids(self, ids: Tensor) -> Tensor:
         """Rows of the table, as far as they are held here, by their numbers in the tensors."""
@@ -81,7 +89,7 @@ class Table:
     def group(self) -> dict[str, Any] | None:
         """The optimizer's parameter group that holds it now."""
         groups = self.optimizer.param_groups if self.optimizer else ()
-        return next((group for group in groups if any(held is self.parameter for held in group["params"])), None)
+        return next((group for group in groups if any(held is self.optimized for held in group["params"])), None)
 
     def attach(self, optimizer: Optimizer) -> None:
         """One of the optimizers holds its parameter."""
@@ -90,6 +98,18 @@ class Table:
     def is_replaced(self) -> bool:
         """Whether a module that holds it in a way of its own looks rows up elsewhere by now."""
         return False
+
+    def is_in(self, module: Embedding) -> bool:
+        """Whether a module still holds it."""
+        return module._parameters.get(WEIGHT) is self.parameter
+
+    def local(self, gradient: Tensor) -> Tensor | None:
+        """The rows of a gradient that are held here; None where these cannot be told."""
+        return gradient
+
+    def counted(self) -> list[Tensor]:
+        """Tensors besides its own, the first of them that of the weights, which count changes of its memory."""
+        return []
 
     def slots(self) -> dict[str, Tensor]:
         """The optimizer's tensors that have one entry per row, as they are now, by column, in the order of columns."""
@@ -138,7 +158,7 @@ class Table:
         wanted = {
             column.name: column
             for column in columns
-            if not column.is_keyed and not _is_number(state.get(slot_key(column.name)))
+            if not column.is_keyed and not is_number(state.get(slot_key(column.name)))
         }
         for name in self.slots().keys() - wanted.keys():  # going back to before the first step
             del state[slot_key(name)]
@@ -158,7 +178,8 @@ class Table:
             raise UnsupportedState(f"table {self.name!r}, column {name!r}: {error}") from None
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
+    """Whether an optimizer keeps one number for all rows."""
     return isinstance(value, int | float) or (isinstance(value, Tensor) and value.dim() == 0)
 
 
@@ -178,9 +199,10 @@ def find_tables(
     is not empty. Raises ConfigurationError for a parameter in two optimizers and for a name used twice.
     """
     found: dict[int, Table] = {}
-    for path, module in _embeddings(models):
+    known = {table.identity: table.whole_name for table in divided}
+    for path, module in find_embeddings(models):
         weight = module._parameters.get(WEIGHT)  # absent where a parametrization computes it
-        if weight is None:
+        if weight is None or id(weight) in known:
             continue
         table = found.setdefault(id(weight), Table(name=path, parameter=weight))
         table.modules += (module,)
@@ -189,7 +211,8 @@ def find_tables(
         table.modules = found[id(table.parameter)].modules if id(table.parameter) in found else ()
         found[id(table.parameter)] = table
     for name, parameter in (extra or {}).items():
-        _add_extra(found, name, parameter)
+        if known.get(id(parameter)) != name:
+            _add_extra(found, known, name, parameter)
     _attach(found, optimizers, models)
     _refuse_repeated(table.name for table in found.values())
     return tuple(found.values())
@@ -213,12 +236,14 @@ def stable_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     return _walk(model, "", set())
 
 
-def stable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Every parameter once, by the first of its stable names."""
+def stable_parameters(model: nn.Module, swapped: SwappedParameters | None = None) -> dict[str, nn.Parameter]:
+    """Every parameter once, by the first of its stable names; behind those that are swapped, the ones that stay."""
     named: dict[str, nn.Parameter] = {}
     seen: set[int] = set()
     for path, module in stable_modules(model):
         for name, parameter in module._parameters.items():
+            if parameter is not None and swapped is not None:
+                parameter = swapped.find(module, name, parameter)
             if parameter is not None and id(parameter) not in seen:
                 seen.add(id(parameter))
                 _put(named, join_names(path, name), parameter)
@@ -261,18 +286,20 @@ def _wrapped_name(module: nn.Module) -> str | None:
     return None
 
 
-def _embeddings(models: Mapping[str, nn.Module]) -> Iterator[tuple[str, Embedding]]:
+def find_embeddings(models: Mapping[str, nn.Module]) -> Iterator[tuple[str, Embedding]]:
+    """Every embedding, by the name of its table."""
     for key, model in models.items():
         for path, module in stable_modules(model):
             if isinstance(module, Embedding):
                 yield join_names(key, path or WEIGHT), module
 
 
-def _add_extra(found: dict[int, Table], name: str, parameter: nn.Parameter) -> None:
+def _add_extra(found: dict[int, Table], divided: Mapping[int, str], name: str, parameter: nn.Parameter) -> None:
     if not isinstance(parameter, nn.Parameter) or parameter.dim() < 1:
         raise ConfigurationError(f"table {name!r} must be an nn.Parameter with one entry per row")
-    if id(parameter) in found:
-        raise ConfigurationError(f"table {name!r} is already known as {found[id(parameter)].name!r}; leave it out")
+    if id(parameter) in found or id(parameter) in divided:
+        known = divided.get(id(parameter)) or found[id(parameter)].name
+        raise ConfigurationError(f"table {name!r} is already known as {known!r}; leave it out")
     found[id(parameter)] = Table(name=name, parameter=parameter)
 
 

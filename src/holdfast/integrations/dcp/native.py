@@ -19,21 +19,24 @@ from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
 
 from holdfast.checkpoint.commit.chain import Head
-from holdfast.checkpoint.read.fetcher import Fetcher
+from holdfast.checkpoint.read.fetcher import Fetcher, Manifests
 from holdfast.checkpoint.read.outlines import plan_checkpoint
 from holdfast.checkpoint.read.strips import WholeTable, is_per_value, join_strips, values_of
 from holdfast.checkpoint.read.table_plan import TablePlan
 from holdfast.checkpoint.restore.arrays import ArrayColumn
 from holdfast.checkpoint.restore.rows import WantedRows, write_rows
 from holdfast.checkpoint.restore.saved_state import checked_state, shared_state
+from holdfast.checkpoint.restore.scattered import PartTiles, ScatteredTensor
 from holdfast.checkpoint.restore.state_tensors import SKELETON, read_state, read_tensors
 from holdfast.checkpoint.training.forms import as_tensor
 from holdfast.checkpoint.training.slot_names import slot_key, weight_name
+from holdfast.format.boxes import Box
 from holdfast.format.catalog import Entry
 from holdfast.format.document import parse
 from holdfast.format.dtypes import array_dtype, torch_dtype
 from holdfast.format.layout import row_bytes
 from holdfast.format.manifest import Manifest
+from holdfast.format.scattered import Scattered
 from holdfast.format.tree import decode_tree, encode_tree
 from holdfast.integrations.dcp.boxes import BoxCopy, flat_bytes, narrowed
 from holdfast.integrations.dcp.contents import described_tensor
@@ -61,7 +64,7 @@ class NativeCheckpoint:
 
     fetcher: Fetcher
     entry: Entry
-    first: Manifest
+    parts: Manifests
     tables: Mapping[str, WholeTable]
     root: str | None  # the key that the model has in the state dict to load; None: the state dict is the model's
 
@@ -70,7 +73,12 @@ class NativeCheckpoint:
         """Read what it holds, without tensors and rows."""
         name = entry.part_list.name
         tables = parse(name, lambda: join_strips(plan_checkpoint(fetcher, head, entry.info.id)))
-        return cls(fetcher=fetcher, entry=entry, first=fetcher.parts(entry)[0], tables=tables, root=root)
+        return cls(fetcher=fetcher, entry=entry, parts=fetcher.parts(entry), tables=tables, root=root)
+
+    @property
+    def first(self) -> Manifest:
+        """The part that holds what all ranks share."""
+        return self.parts[0]
 
     def metadata(self) -> Metadata:
         """What DCP's planners plan from."""
@@ -91,15 +99,25 @@ class NativeCheckpoint:
         dense: list[tuple[BoxCopy, Any]] = []
         for copy in copies:
             found = self._flat[copy.key[0]]
-            (rows if isinstance(found, _Column) else dense).append((copy, found))
+            if isinstance(found, Scattered):
+                box = Box(offsets=tuple(copy.offsets), sizes=tuple(copy.target.shape))
+                copy.target.copy_(ScatteredTensor(self._tiles, found).read(box))
+            else:
+                (rows if isinstance(found, _Column) else dense).append((copy, found))
         self._fill_dense(dense)
         self._fill_rows(rows)
 
     def _form(self, value: Any) -> tuple[str, tuple[int, ...]] | None:
         if isinstance(value, _Column):
             return value.spec.dtype, value.size
+        if isinstance(value, Scattered):
+            return value.dtype, value.shape
         number = self._numbers.get(id(value))
         return None if number is None else (self.first.tensors[number].dtype, self.first.tensors[number].shape)
+
+    @cached_property
+    def _tiles(self) -> PartTiles:
+        return PartTiles(self.fetcher, self.parts)
 
     @cached_property
     def _empty(self) -> list[Tensor]:

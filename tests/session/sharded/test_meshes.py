@@ -1,0 +1,174 @@
+"""However a model is divided, and into whatever it is restored: every row and slot is what was saved, bit for bit."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torch.distributed.tensor import Placement, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
+
+import holdfast as hf
+from tests.session.sharded.job import Job, Jobs, assert_same
+
+
+def saved(job: Job, url: str, how: str, optimizer: str = "adagrad", *, steps: int = 4, every: int = 2) -> None:
+    job.call("build", how=how, optimizer=optimizer)
+    job.call("guard", url=url, strategy=hf.Consecutive())
+    assert job.call("resume") == [0] * job.world
+    job.call("train", steps=steps, save_every=every)
+
+
+def resumed(job: Job, url: str, how: str, step: int, optimizer: str = "adagrad") -> None:
+    job.call("build", how=how, optimizer=optimizer, seed=1 + step)
+    job.call("guard", url=url, strategy=hf.Consecutive())
+    assert job.call("resume") == [step] * job.world
+
+
+STRATEGIES = [
+    hf.Full(),
+    hf.OneShot(),
+    hf.Consecutive(),
+    hf.Intermittent(),
+    hf.Grid(),
+    hf.Partial(priority=hf.MFU(r=0.5)),
+]
+ELSEWHERE = [("fsdp", 2), ("plain", 1), ("tp", 2), ("columns", 2), ("hsdp", 2), ("plain", 2)]  # for each strategy
+CHAIN = [("fsdp", 2), ("tp", 2), ("plain", 1), ("columns", 2), ("fsdp", 1), ("plain", 2), ("fsdp", 2)]
+LONG_CHAIN = [
+    ("fsdp", 4),
+    ("hsdp", 4),
+    ("plain", 1),
+    ("fsdp+tp", 4),
+    ("tp", 2),
+    ("fsdp+columns", 4),
+    ("columns", 4),
+    ("fsdp", 2),
+    ("tp", 4),
+    ("plain", 4),
+    ("hsdp", 2),
+    ("fsdp", 4),
+]
+
+
+@pytest.mark.parametrize(
+    ("chain", "optimizer"),
+    [
+        pytest.param(CHAIN, "adagrad"),
+        *(pytest.param(LONG_CHAIN, kind, marks=pytest.mark.slow) for kind in ("sgd", "adagrad", "adam")),
+    ],
+)
+def test_a_run_goes_from_mesh_to_mesh(jobs: Jobs, tmp_path: Path, chain: list[tuple[str, int]], optimizer: str) -> None:
+    url, (how, world), step = str(tmp_path / "run"), chain[0], 4
+    saved(jobs.get(world), url, how, optimizer)
+    before = jobs.get(world).call("shadow", step=step)[0]
+    for how, world in chain[1:]:
+        job = jobs.get(world)
+        resumed(job, url, how, step, optimizer)
+        assert_same(job.call("held")[0], before)
+        step += 4
+        job.call("train", steps=4, save_every=2)
+        before = job.call("shadow", step=step)[0]
+
+
+@pytest.mark.parametrize(
+    ("shape", "mesh", "placements"),
+    [
+        ((7, 3), (2,), [Shard(0)]),
+        ((1, 3), (2,), [Shard(0)]),
+        ((4, 5), (2,), [Shard(1)]),
+        ((5,), (2, 1), [Replicate(), Shard(0)]),
+        ((5,), (2, 1), [_StridedShard(0, split_factor=1), Shard(0)]),
+        *(
+            pytest.param(shape, (2, 2), placements, marks=pytest.mark.slow)
+            for shape in [(11, 6), (3, 2), (8, 5), (1, 1)]
+            for placements in (
+                [Shard(0), Shard(0)],
+                [Shard(0), Shard(1)],
+                [Shard(1), Replicate()],
+                [_StridedShard(0, split_factor=2), Shard(0)],
+                [_StridedShard(1, split_factor=2), Shard(1)],
+            )
+        ),
+    ],
+)
+def test_a_ranks_part_of_a_tensor_is_told_as_torch_divides_it(
+    jobs: Jobs, shape: tuple[int, ...], mesh: tuple[int, ...], placements: list[Placement]
+) -> None:
+    for held, told in jobs.get(math.prod(mesh)).call("boxes", shape=shape, mesh=mesh, placements=placements):
+        assert held.shape == told.shape and held.tolist() == told.tolist()
+
+
+def test_after_an_evaluation_fsdp_holds_other_parameters_and_the_sharded_ones_are_saved(
+    jobs: Jobs, tmp_path: Path
+) -> None:
+    job, url = jobs.get(2), str(tmp_path / "run")
+    saved(job, url, "fsdp", steps=2, every=0)
+    before = job.call("held")[0]
+    assert job.call("evaluate") == ["Parameter"] * 2
+    job.call("save_blindly")
+    resumed(job, url, "fsdp", 2)
+    assert_same(job.call("held")[0], before)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["fsdp", "hsdp", "tp", "columns", "fsdp+tp", "fsdp+columns"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam"])
+def test_whatever_the_strategy_a_killed_job_goes_on_elsewhere(
+    jobs: Jobs, tmp_path: Path, how: str, optimizer: str
+) -> None:
+    job = jobs.get(4)
+    urls = [str(tmp_path / type(strategy).__name__) for strategy in STRATEGIES]
+    job.call("build", how=how, optimizer=optimizer)
+    job.call("guard", url=urls[0], strategy=STRATEGIES[0])
+    assert job.call("resume") == [0] * 4
+    for url, strategy in zip(urls[1:], STRATEGIES[1:], strict=True):
+        job.call("guard_also", url=url, strategy=strategy)
+    job.call("train", steps=6, save_every=2)
+    before = job.call("shadow", step=6)[0]
+    job.ask("train", steps=100)
+    job.kill(2)
+    job.stop()
+    for url, (how, world) in zip(urls, ELSEWHERE, strict=True):
+        resumed(jobs.get(world), url, how, 6, optimizer)
+        assert_same(jobs.get(world).call("held")[0], before)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "holdfast.checkpoint.snapshot.captured.Captured.copy_into",
+        *(
+            pytest.param(each, marks=pytest.mark.slow)
+            for each in (
+                "holdfast.checkpoint.ranks.tiling.Tiling.agree",
+                "holdfast.checkpoint.trainer.handover.Handover.take",
+                "holdfast.checkpoint.write.part_writer.PartWriter.finish",
+                "holdfast.checkpoint.write.committer.Committer.commit",
+                "holdfast.checkpoint.restore.model.ModelRestorer.restore",
+            )
+        ),
+    ],
+)
+def test_a_rank_may_die_in_any_phase(jobs: Jobs, tmp_path: Path, where: str) -> None:
+    job, url = jobs.get(2), str(tmp_path / "run")
+    saved(job, url, "fsdp")
+    if where.endswith("restore"):
+        job.call("build", how="fsdp", seed=1)
+        job.call("guard", url=url)
+    job.ask_one(1, "die_in", where=where)
+    if where.endswith("restore"):
+        job.ask("resume")
+    else:
+        job.ask("train", steps=2, save_every=2)
+    job.processes[1].join(60)
+    assert job.processes[1].exitcode == -9
+    job.kill(0)
+    job = jobs.get(1)
+    job.call("build", how="plain", seed=2)
+    job.call("guard", url=url)
+    (step,) = job.call("resume")
+    assert step in ((4, 6) if where.endswith("commit") else (4,))  # the other rank may find all parts, and commit
+    assert_same(job.call("held")[0], dict(np.load(f"{url}-{step}.npz")))
