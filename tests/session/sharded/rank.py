@@ -177,6 +177,13 @@ class Rank:
         shares = [(watch.table.name, watch.table.share(self.number, self.world)) for watch in tables]
         return [(name, stop - start) for name, (start, stop) in shares]
 
+    def recover(self, servers: list[int], of: int) -> None:
+        self.checkpointer.recover(servers, of=of)
+
+    def restore(self, url: str) -> int:
+        """Read a run into the model, without a Checkpointer."""
+        return hf.open_run(url).restore(model=self.model, optimizer=self.optimizers).step
+
     def close(self) -> int:
         """End the training; the number of checkpoints that there are."""
         self.checkpointer.close()

@@ -10,7 +10,7 @@ import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file
 
 import holdfast as hf
-from tests.session.sharded.job import Jobs
+from tests.session.sharded.job import Jobs, assert_same
 from tests.session.sharded.model import Model
 from tests.session.sharded.rank import Arrays
 from tests.session.sharded.test_meshes import saved
@@ -39,6 +39,15 @@ def test_a_run_restores_into_a_plain_model(run: tuple[str, Arrays]) -> None:
     model = Model()
     hf.open_run(run[0]).restore(model=model)
     assert_weights(model.state_dict(), run[1])
+
+
+@pytest.mark.parametrize("how", ["fsdp", "columns"])
+def test_a_run_restores_into_a_divided_model_without_a_checkpointer(
+    jobs: Jobs, run: tuple[str, Arrays], how: str
+) -> None:
+    jobs.get(2).call("build", how=how, seed=5)
+    assert jobs.get(2).call("restore", url=run[0]) == [2, 2]
+    assert_same(jobs.get(2).call("held")[0], run[1])
 
 
 def test_an_export_holds_whole_tensors(run: tuple[str, Arrays], tmp_path: Path) -> None:

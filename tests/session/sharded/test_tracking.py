@@ -66,6 +66,20 @@ def test_a_tracker_that_misses_a_row_is_found_out(jobs: Jobs, tmp_path: Path) ->
         assert_same(job.call("held")[0], before)
 
 
+def test_a_lost_range_of_rows_comes_back_and_the_others_stay(jobs: Jobs, tmp_path: Path) -> None:
+    job, url = jobs.get(2), str(tmp_path / "run")
+    saved(job, url, "fsdp", steps=2, every=1)
+    before = job.call("shadow", step=2)[0]
+    job.call("train", steps=2)
+    after = job.call("held")[0]
+    job.call("recover", servers=[1], of=3)
+    now, lost = job.call("held")[0], slice(USERS // 3, 2 * USERS // 3)
+    for name in ("users.weight", "users.weight.sum"):
+        assert not (before[name] == after[name]).all()
+        after[name][lost] = before[name][lost]
+        assert now[name].tobytes() == after[name].tobytes(), name
+
+
 def test_close_saves_what_changed_on_any_rank_and_nothing_where_nothing_did(jobs: Jobs, tmp_path: Path) -> None:
     job, url = jobs.get(2), str(tmp_path / "run")
     saved(job, url, "fsdp", steps=1, every=1)

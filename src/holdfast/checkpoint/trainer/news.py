@@ -8,8 +8,9 @@ Nothing is checked between saves: the agent digests what it stores, and live sta
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,6 +42,14 @@ class _Stored:
     def digests_from(self, tensor: int) -> Iterator[PieceDigest]:
         """Those of this tensor, counted without the skeleton, and all after it."""
         return (each for each in self.digests if each.tensor > tensor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Live:
+    """A training as it is now."""
+
+    tree: Mapping[str, Any]
+    tiles: tuple[Tensor, ...]
 
 
 class SharedNews:
@@ -78,7 +87,7 @@ class SharedNews:
 
     def restored(self) -> None:
         """The live state came from the checkpoint that training continues from."""
-        live = self._live()
+        live = _encoded(self._live())
         digests = tuple(_digested(number, tensor) for number, tensor in enumerate(live.tensors, start=1))
         self._stored = _Stored(skeleton=live.skeleton, tensors=len(live.tensors), digests=digests)
 
@@ -86,21 +95,25 @@ class SharedNews:
         """Whether the training differs from the checkpoint, or this is unknown."""
         if self._stored is None:
             return True
-        before = self._stored.tensors - len(self._live().tensors)
+        now = self._live()
+        before = self._stored.tensors - len(_encoded(now).tensors)
         if before < 0:
             return True
         # The training's tensors are the last ones of a state: as many others in front give them the same numbers.
-        live = self._live(others=before)
+        live = _encoded(now, others=before)
         if _Stored(skeleton=live.skeleton, tensors=len(live.tensors)).training != self._stored.training:
             return True
         return any(_differs(live.tensors, each) for each in self._stored.digests_from(before))
 
-    def _live(self, *, others: int = 0) -> EncodedTree:
-        """The training as it is now, with tiles behind it and other tensors in front."""
+    def _live(self) -> _Live:
         tree = {_TRAINING: self._capture.training()} if self._leads else {}
-        tiles = self._capture.tiles()
-        encoded = encode_tree({"others": [torch.empty(0)] * others, **tree}, tiles=len(tiles))
-        return EncodedTree(skeleton=encoded.skeleton, tensors=[*encoded.tensors, *tiles])
+        return _Live(tree=tree, tiles=tuple(self._capture.tiles()))
+
+
+def _encoded(live: _Live, *, others: int = 0) -> EncodedTree:
+    """A training with other tensors in front, and tiles behind it."""
+    encoded = encode_tree({"others": [torch.empty(0)] * others, **live.tree}, tiles=len(live.tiles))
+    return EncodedTree(skeleton=encoded.skeleton, tensors=[*encoded.tensors, *live.tiles])
 
 
 def _differs(tensors: Sequence[Tensor], known: PieceDigest) -> bool:
