@@ -34,12 +34,15 @@ def test_deaths_replacements_and_lost_samples_are_measured() -> None:
 
 
 def test_a_recovery_counts_once_and_tells_its_rung_and_where_rows_came_from() -> None:
-    recovery = Recovered(member=SERVER, rung=PARITY, rows=90, saved_rows=10, at_s=3.0, took_s=0.5)
+    recovery = Recovered(
+        member=SERVER, rung=PARITY, rows=90, saved_rows=10, at_s=3.0, took_s=0.5, lost_steps=2, lost_samples=64.0
+    )
     exporter = recorded(LostSamples(member=SERVER, steps=3, pls=None, at_s=2.0), recovery)
     (count,), (took,) = exporter.of("recoveries"), exporter.of("recovery_seconds")
     assert (count.value, count.labels, took.value, took.labels) == (1, {"rung": "parity"}, 0.5, {"rung": "parity"})
     rows = {each.labels["source"]: each.value for each in exporter.of("recovered_rows")}
     assert rows == {"parity": 90, "saves": 10}
+    assert exporter.total("lost_samples") == 64
     assert not exporter.of("pls")
 
 

@@ -107,4 +107,4 @@ def _made_up_for(event: happenings.Recovered) -> Iterator[Measurement]:
     yield from _recovered(event.rung, event.took_s)
     for source, rows in (("parity", event.rows), ("saves", event.saved_rows)):
         yield Measurement(instrument=of.RECOVERED_ROWS, value=rows, labels={"source": source})
-    yield from _known(of.LOST_SAMPLES, getattr(event, "lost_samples", None))
+    yield from _known(of.LOST_SAMPLES, event.lost_samples)
