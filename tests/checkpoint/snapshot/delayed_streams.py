@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -72,6 +72,9 @@ class DelayedStreams:
 
     def host_numbers(self, length: int) -> Tensor:
         return torch.full((length,), -(10**9))
+
+    def numbers_on(self, device: torch.device, numbers: Sequence[int]) -> Tensor:
+        return torch.tensor(numbers, dtype=torch.int64)
 
     def follow(self, device: torch.device) -> None:
         self._followed = {buffer.data_ptr(): buffer._version for buffer in self._buffers}

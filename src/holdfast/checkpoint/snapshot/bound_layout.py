@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from holdfast.checkpoint.wire.frame_layout import Recorded, frame_columns, sample_in_frame, sample_rows
@@ -63,7 +64,7 @@ class RoomExceeded(Exception):
         self.escapes = escapes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class BoundLayout:
     """The areas of one table, from ``start`` on."""
 
@@ -75,17 +76,22 @@ class BoundLayout:
     escapes: int  # room for so many, in each encoded column
     start: int = 0
 
-    @property
+    @cached_property
     def chunks(self) -> int:
         """How many there are at most."""
         return -(-self.bound // self.chunk_rows) if self.bound else 0
 
-    @property
+    @cached_property
     def sample(self) -> int:
         """Sampled rows of a chunk, however many rows it will have."""
         return sample_rows(min(self.chunk_rows, self.bound))
 
     @property
+    def tally_numbers(self) -> int:
+        """How many numbers its tally has: rows, first and last ids of chunks, escapes of chunks by column."""
+        return (0 if self.ids is None else 1 + 2 * self.chunks) + self.chunks * len(self.records)
+
+    @cached_property
     def areas(self) -> dict[str, Area]:
         """By the names of frame columns."""
         lengths = {IDS: self.chunks * self.chunk_rows * id_bytes(self.ids)} if self.ids is not None else {}
@@ -102,7 +108,7 @@ class BoundLayout:
             offset += aligned(length)
         return areas
 
-    @property
+    @cached_property
     def stop(self) -> int:
         """Where the next table can begin."""
         return max((area.offset + aligned(area.length) for area in self.areas.values()), default=self.start)

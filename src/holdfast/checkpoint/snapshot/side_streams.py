@@ -5,7 +5,7 @@ The seam to CUDA of snapshots: what is queued where, and what waits for what.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -51,6 +51,10 @@ class SideStreams(Protocol):
 
     def host_numbers(self, length: int) -> Tensor:
         """Pinned host memory for so many numbers (int64)."""
+        ...
+
+    def numbers_on(self, device: torch.device, numbers: Sequence[int]) -> Tensor:
+        """Numbers (int64) on the device, for what is queued on its current stream from now on."""
         ...
 
     def follow(self, device: torch.device) -> None:
@@ -104,6 +108,10 @@ class CudaStreams:
     def host_numbers(self, length: int) -> Tensor:
         """Pinned memory, from torch's cache of it."""
         return torch.empty(length, dtype=torch.int64, pin_memory=True)
+
+    def numbers_on(self, device: torch.device, numbers: Sequence[int]) -> Tensor:
+        """Copied on the current stream, from pinned memory that torch's cache keeps until then."""
+        return torch.tensor(numbers, dtype=torch.int64, pin_memory=True).to(device, non_blocking=True)
 
     def follow(self, device: torch.device) -> None:
         """Let the side stream wait for an event on the current one."""

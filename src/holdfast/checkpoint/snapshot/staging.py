@@ -11,9 +11,9 @@ from torch import Tensor
 
 from holdfast.checkpoint.snapshot.bound_layout import Area, BoundLayout, RecordWidth, aligned, rows_of_chunk
 from holdfast.checkpoint.snapshot.captured import Captured
-from holdfast.checkpoint.snapshot.device_stage import StagedTable, stage_state, stage_table
+from holdfast.checkpoint.snapshot.device_stage import StagedTable, TableStage, stage_state, stage_tables
 from holdfast.checkpoint.snapshot.gpu_records import Encodable, encodable
-from holdfast.checkpoint.snapshot.side_streams import Copy, Mark, SideStreams
+from holdfast.checkpoint.snapshot.side_streams import Mark, SideStreams
 from holdfast.checkpoint.snapshot.table_copy import TableCopy
 from holdfast.checkpoint.snapshot.tensor_filler import bytes_of
 from holdfast.format.layout import ids_dtype
@@ -48,7 +48,7 @@ class _Plan:
     """What goes into the buffer of one device."""
 
     device: torch.device
-    tables: list[tuple[TableCopy, Encodable, BoundLayout]] = field(default_factory=list)
+    tables: list[TableStage] = field(default_factory=list)
     state: dict[int, Tensor] = field(default_factory=dict)
     areas: dict[int, Area] = field(default_factory=dict)
     used: int = 0
@@ -124,7 +124,7 @@ class Staging:
                 layout = self._layout(copy, columns, plan.used)
                 if layout is None:
                     return None
-                plan.tables.append((copy, columns, layout))
+                plan.tables.append(TableStage(copy=copy, columns=columns, layout=layout))
                 plan.used = layout.stop
         return plans or None
 
@@ -170,12 +170,12 @@ class Staging:
         for plan in plans:
             buffer = self._buffers[plan.device]
             state |= stage_state(plan.state, plan.areas, buffer)
-            staged = [stage_table(*each, buffer, self._streams) for each in plan.tables if each[2].bound]
+            staged, tallies = stage_tables(plan.tables, buffer, self._streams)
             self._streams.follow(plan.device)
-            self._streams.copy(plan.device, [Copy(table.numbers, tally) for table, tally in staged if len(tally)])
+            self._streams.copy(plan.device, tallies)
             marks.append(self._streams.mark(plan.device))
-            tables += [table for table, _ in staged]
-        done = {copy.index for plan in plans for copy, _, _ in plan.tables}
+            tables += staged
+        done = {each.copy.index for plan in plans for each in plan.tables}
         rest = replace(captured, copies=tuple(copy for copy in captured.copies if copy.index not in done))
         return Staged(
             tables=tuple(tables),

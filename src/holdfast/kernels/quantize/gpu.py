@@ -50,10 +50,20 @@ def can_encode(scheme: Scheme, dim: int) -> bool:
     return scheme.method in _NUMBERS and dim <= _MOST_VALUES
 
 
-def encode(table: Tensor, scheme: Scheme, ids: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+def encode(
+    table: Tensor,
+    scheme: Scheme,
+    ids: Tensor | None = None,
+    out: Tensor | None = None,
+    *,
+    total: Tensor | None = None,
+    escaped: Tensor | None = None,
+) -> Tensor:
     """Records of the rows ``ids`` of a contiguous float32 table, or of all its rows; escaped ones are empty.
 
-    Only queued: nothing here waits for the device. Ids (int64 or int32) are not checked.
+    Only queued: nothing here waits for the device. Ids (int64 or int32) are not checked. Of ``ids`` only the first
+    ``total`` (one int64 on the device) are encoded. Rows that are escaped are added to the set ``escaped``, by their
+    numbers among those encoded.
     """
     if scheme.method not in _NUMBERS:
         raise ConfigurationError(
@@ -70,12 +80,15 @@ def encode(table: Tensor, scheme: Scheme, ids: Tensor | None = None, out: Tensor
     lines = _lines(scheme, dim, table.device)
     with _on_device_of(table):
         _encode[(triton.cdiv(count, rows),)](
-            table, lines if ids is None else ids, out, lines, count, float(np.float32(1) / np.float32(dim)),
+            table, lines if ids is None else ids, out, lines,
+            lines if total is None else total, lines if escaped is None else escaped.view(torch.int32),
+            count, float(np.float32(1) / np.float32(dim)),
             dim=dim, width=width, tile=tile, places=places, rows=rows,
             bits=scheme.bits, method=_NUMBERS[scheme.method], finest=resolution(dim), bins=scheme.num_bins,
             tries=lines.shape[0], header=scheme.header_bytes,
             used=scheme.header_bytes + code_bytes(dim, scheme.bits), size=record_bytes(scheme, dim),
-            gathered=ids is not None, words=_has_words(out, scheme), num_warps=_WARPS, enable_fp_fusion=False,
+            gathered=ids is not None, words=_has_words(out, scheme), bounded=total is not None,
+            listed=escaped is not None, num_warps=_WARPS, enable_fp_fusion=False,
         )  # fmt: skip
     return out
 
@@ -98,15 +111,22 @@ def _lines(scheme: Scheme, dim: int, device: torch.device) -> Tensor:
 # Triton reads annotations as code of the kernel: only its own may stand there.
 # Sizes are not specialized on, nor is where ids begin: another number of touched rows, or the second half of them, must
 # not compile anything in the middle of training.
-@triton.jit(do_not_specialize=["count", "share"], do_not_specialize_on_alignment=["ids"])  # type: ignore[untyped-decorator, unused-ignore]
+@triton.jit(  # type: ignore[untyped-decorator, unused-ignore]
+    do_not_specialize=["count", "share"], do_not_specialize_on_alignment=["ids", "total", "escaped"]
+)
 def _encode(  # type: ignore[no-untyped-def]
-    table, ids, out, lines, count, share,
+    table, ids, out, lines, total, escaped, count, share,
     dim: tl.constexpr, width: tl.constexpr, tile: tl.constexpr, places: tl.constexpr, rows: tl.constexpr,
     bits: tl.constexpr, method: tl.constexpr, finest: tl.constexpr, bins: tl.constexpr, tries: tl.constexpr,
     header: tl.constexpr, used: tl.constexpr, size: tl.constexpr, gathered: tl.constexpr,
-    words: tl.constexpr,
+    words: tl.constexpr, bounded: tl.constexpr, listed: tl.constexpr,
 ):  # fmt: skip
-    position = tl.program_id(0).to(tl.int64) * rows + tl.arange(0, rows)
+    first = tl.program_id(0).to(tl.int64) * rows
+    if bounded:
+        count = tl.minimum(tl.load(total), count)
+        if first >= count:
+            return
+    position = first + tl.arange(0, rows)
     there = position < count
     row = tl.minimum(position, count - 1)
     if gathered:
@@ -135,6 +155,9 @@ def _encode(  # type: ignore[no-untyped-def]
     special = there & (plain == 0)
     if tl.max(special.to(tl.int32), axis=0) > 0:
         put_special(record, low, constant, special, size)
+        if listed:
+            bit = (position * 0 + 1).to(tl.int32) << (position & 31).to(tl.int32)
+            tl.atomic_or(escaped + (position >> 5), bit, mask=special & (constant == 0), sem="relaxed")
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]

@@ -41,11 +41,25 @@ def encode(table: Tensor, scheme: Scheme, ids: Tensor | None = None, out: Tensor
     return found
 
 
+def encode_bounded(
+    table: Tensor, scheme: Scheme, ids: Tensor | None, out: Tensor, *, total: Tensor | None, escaped: Tensor
+) -> None:
+    """``encode`` on a GPU, of the first ``total`` of ``ids``; escaped rows are added to a set, by their numbers."""
+    _kernels().encode(table, scheme, ids, out, total=total, escaped=escaped)
+
+
 def warm_up(table: Tensor, scheme: Scheme) -> None:
     """Compile or load what ``encode`` needs for such a table now, so that no save waits for it."""
-    if len(table):
-        encode(table[:1], scheme)
-        encode(table, scheme, torch.zeros(1, dtype=torch.int64, device=table.device))
+    if not len(table):
+        return
+    ids = torch.zeros(1, dtype=torch.int64, device=table.device)
+    records = encode(table[:1], scheme)
+    encode(table, scheme, ids)
+    if not table.is_cpu:
+        escaped = torch.zeros(8, dtype=torch.uint8, device=table.device)
+        encode_bounded(table.detach()[:1], scheme, None, records, total=None, escaped=escaped)
+        for total in (None, ids):
+            encode_bounded(table.detach(), scheme, ids, records, total=total, escaped=escaped)
 
 
 def escaped(records: Tensor) -> Tensor:

@@ -1,0 +1,200 @@
+"""Writes the rows of all tables into a device buffer in a few launches, however many tables there are.
+
+The same bytes and tallies as ``TableWriter``'s, as far as chunks are made of them. Only the encoding kernel, and the
+copies of columns that are not encoded, are launched for each column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from holdfast.checkpoint.snapshot.device_stage import TableStage
+from holdfast.checkpoint.snapshot.gpu_records import EncodableColumn
+from holdfast.checkpoint.snapshot.side_streams import SideStreams
+from holdfast.checkpoint.snapshot.touched_rows import TouchedRows
+from holdfast.checkpoint.wire.frame_layout import sample_in_frame
+from holdfast.codec.chunk import escapes_name
+from holdfast.format.layout import IDS
+from holdfast.format.rows import id_bytes
+from holdfast.kernels.bit_sets.arrays import set_bytes
+from holdfast.kernels.bounded_rows import gpu
+from holdfast.kernels.bounded_rows.descriptors import LINE, EncodedLine, ListedLine, lines_of
+from holdfast.kernels.quantize import tensors
+
+_NUMBER_BYTES = 8
+
+
+def write_tables(tables: Sequence[TableStage], buffer: Tensor, streams: SideStreams) -> Tensor:
+    """Write everything; returns the tallies of all tables, one after another."""
+    return _Writer(tables, buffer, streams).write()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Column:
+    """An encoded column: where its counts and its escaped rows are noted."""
+
+    own: EncodableColumn
+    counts: int  # an address
+    escaped: Tensor  # a set
+    places: Tensor
+
+
+class _Table:
+    """A table, and the scratch memory that belongs to it."""
+
+    def __init__(self, stage: TableStage, tallies: _Scratch, zeros: _Scratch, lists: _Scratch) -> None:
+        layout = self.layout = stage.layout
+        self.copy = stage.copy
+        self.tally = tallies.take(layout.tally_numbers)
+        self.ids = self._ids(lists)
+        self.start = stage.copy.range.start
+        counts = self.tally.data_ptr() + _NUMBER_BYTES * (layout.tally_numbers - layout.chunks * len(layout.records))
+        self.columns = {
+            name: _Column(
+                own=own,
+                counts=counts + _NUMBER_BYTES * layout.chunks * number,
+                escaped=zeros.take(set_bytes(layout.bound) // _NUMBER_BYTES),
+                places=lists.take(layout.escapes),
+            )
+            for number, (name, own) in enumerate(stage.columns.items())
+        }
+
+    @property
+    def total(self) -> Tensor | None:
+        """How many rows there are; None where that is known."""
+        return self.tally[:1] if self.copy.unlisted is not None else None
+
+    def listed_line(self, address: int) -> ListedLine:
+        """``address`` is that of the device buffer."""
+        assert self.ids is not None
+        rows = self.copy.unlisted
+        sets = [each.data_ptr() for each in rows.touched.sets] if isinstance(rows, TouchedRows) else []
+        first, second, third = (*sets, *(0,) * (3 - len(sets)))
+        return ListedLine(
+            first_set=first,
+            second_set=second,
+            third_set=third,
+            start=rows.start if isinstance(rows, TouchedRows) else 0,
+            stop=rows.stop if isinstance(rows, TouchedRows) else 0,
+            bound=self.layout.bound,
+            ids=self.ids.data_ptr(),
+            frame_ids=address + self.layout.areas[IDS].offset,
+            id_bytes=id_bytes(self.layout.ids),
+            chunk_rows=self.layout.chunk_rows,
+            chunks=self.layout.chunks,
+            tally=self.tally.data_ptr(),
+        )
+
+    def encoded_line(self, name: str, column: _Column, address: int) -> EncodedLine:
+        """``address`` is that of the device buffer."""
+        layout, own = self.layout, column.own
+        return EncodedLine(
+            escaped=column.escaped.data_ptr(),
+            bound=layout.bound,
+            total=self.tally.data_ptr() if self.copy.unlisted is not None else 0,
+            chunk_rows=layout.chunk_rows,
+            chunks=layout.chunks,
+            counts=column.counts,
+            places=column.places.data_ptr(),
+            room=layout.escapes,
+            ids=0 if self.ids is None else self.ids.data_ptr(),
+            start=self.start,
+            source=own.tensor.data_ptr(),
+            words=own.tensor.shape[1],
+            escape_rows=address + layout.areas[escapes_name(name)].offset,
+            sample_rows=address + layout.areas[sample_in_frame(name)].offset,
+            sample=layout.sample if own.sampled else 0,
+        )
+
+    def write_columns(self, buffer: Tensor) -> None:
+        """Encode or copy all columns of the rows that are listed."""
+        for spec, source in zip(self.copy.columns, self.copy.tensors, strict=True):
+            area = self.layout.areas[spec.name]
+            target = buffer[area.offset : area.offset + area.length]
+            column = self.columns.get(spec.name)
+            if column is None:
+                self._copy_rows(source.detach(), target)
+            else:
+                self._encode(column, target.view(self.layout.bound, column.own.record_bytes))
+
+    def _encode(self, column: _Column, records: Tensor) -> None:
+        own = column.own
+        source = own.tensor if self.ids is not None else own.tensor[self.copy.range]
+        tensors.encode_bounded(
+            source, own.codec.scheme, self.ids, records, total=self.total, escaped=column.escaped
+        )
+
+    def _copy_rows(self, source: Tensor, target: Tensor) -> None:
+        target = target.view(source.dtype).view(self.layout.bound, *source.shape[1:])
+        if self.ids is None:
+            target.copy_(source[self.copy.range])
+        else:
+            torch.index_select(source, 0, self.ids, out=target)
+
+    def _ids(self, lists: _Scratch) -> Tensor | None:
+        if self.copy.unlisted is not None:
+            return lists.take(self.layout.bound)
+        return None if self.copy.ids is None else self.copy.ids.contiguous()
+
+
+class _Scratch:
+    """Memory of one piece (int64), of which everybody takes a part."""
+
+    def __init__(self, memory: Tensor) -> None:
+        self._memory = memory
+        self._used = 0
+
+    def take(self, numbers: int) -> Tensor:
+        """So many numbers."""
+        start, self._used = self._used, self._used + numbers
+        return self._memory[start : self._used]
+
+
+class _Writer:
+    """One snapshot of the tables of a device.
+
+    Scratch memory that begins with zeros holds the tallies first, which leave the device, and sets of escaped rows.
+    Other scratch memory holds lists of ids and of escaped rows.
+    """
+
+    def __init__(self, tables: Sequence[TableStage], buffer: Tensor, streams: SideStreams) -> None:
+        self._buffer = buffer
+        self._streams = streams
+        self._tally_numbers = sum(each.layout.tally_numbers for each in tables)
+        self._zeros = torch.zeros(_zeros_needed(tables), dtype=torch.int64, device=buffer.device)
+        self._lists = torch.empty(_lists_needed(tables), dtype=torch.int64, device=buffer.device)
+        tallies, zeros = _Scratch(self._zeros), _Scratch(self._zeros[self._tally_numbers :])
+        lists = _Scratch(self._lists)
+        self._tables = [_Table(each, tallies, zeros, lists) for each in tables]
+
+    def write(self) -> Tensor:
+        """Write everything; returns the tallies."""
+        address = self._buffer.data_ptr()
+        listed = [each.listed_line(address) for each in self._tables if each.ids is not None]
+        encoded = [
+            each.encoded_line(name, column, address) for each in self._tables for name, column in each.columns.items()
+        ]
+        there = self._streams.numbers_on(self._buffer.device, lines_of(listed) + lines_of(encoded))
+        gpu.list_rows(listed, there)
+        for table in self._tables:
+            table.write_columns(self._buffer)
+        gpu.gather_unencoded(encoded, there[len(listed) * LINE :])
+        return self._zeros[: self._tally_numbers]
+
+
+def _zeros_needed(tables: Sequence[TableStage]) -> int:
+    return sum(
+        each.layout.tally_numbers + len(each.layout.records) * (set_bytes(each.layout.bound) // _NUMBER_BYTES)
+        for each in tables
+    )
+
+
+def _lists_needed(tables: Sequence[TableStage]) -> int:
+    return sum(
+        (each.layout.bound if each.copy.unlisted is not None else 0) + len(each.layout.records) * each.layout.escapes
+        for each in tables
+    )
