@@ -104,7 +104,7 @@ class ShardedTable(Table):
         """The DTensors: an optimizer's changes are counted there, those through ``to_local()`` in the memory itself."""
         return [] if self._elsewhere is not None else [self.source, *self._divided_slots().values()]
 
-    def optimizer_slots(self) -> dict[str, Tensor]:
+    def slots(self) -> dict[str, Tensor]:
         """This rank's part of the optimizer's DTensors that have one entry per row."""
         found = self._divided_slots()
         if self._elsewhere is None:
