@@ -42,7 +42,9 @@ RULES = {
     "7: encoding anew refuses all who wait": Rule(protected(host=mutants.EncodesAnewInSilence), PARTIAL),
     "8: saved rows hold what was saved": Rule(protected(rows=mutants.SkipsForSavedRows), PARTIAL),
     "8: saved rows start anew at their host": Rule(protected(host=mutants.SeesForSavedRows), PARTIAL, is_rare=True),
-    "8: what was kept of a row is not the saved one's": Rule(protected(agreement=mutants.KeepsForSavedRows), HUNTED),
+    "8: what was kept of a row is not the saved one's": Rule(
+        protected(agreement=mutants.KeepsForSavedRows), HUNTED, is_rare=True
+    ),
     "9: no row is given before all hosts have the same": Rule(
         protected(agreement=mutants.GivesWhatIsDisputed),
         SEVERAL_HOSTS,
@@ -73,7 +75,7 @@ RULES = {
     ),
     "a new server is settled when a step of it has ended": Rule(protected(pace=mutants.SettlesAtOnce), IN_STEP),
     "a new worker is settled when its predecessor's steps have ended": Rule(
-        protected(pace=mutants.AnswersHellosAtOnce), IN_STEP_SLOW
+        protected(pace=mutants.AnswersHellosAtOnce), IN_STEP_SLOW, is_rare=True
     ),
     "a new server counts the steps before it": Rule(protected(pace=mutants.CountsItsOwnSteps), IN_STEP_LATE),
     "a worker and a server within a step set everyone back": Rule(Cores(controller=mutants.GoesOnWithoutBoth), IN_STEP),
