@@ -402,7 +402,13 @@ def _die(place: Place, rank: int, where: str, *, done: bool = False, left: int =
     writer = hf.dcp.Writer(url, step=2)
     if dist.get_rank() == rank:
         act = getattr(writer, where)
-        setattr(writer, where, lambda *given: (done and act(*given), os.kill(os.getpid(), signal.SIGKILL)))
+
+        def die(*given: Any, **named: Any) -> None:
+            if done:
+                act(*given, **named)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        setattr(writer, where, die)
     try:
         dcp.save({"rows": spread(whole + 1, Shard(0))}, storage_writer=writer)
     except (CheckpointException, RuntimeError):
