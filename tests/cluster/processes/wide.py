@@ -1,4 +1,4 @@
-"""A training whose messages are large: every pull, push and difference has arrays that are sent without a copy."""
+"""A training whose messages are large: pulls, pushes and differences have arrays that are sent without a copy."""
 
 from __future__ import annotations
 
