@@ -66,9 +66,18 @@ class Job:
             if not (ready := wait(waiting, patience_s)):
                 self.whole = False
                 return [found.get(number, ("failed", "no answer; another rank")) for number in range(self.world)]
-            for pipe in ready:
-                found[self._pipes.index(pipe)] = pipe.recv()
+            for number in (self._pipes.index(pipe) for pipe in ready):
+                found[number] = self._received(number)
         return [found[number] for number in range(self.world)]
+
+    def _received(self, number: int) -> tuple[str, Any]:
+        try:
+            found: tuple[str, Any] = self._pipes[number].recv()
+        except EOFError:
+            self.whole = False
+            self.processes[number].join(5)
+            return "failed", f"rank {number} of {self.world} ended ({self.processes[number].exitcode})"
+        return found
 
     def kill(self, number: int) -> None:
         self.whole = False
