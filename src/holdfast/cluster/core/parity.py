@@ -122,6 +122,11 @@ class Parity:
         if not self._is_rebuilt:
             yield from self.fetch(self._records.touched(gradients))
 
+    @property
+    def renewals(self) -> int:
+        """When it grows, rows that were fetched have to be fetched again: a host died that was asked for some."""
+        return self._rows.renewals
+
     def fetch(self, stripes: StripeSet) -> Iterator[Send]:
         """Ask for what is missing of these rows."""
         return self._rows.fetch(stripes)

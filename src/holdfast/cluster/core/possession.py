@@ -57,6 +57,7 @@ class Possession:
         self._wanted: dict[int, _Wanted] = {}  # by attempt
         self._refused: dict[int, StripeSet] = {}  # by host
         self._found: list[_Found] = []
+        self.renewals = 0  # how often rows that were asked for may have to be asked for again
 
     @property
     def asked(self) -> int:
@@ -66,10 +67,10 @@ class Possession:
     @property
     def unasked(self) -> StripeSet:
         """Rows that are missing, and that a host may still give, if it is asked."""
-        rest = self.missing - self.doomed - self._fallen
+        asked = self.doomed | self._fallen
         for each in self._wanted.values():
-            rest -= each.stripes
-        return rest
+            asked |= each.stripes
+        return self.missing - asked
 
     def held(self, stripes: StripeSet, applied: Vector) -> Iterator[tuple[StripeSet, Vector]]:
         """Stripes whose rows hold the same, with the pushes that they hold."""
@@ -100,12 +101,20 @@ class Possession:
 
     def fetch(self, stripes: StripeSet) -> Iterator[Send]:
         """Ask hosts for what is missing of these and not asked for."""
-        stripes &= self.unasked
+        stripes = self._unasked_of(stripes)
         for hosts, part in self._layout.by_hosts(stripes).items():
             for host in hosts:
                 if wanted := part - self._tried(host):
                     yield from self._want(host, hosts, wanted)
                     part -= wanted
+
+    def _unasked_of(self, stripes: StripeSet) -> StripeSet:
+        """Those that are missing and not asked for. What a pull wants is little beside all that is missing."""
+        rest = stripes & self.missing
+        for taken in (self.doomed, self._fallen, *(each.stripes for each in self._wanted.values())):
+            if rest:
+                rest -= taken & rest
+        return rest
 
     def advance(self) -> Iterator[Send]:
         """Ask for some rows that nobody waits for."""
@@ -117,6 +126,7 @@ class Possession:
         So is what was found where its row is lost too. The dead one may have had that row, and changed it: what
         another host finds from now on would be the sum of other rows.
         """
+        self.renewals += 1
         self._wanted = {attempt: each for attempt, each in self._wanted.items() if each.host != server}
         self._found = [each for each in self._found if all(other.index != server for other in each.lost)]
         self._drop(server, self._undropped.get(server, self._layout.none))

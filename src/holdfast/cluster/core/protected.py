@@ -16,13 +16,14 @@ from holdfast.cluster.core.stripes import Records, StripeSet
 from holdfast.cluster.core.vectors import Vector
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Waiting:
     """A worker's message whose rows are not there."""
 
     sender: Member
     message: Pull | Push
     stripes: StripeSet
+    fetched: int = -1  # the renewals of its rows when they were asked for
 
 
 class ProtectedPace(Pace, Protocol):
@@ -117,7 +118,9 @@ class ProtectedAsynchronous(OwnSteps):
                 case Push() as push:
                     yield from self._apply(waiting.sender, push)
         for waiting in queue:
-            yield from self._parity.fetch(waiting.stripes)
+            if waiting.fetched != self._parity.renewals:
+                waiting.fetched = self._parity.renewals
+                yield from self._parity.fetch(waiting.stripes)
 
     def _apply(self, sender: Member, push: Push) -> Iterator[Send]:
         worker = sender.index
