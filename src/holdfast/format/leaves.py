@@ -21,6 +21,7 @@ NOT_A_LEAF = object()
 
 _EXACT_JSON_INT = 2**53  # beyond it other JSON readers round
 _NUMPY_DTYPE = re.compile(r"[<>|](b1|[iu][1248]|f[248]|c8|c16|[mM]8(\[\d*[a-zA-Zμ]+\])?)")
+_CONTAINERS = frozenset({dict, list, tuple, set})
 _TORCH_TAGS = frozenset({"size", "dtype", "device"})
 
 
@@ -31,6 +32,8 @@ def encode_leaf(value: object) -> Json:
         return encode(value)
     if value is None or type(value) is bool:
         return value
+    if type(value) in _CONTAINERS:  # the most frequent of all that is none
+        return NOT_A_LEAF
     if isinstance(value, np.generic):
         return _encode_numpy_scalar(value)
     # Nobody has a value of torch's who has not imported it.
@@ -64,6 +67,8 @@ def _encode_float(value: float) -> Json:
 
 
 def _encode_str(value: str) -> Json:
+    if value.isascii():
+        return value
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:  # lone surrogates: two of them in a row would come back from JSON as one character

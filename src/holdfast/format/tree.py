@@ -103,8 +103,10 @@ class _Encoder:
 
     def encode(self, value: object, path: str) -> Json:
         leaf = encode_leaf(value)
-        if leaf is not NOT_A_LEAF:
-            return leaf
+        return self._encode(value, path) if leaf is NOT_A_LEAF else leaf
+
+    def _encode(self, value: object, path: str) -> Json:
+        """What has children, or is a tensor."""
         if type(value) is HostTensor:
             return {"tensor": self._add_host(value)}
         if is_torch_tensor(value):
@@ -141,8 +143,10 @@ class _Encoder:
         return [[encode_key(key, f"a key of {path}"), self._item(item, path, key)] for key, item in value.items()]
 
     def _item(self, value: object, path: str, key: object) -> Json:
+        if value is None or value is True or value is False:
+            return value
         leaf = encode_leaf(value)  # most items are leaves (a generator's state has hundreds) and need no path
-        return self.encode(value, f"{path}[{key!r}]") if leaf is NOT_A_LEAF else leaf
+        return self._encode(value, f"{path}[{key!r}]") if leaf is NOT_A_LEAF else leaf
 
     def _defaultdict(self, value: defaultdict[object, object], path: str) -> Json:
         factory: Any = value.default_factory
@@ -169,6 +173,8 @@ def _encode_elements(value: Iterable[object], path: str) -> Json:
 
 def encode_key(value: object, path: str) -> Json:
     """A dictionary's key as JSON; raises UnsupportedState, naming ``path``, for one that cannot be stored."""
+    if type(value) is str and value.isascii():  # nearly all are
+        return value
     if type(value) is tuple:
         return {"tuple": [encode_key(item, path) for item in value]}
     if type(value) is frozenset:
@@ -189,13 +195,9 @@ def _storable_tensor(value: Tensor, path: str) -> Tensor:
 
     if type(value) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
         _refuse(path, value)
-    kinds = {
-        "quantized": value.is_quantized,
-        "nested": value.is_nested,
-        "meta": value.is_meta,
-        "sparse": value.is_sparse,
-    }
-    if any(kinds.values()) or value.layout is not torch.strided:
+    if value.is_quantized or value.is_nested or value.is_meta or value.layout is not torch.strided:
+        kinds = {"quantized": value.is_quantized, "nested": value.is_nested, "meta": value.is_meta}
+        kinds["sparse"] = value.is_sparse
         kind = next((kind for kind, is_it in kinds.items() if is_it), str(value.layout))
         raise UnsupportedState(f"{path} is a {kind} tensor; use a plain dense one, or leave it out")
     try:

@@ -21,8 +21,8 @@ from holdfast.checkpoint.snapshot.bound_layout import BoundLayout, RoomExceeded
 from holdfast.checkpoint.snapshot.device_stage import StagedTable, TableStage
 from holdfast.checkpoint.snapshot.gpu_records import encodable
 from holdfast.checkpoint.snapshot.side_streams import CudaStreams, SideStreams
-from holdfast.checkpoint.snapshot.staging import Staging
 from holdfast.checkpoint.snapshot.table_copy import TableCopy
+from holdfast.checkpoint.snapshot.table_layouts import TableLayouts
 from holdfast.checkpoint.snapshot.table_writer import TableWriter
 from holdfast.codec.choice import table_codecs
 from holdfast.kernels.quantize import tensors
@@ -86,12 +86,12 @@ def check(device: torch.device, streams: SideStreams, seed: int) -> int:
 
     draw = random.Random(seed)
     torch.manual_seed(seed)
-    staging = Staging(streams, {}, frame_bytes=FRAME_BYTES)
+    layouts = TableLayouts(FRAME_BYTES)
     stages, used = [], 0
     for index in range(draw.randint(1, 4)):
         copy = some_table(index, device, draw)
         columns = encodable(copy)
-        layout = staging._layout(copy, columns, used)
+        layout = layouts.of(copy, columns, used)
         assert layout is not None
         if not layout.bound:
             continue

@@ -17,6 +17,7 @@ from holdfast.checkpoint.snapshot.gpu_records import encodable
 from holdfast.checkpoint.snapshot.side_streams import SideStreams
 from holdfast.checkpoint.snapshot.table_codecs import TableCodecs
 from holdfast.checkpoint.snapshot.table_copy import TableCopy
+from holdfast.checkpoint.snapshot.table_parts import TablePartKey, TableParts
 from holdfast.checkpoint.snapshot.touched_rows import TouchedRows
 from holdfast.checkpoint.track.chooser import RowChooser
 from holdfast.checkpoint.track.tracker import Tracker
@@ -59,6 +60,7 @@ class Capture:
         self._tiling = tiling
         self._rank = rank
         self._world = world
+        self._parts = TableParts()
         rows.warm_up()
 
     @property
@@ -189,19 +191,19 @@ class Capture:
     ) -> tuple[TableCopy, TableSlice]:
         start, stop = (table.origin + row for row in table.share(self._rank, self._world))
         spec, slots = table.spec(), table.beside_weight()
-        codecs = TableCodecs.of(spec, stored)
+        part = self._parts.of(index, TablePartKey(spec=spec, stored=stored, start=start, stop=stop, whole=ids is None))
         copy = TableCopy(
             index=index,
-            columns=spec.columns,
+            columns=part.columns,
             tensors=(table.parameter.detach(), *(slots[column.name] for column in spec.slots)),
             start=start,
             stop=stop,
             ids=ids if isinstance(ids, Tensor) else None,
             unlisted=ids if isinstance(ids, TouchedRows) else None,
             origin=table.origin,
-            codecs=codecs.known_here(whole=ids is None),
+            codecs=part.codecs,
         )
-        return copy, codecs.slice(start, stop, whole=ids is None)
+        return copy, part.told
 
 
 def _captured(

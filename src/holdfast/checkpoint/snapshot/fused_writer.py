@@ -124,9 +124,7 @@ class _Table:
     def _encode(self, column: _Column, records: Tensor) -> None:
         own = column.own
         source = own.tensor if self.ids is not None else own.tensor[self.copy.range]
-        tensors.encode_bounded(
-            source, own.codec.scheme, self.ids, records, total=self.total, escaped=column.escaped
-        )
+        tensors.encode_bounded(source, own.codec.scheme, self.ids, records, total=self.total, escaped=column.escaped)
 
     def _copy_rows(self, source: Tensor, target: Tensor) -> None:
         target = target.view(source.dtype).view(self.layout.bound, *source.shape[1:])

@@ -9,18 +9,16 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from holdfast.checkpoint.snapshot.bound_layout import Area, BoundLayout, RecordWidth, aligned, rows_of_chunk
+from holdfast.checkpoint.snapshot.bound_layout import Area, aligned
 from holdfast.checkpoint.snapshot.captured import Captured
 from holdfast.checkpoint.snapshot.device_stage import StagedTable, TableStage, stage_state, stage_tables
-from holdfast.checkpoint.snapshot.gpu_records import Encodable, encodable
+from holdfast.checkpoint.snapshot.gpu_records import encodable
 from holdfast.checkpoint.snapshot.side_streams import Mark, SideStreams
 from holdfast.checkpoint.snapshot.table_copy import TableCopy
+from holdfast.checkpoint.snapshot.table_layouts import TableLayouts
 from holdfast.checkpoint.snapshot.tensor_filler import bytes_of
-from holdfast.format.layout import ids_dtype
 
 logger = logging.getLogger("holdfast")
-
-_LEAST_ESCAPES, _ESCAPES_SHARE = 1024, 256  # rows that no record holds: room for so many, and one in so many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -64,7 +62,7 @@ class Staging:
     def __init__(self, streams: SideStreams, sizes: Mapping[torch.device, int], *, frame_bytes: int) -> None:
         self._streams = streams
         self._sizes = dict(sizes)
-        self._frame_bytes = frame_bytes
+        self._layouts = TableLayouts(frame_bytes)
         self._buffers: dict[torch.device, Tensor] = {}
         self._escapes: dict[int, int] = {}  # by table: room for more of them than usual
         self._distrusted: set[int] = set()  # tables that had more rows than their bound
@@ -121,31 +119,12 @@ class Staging:
                 device = copy.tensors[0].device
                 plan = plans.setdefault(device, _Plan(device=device))
                 columns = encodable(copy)
-                layout = self._layout(copy, columns, plan.used)
+                layout = self._layouts.of(copy, columns, plan.used, escapes=self._escapes.get(copy.index, 0))
                 if layout is None:
                     return None
                 plan.tables.append(TableStage(copy=copy, columns=columns, layout=layout))
                 plan.used = layout.stop
         return plans or None
-
-    def _layout(self, copy: TableCopy, columns: Encodable, start: int) -> BoundLayout | None:
-        """None if a row does not fit a frame, which the old way says better."""
-        whole = copy.ids is None and copy.unlisted is None
-        ids = None if whole else ids_dtype(copy.start, copy.stop)
-        records = {name: RecordWidth(own.record_bytes, own.sampled) for name, own in columns.items()}
-        rows = rows_of_chunk(copy.columns, records, self._frame_bytes, ids)
-        bound = copy.most_rows
-        if not rows:
-            return None
-        return BoundLayout(
-            columns=copy.columns,
-            records=records,
-            bound=bound,
-            chunk_rows=min(rows, bound) if bound else rows,
-            ids=ids,
-            escapes=min(bound, max(self._escapes.get(copy.index, 0), _LEAST_ESCAPES + bound // _ESCAPES_SHARE)),
-            start=start,
-        )
 
     def _fits(self, plan: _Plan) -> bool:
         """Whether the device's buffer is large enough; if not, tells so once for each larger size."""

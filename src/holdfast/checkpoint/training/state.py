@@ -19,13 +19,15 @@ from holdfast.checkpoint.training.optimizer_state import NamedOptimizer
 from holdfast.checkpoint.training.optimizers import Optimizers, OwnState, list_names
 from holdfast.checkpoint.training.placing import Source, write
 from holdfast.checkpoint.training.scatter import replaced, replaced_in_optimizer
-from holdfast.checkpoint.training.tables import Table, join_names, stable_buffers, stable_modules, stable_parameters
+from holdfast.checkpoint.training.tables import Table, buffers_of, join_names, parameters_of, stable_modules
 from holdfast.errors import ConfigurationError, ModelMismatch, UnsupportedState
 from holdfast.format.state import is_weights_only
 from holdfast.format.tree import encode_tree
 from holdfast.types import ColumnSpec
 
 logger = logging.getLogger("holdfast")
+
+_Walked = dict[str, list[tuple[str, nn.Module]]]  # the modules of each model, by their paths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,20 +81,24 @@ class TrainingState:
             if table.optimizer is optimizer:
                 table.spec()
         kind = type(optimizer).__name__
-        here = replaced_in_optimizer(self._name(optimizer).capture(), kind, lambda name, tensor: local_of(tensor))
+        here = replaced_in_optimizer(
+            self._name(optimizer, self.parameter_names()).capture(), kind, lambda name, tensor: local_of(tensor)
+        )
         encode_tree(here, root=kind)
 
     def parameter_names(self) -> dict[int, str]:
         """What each parameter is called, by its identity."""
-        return {id(parameter): name for name, parameter in self._parameters().items()}
+        return _by_identity(self._parameters())
 
     def capture(self) -> dict[str, Any]:
         """A tree of live tensors: the caller copies them before training continues."""
         self._divided.read_options()
+        walked = self._walk()  # once: it is most of the work
+        parameters = self._parameters(walked)
         return {
-            "model": self._dense(),
-            "modules": {name: module.get_extra_state() for name, module in self._with_extra_state().items()},
-            "optimizers": self._named().capture(),
+            "model": self._dense(walked, parameters),
+            "modules": {name: module.get_extra_state() for name, module in self._with_extra_state(walked).items()},
+            "optimizers": self._named(parameters).capture(),
             "extra": {name: _without_dtensors(name, _state_of(value)) for name, value in self._extra.items()},
         }
 
@@ -146,36 +152,43 @@ class TrainingState:
                 "the checkpoint holds weights only (it was imported): optimizers and extras keep their current state"
             )
 
-    def _parameters(self) -> dict[str, nn.Parameter]:
+    def _walk(self) -> _Walked:
+        return {key: list(stable_modules(model)) for key, model in self._models.items()}
+
+    def _parameters(self, walked: _Walked | None = None) -> dict[str, nn.Parameter]:
         named: dict[str, nn.Parameter] = {}
         seen: set[int] = set()
-        for key, model in self._models.items():
-            for name, parameter in stable_parameters(model, self._swapped).items():
+        for key, modules in (walked or self._walk()).items():
+            for name, parameter in parameters_of(modules, self._swapped).items():
                 if id(parameter) not in seen:
                     named[join_names(key, name)] = parameter
                     seen.add(id(parameter))
         extra_tables = (table for identity, table in self._tables.items() if identity not in seen)
         return named | {table.name: table.parameter for table in extra_tables}
 
-    def _dense(self) -> dict[str, Tensor]:
+    def _dense(
+        self, walked: _Walked | None = None, parameters: Mapping[str, nn.Parameter] | None = None
+    ) -> dict[str, Tensor]:
         """Every parameter but the tables', and every persistent buffer."""
+        walked = walked or self._walk()
+        found = self._parameters(walked) if parameters is None else parameters
         named: dict[str, Tensor] = {
-            name: parameter for name, parameter in self._parameters().items() if id(parameter) not in self._tables
+            name: parameter for name, parameter in found.items() if id(parameter) not in self._tables
         }
         stored = {identity for table in self._keyed() for identity in table.held_elsewhere()}
-        for key, model in self._models.items():
-            buffers = stable_buffers(model).items()
+        for key, modules in walked.items():
+            buffers = buffers_of(modules).items()
             named |= {join_names(key, name): buffer for name, buffer in buffers if id(buffer) not in stored}
         return named
 
     def _keyed(self) -> list[KeyedRows]:
         return [table for table in self._tables.values() if isinstance(table, KeyedRows)]
 
-    def _with_extra_state(self) -> dict[str, nn.Module | KeyedRows]:
+    def _with_extra_state(self, walked: _Walked | None = None) -> dict[str, nn.Module | KeyedRows]:
         modules = {
             join_names(key, path): module
-            for key, model in self._models.items()
-            for path, module in stable_modules(model)
+            for key, found in (walked or self._walk()).items()
+            for path, module in found
             if type(module).get_extra_state is not nn.Module.get_extra_state
         }
         return {**modules, **{table.state_name: table for table in self._keyed()}}
@@ -192,11 +205,12 @@ class TrainingState:
             and _fits(tree["model"][name], table.parameter, casts=True)
         }
 
-    def _named(self) -> Optimizers:
-        return Optimizers([self._name(optimizer) for optimizer in self._optimizers])
+    def _named(self, parameters: Mapping[str, nn.Parameter] | None = None) -> Optimizers:
+        names = _by_identity(self._parameters() if parameters is None else parameters)
+        return Optimizers([self._name(optimizer, names) for optimizer in self._optimizers])
 
-    def _name(self, optimizer: Optimizer) -> NamedOptimizer:
-        return NamedOptimizer(optimizer=optimizer, names=self.parameter_names(), tables=self._tables)
+    def _name(self, optimizer: Optimizer, names: Mapping[int, str]) -> NamedOptimizer:
+        return NamedOptimizer(optimizer=optimizer, names=names, tables=self._tables)
 
     def _require_same(self, tree: Mapping[str, Any], report: RestoreReport) -> None:
         named, stored = self._named(), tree["optimizers"]
@@ -272,6 +286,10 @@ def dense_weights(tree: Mapping[str, Any]) -> dict[str, Tensor]:
 
 def _is_here(table: Table) -> bool:
     return table.optimizer is not None or table.rows > 0
+
+
+def _by_identity(parameters: Mapping[str, nn.Parameter]) -> dict[int, str]:
+    return {id(parameter): name for name, parameter in parameters.items()}
 
 
 def _require_stateful(name: str, value: object) -> None:

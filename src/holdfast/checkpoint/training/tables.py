@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -238,9 +239,16 @@ def stable_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 def stable_parameters(model: nn.Module, swapped: SwappedParameters | None = None) -> dict[str, nn.Parameter]:
     """Every parameter once, by the first of its stable names; behind those that are swapped, the ones that stay."""
+    return parameters_of(stable_modules(model), swapped)
+
+
+def parameters_of(
+    modules: Iterable[tuple[str, nn.Module]], swapped: SwappedParameters | None = None
+) -> dict[str, nn.Parameter]:
+    """``stable_parameters`` of a model whose modules these are."""
     named: dict[str, nn.Parameter] = {}
     seen: set[int] = set()
-    for path, module in stable_modules(model):
+    for path, module in modules:
         for name, parameter in module._parameters.items():
             if parameter is not None and swapped is not None:
                 parameter = swapped.find(module, name, parameter)
@@ -252,9 +260,14 @@ def stable_parameters(model: nn.Module, swapped: SwappedParameters | None = None
 
 def stable_buffers(model: nn.Module) -> dict[str, Tensor]:
     """Every persistent buffer once, by the first of its stable names."""
+    return buffers_of(stable_modules(model))
+
+
+def buffers_of(modules: Iterable[tuple[str, nn.Module]]) -> dict[str, Tensor]:
+    """Every persistent buffer of these modules once, by the first of its stable names."""
     named: dict[str, Tensor] = {}
     seen: set[int] = set()
-    for path, module in stable_modules(model):
+    for path, module in modules:
         for name, buffer in module._buffers.items():
             if buffer is not None and name not in module._non_persistent_buffers_set and id(buffer) not in seen:
                 seen.add(id(buffer))
@@ -267,21 +280,22 @@ def _walk(module: nn.Module, path: str, seen: set[int]) -> Iterator[tuple[str, n
         return
     seen.add(id(module))
     yield path, module
-    wrapped = _wrapped_name(module)
+    wrapped = _wrapped_name(type(module))
     for name, child in module._modules.items():
         if child is not None:
             yield from _walk(child, path if name == wrapped else join_names(path, name), seen)
 
 
-def _wrapped_name(module: nn.Module) -> str | None:
-    if isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel | AveragedModel):
+@lru_cache(maxsize=1024)  # a model is walked in every save
+def _wrapped_name(kind: type[Any]) -> str | None:
+    if issubclass(kind, nn.parallel.DistributedDataParallel | nn.DataParallel | AveragedModel):
         return "module"
-    # Importing the compiler takes seconds; where nobody did, nothing is compiled.
+    # Importing the compiler takes seconds; where nobody did, no class is one of its kind, nor will be later.
     compiler = sys.modules.get("torch._dynamo.eval_frame")
-    if compiler is not None and isinstance(module, compiler.OptimizedModule):
+    if compiler is not None and issubclass(kind, compiler.OptimizedModule):
         return "_orig_mod"
     torchrec = sys.modules.get("torchrec.distributed.model_parallel")
-    if torchrec is not None and isinstance(module, torchrec.DistributedModelParallel):
+    if torchrec is not None and issubclass(kind, torchrec.DistributedModelParallel):
         return "_dmp_wrapped_module"
     return None
 
