@@ -204,7 +204,8 @@ def _storable_tensor(value: Tensor, path: str) -> Tensor:
         code_of(value.dtype)
     except UnsupportedState as error:
         raise UnsupportedState(f"{path}: {error}") from None
-    return value.detach().resolve_conj().resolve_neg()
+    value = value.detach()
+    return value.resolve_conj().resolve_neg() if value.is_conj() or value.is_neg() else value
 
 
 def _array_bytes(value: np.ndarray[Any, Any], path: str) -> HostTensor:

@@ -30,7 +30,9 @@ from tests.checkpoint.snapshot.delayed_streams import DelayedStreams
 from tests.checkpoint.snapshot.staging_agent import FRAME_BYTES, table_spec, touched
 
 ROUNDS = 8
-SIZES = (1, 40, 300) if os.environ.get("TRITON_INTERPRET") == "1" else (1, 700, 3000, 200_000)  # the interpreter is slow
+SIZES = (
+    (1, 40, 300) if os.environ.get("TRITON_INTERPRET") == "1" else (1, 700, 3000, 200_000)
+)  # the interpreter is slow
 BUFFER_BYTES = 2**22 if SIZES[-1] < 1000 else 2**28
 
 

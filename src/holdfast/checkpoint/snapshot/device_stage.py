@@ -86,9 +86,21 @@ def stage_tables(
     return staged, [Copy(numbers, tally)] if at else []
 
 
+def warm_up(buffer: Tensor) -> None:
+    """Compile or load what writes to such a buffer, so that no save waits for it."""
+    if _is_fused(buffer):
+        from holdfast.kernels.bounded_rows import gpu
+
+        gpu.warm_up(buffer.device)
+
+
+def _is_fused(buffer: Tensor) -> bool:
+    return buffer.is_cuda and triton_works()
+
+
 def _write(tables: Sequence[TableStage], buffer: Tensor, streams: SideStreams) -> Tensor:
     """Write everything; returns the tallies of all tables, one after another."""
-    if buffer.is_cuda and triton_works():
+    if _is_fused(buffer):
         from holdfast.checkpoint.snapshot.fused_writer import write_tables
 
         return write_tables(tables, buffer, streams)

@@ -40,7 +40,7 @@ class _Column:
     own: EncodableColumn
     counts: int  # an address
     escaped: Tensor  # a set
-    places: Tensor
+    places: int  # an address
 
 
 class _Table:
@@ -49,24 +49,22 @@ class _Table:
     def __init__(self, stage: TableStage, tallies: _Scratch, zeros: _Scratch, lists: _Scratch) -> None:
         layout = self.layout = stage.layout
         self.copy = stage.copy
-        self.tally = tallies.take(layout.tally_numbers)
+        at = tallies.skip(layout.tally_numbers)
+        self.tally = tallies.address(at)
+        self.total = tallies.part(at, 1) if stage.copy.unlisted is not None else None  # None: the host knows it
         self.ids = self._ids(lists)
         self.start = stage.copy.range.start
-        counts = self.tally.data_ptr() + _NUMBER_BYTES * (layout.tally_numbers - layout.chunks * len(layout.records))
+        counts = self.tally + _NUMBER_BYTES * (layout.tally_numbers - layout.chunks * len(layout.records))
+        set_numbers = set_bytes(layout.bound) // _NUMBER_BYTES
         self.columns = {
             name: _Column(
                 own=own,
                 counts=counts + _NUMBER_BYTES * layout.chunks * number,
-                escaped=zeros.take(set_bytes(layout.bound) // _NUMBER_BYTES),
-                places=lists.take(layout.escapes),
+                escaped=zeros.part(zeros.skip(set_numbers), set_numbers),
+                places=lists.address(lists.skip(layout.escapes)),
             )
             for number, (name, own) in enumerate(stage.columns.items())
         }
-
-    @property
-    def total(self) -> Tensor | None:
-        """How many rows there are; None where that is known."""
-        return self.tally[:1] if self.copy.unlisted is not None else None
 
     def listed_line(self, address: int) -> ListedLine:
         """``address`` is that of the device buffer."""
@@ -86,7 +84,7 @@ class _Table:
             id_bytes=id_bytes(self.layout.ids),
             chunk_rows=self.layout.chunk_rows,
             chunks=self.layout.chunks,
-            tally=self.tally.data_ptr(),
+            tally=self.tally,
         )
 
     def encoded_line(self, name: str, column: _Column, address: int) -> EncodedLine:
@@ -95,11 +93,11 @@ class _Table:
         return EncodedLine(
             escaped=column.escaped.data_ptr(),
             bound=layout.bound,
-            total=self.tally.data_ptr() if self.copy.unlisted is not None else 0,
+            total=0 if self.total is None else self.tally,
             chunk_rows=layout.chunk_rows,
             chunks=layout.chunks,
             counts=column.counts,
-            places=column.places.data_ptr(),
+            places=column.places,
             room=layout.escapes,
             ids=0 if self.ids is None else self.ids.data_ptr(),
             start=self.start,
@@ -135,21 +133,30 @@ class _Table:
 
     def _ids(self, lists: _Scratch) -> Tensor | None:
         if self.copy.unlisted is not None:
-            return lists.take(self.layout.bound)
+            return lists.part(lists.skip(self.layout.bound), self.layout.bound)
         return None if self.copy.ids is None else self.copy.ids.contiguous()
 
 
 class _Scratch:
-    """Memory of one piece (int64), of which everybody takes a part."""
+    """Memory of one piece (int64), of which everybody takes a part. A tensor of it costs more than its address."""
 
-    def __init__(self, memory: Tensor) -> None:
+    def __init__(self, memory: Tensor, used: int = 0) -> None:
         self._memory = memory
-        self._used = 0
+        self._start = memory.data_ptr()
+        self._used = used
 
-    def take(self, numbers: int) -> Tensor:
-        """So many numbers."""
-        start, self._used = self._used, self._used + numbers
-        return self._memory[start : self._used]
+    def skip(self, numbers: int) -> int:
+        """Take so many numbers; where they begin."""
+        at, self._used = self._used, self._used + numbers
+        return at
+
+    def address(self, at: int) -> int:
+        """Of a number."""
+        return self._start + _NUMBER_BYTES * at
+
+    def part(self, at: int, numbers: int) -> Tensor:
+        """Some numbers."""
+        return self._memory[at : at + numbers]
 
 
 class _Writer:
@@ -165,7 +172,7 @@ class _Writer:
         self._tally_numbers = sum(each.layout.tally_numbers for each in tables)
         self._zeros = torch.zeros(_zeros_needed(tables), dtype=torch.int64, device=buffer.device)
         self._lists = torch.empty(_lists_needed(tables), dtype=torch.int64, device=buffer.device)
-        tallies, zeros = _Scratch(self._zeros), _Scratch(self._zeros[self._tally_numbers :])
+        tallies, zeros = _Scratch(self._zeros), _Scratch(self._zeros, self._tally_numbers)
         lists = _Scratch(self._lists)
         self._tables = [_Table(each, tallies, zeros, lists) for each in tables]
 

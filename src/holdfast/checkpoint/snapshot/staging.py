@@ -11,7 +11,7 @@ from torch import Tensor
 
 from holdfast.checkpoint.snapshot.bound_layout import Area, aligned
 from holdfast.checkpoint.snapshot.captured import Captured
-from holdfast.checkpoint.snapshot.device_stage import StagedTable, TableStage, stage_state, stage_tables
+from holdfast.checkpoint.snapshot.device_stage import StagedTable, TableStage, stage_state, stage_tables, warm_up
 from holdfast.checkpoint.snapshot.gpu_records import encodable
 from holdfast.checkpoint.snapshot.side_streams import Mark, SideStreams
 from holdfast.checkpoint.snapshot.table_copy import TableCopy
@@ -79,6 +79,7 @@ class Staging:
             if size and device not in self._buffers:
                 try:
                     self._buffers[device] = self._streams.reserve(device, size)
+                    warm_up(self._buffers[device])
                 except torch.OutOfMemoryError:
                     logger.warning(
                         "%s has no %.1f MiB left for snapshots: training waits for each of them to be copied; pass a "

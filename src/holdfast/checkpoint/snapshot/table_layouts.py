@@ -1,4 +1,4 @@
-"""Layouts of tables in device buffers: for a bound that grows in steps, so that most saves find the last layout good."""
+"""Layouts of tables in device buffers, for bounds that grow in steps: most saves find the last layout good."""
 
 from __future__ import annotations
 

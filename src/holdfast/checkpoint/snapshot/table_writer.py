@@ -1,6 +1,6 @@
-"""Writes a table's rows into a device buffer with the operations of torch, on any device: the reference of the fused way.
+"""Writes a table's rows into a device buffer with the operations of torch, on any device.
 
-Nothing here waits for the device.
+The reference of ``fused_writer``. Nothing here waits for the device.
 """
 
 from __future__ import annotations

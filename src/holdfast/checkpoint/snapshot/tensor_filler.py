@@ -123,7 +123,9 @@ def _copy_ids(target: Tensor, ids: Tensor, first: int) -> None:
 
 def bytes_of(tensor: Tensor) -> Tensor:
     """A state tensor as stored bytes, on its device."""
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    return tensor.contiguous().view(-1).view(torch.uint8)
 
 
 def pin(buffer: FrameBuffer) -> None:

@@ -14,9 +14,41 @@ import triton  # type: ignore[import-not-found, import-untyped, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, import-untyped, unused-ignore]
 from torch import Tensor
 
-from holdfast.kernels.bounded_rows.descriptors import LINE, EncodedLine, ListedLine
+from holdfast.kernels.bounded_rows.descriptors import LINE, EncodedLine, ListedLine, lines_of
+
+
+def _place(line: type[ListedLine | EncodedLine], field: str) -> tl.constexpr:
+    return tl.constexpr(line._fields.index(field))
+
 
 _LINE = tl.constexpr(LINE)
+# Where each number is in the line of a table, and in that of a column.
+_T_SETS = _place(ListedLine, "first_set")
+_T_START = _place(ListedLine, "start")
+_T_STOP = _place(ListedLine, "stop")
+_T_BOUND = _place(ListedLine, "bound")
+_T_IDS = _place(ListedLine, "ids")
+_T_FRAME_IDS = _place(ListedLine, "frame_ids")
+_T_ID_BYTES = _place(ListedLine, "id_bytes")
+_T_CHUNK_ROWS = _place(ListedLine, "chunk_rows")
+_T_CHUNKS = _place(ListedLine, "chunks")
+_T_TALLY = _place(ListedLine, "tally")
+_C_ESCAPED = _place(EncodedLine, "escaped")
+_C_BOUND = _place(EncodedLine, "bound")
+_C_TOTAL = _place(EncodedLine, "total")
+_C_CHUNK_ROWS = _place(EncodedLine, "chunk_rows")
+_C_CHUNKS = _place(EncodedLine, "chunks")
+_C_COUNTS = _place(EncodedLine, "counts")
+_C_PLACES = _place(EncodedLine, "places")
+_C_ROOM = _place(EncodedLine, "room")
+_C_IDS = _place(EncodedLine, "ids")
+_C_START = _place(EncodedLine, "start")
+_C_SOURCE = _place(EncodedLine, "source")
+_C_WORDS = _place(EncodedLine, "words")
+_C_ESCAPE_ROWS = _place(EncodedLine, "escape_rows")
+_C_SAMPLE_ROWS = _place(EncodedLine, "sample_rows")
+_C_SAMPLE = _place(EncodedLine, "sample")
+
 _WORD_BITS = 32
 _WORDS = 128  # of a program that lists: 4096 rows
 _IDS = 1024  # of a program that cuts ids into chunks
@@ -53,6 +85,22 @@ def gather_unencoded(lines: Sequence[EncodedLine], there: Tensor) -> None:
         _copy[(triton.cdiv(most, _ROWS), columns)](there, together=_CHUNKS, rows=_ROWS, columns=_COLUMNS)
 
 
+def warm_up(device: torch.device) -> None:
+    """Compile or load the kernels now, so that no save waits for it."""
+    memory = torch.zeros(64, dtype=torch.int64, device=device)
+    address = memory.data_ptr()
+    listed = ListedLine(
+        first_set=address, second_set=0, third_set=0, start=0, stop=64, bound=1, ids=address + 64,
+        frame_ids=address + 128, id_bytes=4, chunk_rows=1, chunks=1, tally=address + 192,
+    )  # fmt: skip
+    list_rows([listed], torch.tensor(lines_of([listed]), device=device))
+    encoded = EncodedLine(
+        escaped=address, bound=1, total=0, chunk_rows=1, chunks=1, counts=address + 64, places=address + 128, room=1,
+        ids=0, start=0, source=address + 192, words=1, escape_rows=address + 256, sample_rows=address + 320, sample=1,
+    )  # fmt: skip
+    gather_unencoded([encoded], torch.tensor(lines_of([encoded]), device=device))
+
+
 # Triton reads annotations as code of the kernel: only its own may stand there.
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _numbers(address):  # type: ignore[no-untyped-def]
@@ -69,13 +117,13 @@ def _words(address):  # type: ignore[no-untyped-def]
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _flags(own, words: tl.constexpr, bits: tl.constexpr):  # type: ignore[no-untyped-def]
     """The rows of a program, a word of them in each line, and which of them are in a set of the table."""
-    start, stop = tl.load(own + 3), tl.load(own + 4)
+    start, stop = tl.load(own + _T_START), tl.load(own + _T_STOP)
     word = tl.program_id(0).to(tl.int64) * words + tl.arange(0, words)
     lane = tl.arange(0, bits)
     row = word[:, None] * bits + lane[None, :]
     pattern = tl.zeros([words], dtype=tl.int32)
     for number in tl.static_range(3):
-        address = tl.load(own + number)
+        address = tl.load(own + _T_SETS + number)
         pattern = pattern | tl.load(_words(address) + word, mask=(word * bits < stop) & (address != 0), other=0)
     inside = (row >= start) & (row < stop)
     return row, ((pattern[:, None] >> lane[None, :]) & 1) * inside.to(tl.int32)
@@ -95,8 +143,10 @@ def _list(ends, counts, tables, programs, words: tl.constexpr, bits: tl.constexp
     own, at = tables + table * _LINE, table * programs + program
     end = tl.load(ends + at)
     if program == programs - 1:
-        known = tl.load(own) == 0  # no set: the ids are listed already
-        tl.store(_numbers(tl.load(own + 11)), tl.where(known, tl.load(own + 5), end))  # how many there are in all
+        known = tl.load(own + _T_SETS) == 0  # no set: the ids are listed already
+        tl.store(
+            _numbers(tl.load(own + _T_TALLY)), tl.where(known, tl.load(own + _T_BOUND), end)
+        )  # how many there are in all
     here = tl.load(counts + at)
     if here == 0:
         return
@@ -104,28 +154,28 @@ def _list(ends, counts, tables, programs, words: tl.constexpr, bits: tl.constexp
     in_word = tl.sum(flags, axis=1)
     earlier = tl.cumsum(in_word, axis=0) - in_word
     place = end - here + (earlier[:, None] + tl.cumsum(flags, axis=1) - 1).to(tl.int64)
-    tl.store(_numbers(tl.load(own + 6)) + place, row, mask=(flags != 0) & (place < tl.load(own + 5)))
+    tl.store(_numbers(tl.load(own + _T_IDS)) + place, row, mask=(flags != 0) & (place < tl.load(own + _T_BOUND)))
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _cut(tables, length: tl.constexpr):  # type: ignore[no-untyped-def]
     own = tables + tl.program_id(1).to(tl.int64) * _LINE
-    bound, size, chunks = tl.load(own + 5), tl.load(own + 9), tl.load(own + 10)
+    bound, size, chunks = tl.load(own + _T_BOUND), tl.load(own + _T_CHUNK_ROWS), tl.load(own + _T_CHUNKS)
     position = tl.program_id(0).to(tl.int64) * length + tl.arange(0, length)
-    ids, tally = _numbers(tl.load(own + 6)), _numbers(tl.load(own + 11))
+    ids, tally = _numbers(tl.load(own + _T_IDS)), _numbers(tl.load(own + _T_TALLY))
     total = tl.minimum(tl.load(tally), bound)
     counts, chunk = position < total, position // size
     row = tl.load(ids + position, mask=counts, other=0)
     first = tl.load(ids + chunk * size, mask=counts, other=0)
-    target = tl.load(own + 7)
-    if tl.load(own + 8) == 4:
+    target = tl.load(own + _T_FRAME_IDS)
+    if tl.load(own + _T_ID_BYTES) == 4:
         tl.store(_words(target) + position, (row - first).to(tl.int32), mask=counts)
     else:
         tl.store(_numbers(target) + position, row - first, mask=counts)
     tl.store(tally + 1 + chunk, row, mask=counts & (position == chunk * size))
     last = tl.minimum((chunk + 1) * size, total) - 1
     tl.store(tally + 1 + chunks + chunk, row, mask=counts & (position == last))
-    tl.store(ids + position, position * 0 + tl.load(own + 3), mask=(counts == 0) & (position < bound))
+    tl.store(ids + position, position * 0 + tl.load(own + _T_START), mask=(counts == 0) & (position < bound))
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -134,31 +184,31 @@ def _escapes(own, position, stop, words: tl.constexpr, bits: tl.constexpr):  # t
     word = position // bits + tl.arange(0, words)
     lane = tl.arange(0, bits)
     row = word[:, None] * bits + lane[None, :]
-    pattern = tl.load(_words(tl.load(own)) + word, mask=word * bits < stop, other=0)
+    pattern = tl.load(_words(tl.load(own + _C_ESCAPED)) + word, mask=word * bits < stop, other=0)
     return row, (pattern[:, None] >> lane[None, :]) & 1
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _count_escapes(columns, words: tl.constexpr, bits: tl.constexpr):  # type: ignore[no-untyped-def]
     own, chunk = columns + tl.program_id(1).to(tl.int64) * _LINE, tl.program_id(0).to(tl.int64)
-    if chunk >= tl.load(own + 4):
+    if chunk >= tl.load(own + _C_CHUNKS):
         return
-    size = tl.load(own + 3)
+    size = tl.load(own + _C_CHUNK_ROWS)
     start = chunk * size
-    stop = tl.minimum(start + size, tl.load(own + 1))
+    stop = tl.minimum(start + size, tl.load(own + _C_BOUND))
     found = tl.zeros([words], dtype=tl.int32)
     position = start // bits * bits
     while position < stop:
         row, flags = _escapes(own, position, stop, words, bits)
         found += tl.sum(flags * ((row >= start) & (row < stop)).to(tl.int32), axis=1)
         position += words * bits
-    tl.store(_numbers(tl.load(own + 5)) + chunk, tl.sum(found, axis=0).to(tl.int64))
+    tl.store(_numbers(tl.load(own + _C_COUNTS)) + chunk, tl.sum(found, axis=0).to(tl.int64))
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _escapes_before(own, chunk, together: tl.constexpr):  # type: ignore[no-untyped-def]
     """How many the chunks before have."""
-    counts = _numbers(tl.load(own + 5))
+    counts = _numbers(tl.load(own + _C_COUNTS))
     found = tl.zeros([together], dtype=tl.int64)
     first = chunk * 0
     while first < chunk:
@@ -173,13 +223,13 @@ def _list_escapes(  # type: ignore[no-untyped-def]
     columns, words: tl.constexpr, bits: tl.constexpr, together: tl.constexpr
 ):
     own, chunk = columns + tl.program_id(1).to(tl.int64) * _LINE, tl.program_id(0).to(tl.int64)
-    if chunk >= tl.load(own + 4):
+    if chunk >= tl.load(own + _C_CHUNKS):
         return
-    if tl.load(_numbers(tl.load(own + 5)) + chunk) == 0:
+    if tl.load(_numbers(tl.load(own + _C_COUNTS)) + chunk) == 0:
         return
-    size, places, room = tl.load(own + 3), _numbers(tl.load(own + 6)), tl.load(own + 7)
+    size, places, room = tl.load(own + _C_CHUNK_ROWS), _numbers(tl.load(own + _C_PLACES)), tl.load(own + _C_ROOM)
     start = chunk * size
-    stop = tl.minimum(start + size, tl.load(own + 1))
+    stop = tl.minimum(start + size, tl.load(own + _C_BOUND))
     before = _escapes_before(own, chunk, together)
     position = start // bits * bits
     while position < stop:
@@ -198,14 +248,14 @@ def _copy(  # type: ignore[no-untyped-def]
     lines, together: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr
 ):
     own = lines + tl.program_id(1).to(tl.int64) * _LINE
-    room, chunks, sample = tl.load(own + 7), tl.load(own + 4), tl.load(own + 14)
+    room, chunks, sample = tl.load(own + _C_ROOM), tl.load(own + _C_CHUNKS), tl.load(own + _C_SAMPLE)
     first = tl.program_id(0).to(tl.int64) * rows
     if first >= room + chunks * sample:
         return
     item = first + tl.arange(0, rows)
     escapes = item < room
     escaped = tl.minimum(_escapes_before(own, chunks, together), room)
-    size, bound, counted = tl.load(own + 3), tl.load(own + 1), tl.load(own + 2)
+    size, bound, counted = tl.load(own + _C_CHUNK_ROWS), tl.load(own + _C_BOUND), tl.load(own + _C_TOTAL)
     total = tl.minimum(tl.load(_numbers(counted), mask=counted != 0, other=bound), bound)
     each = tl.maximum(sample, 1)
     number = tl.maximum(item - room, 0)
@@ -213,14 +263,14 @@ def _copy(  # type: ignore[no-untyped-def]
     chunk_rows = tl.maximum(tl.minimum(total - chunk * size, size), 0)
     sampled = chunk * size + (number - chunk * each) * chunk_rows // each
     wanted = tl.where(escapes, item < escaped, (item < room + chunks * sample) & (chunk_rows > 0))
-    place = tl.load(_numbers(tl.load(own + 6)) + item, mask=escapes & wanted, other=0)
+    place = tl.load(_numbers(tl.load(own + _C_PLACES)) + item, mask=escapes & wanted, other=0)
     position = tl.where(escapes, place, sampled)
-    ids = tl.load(own + 8)
+    ids = tl.load(own + _C_IDS)
     listed = tl.load(_numbers(ids) + position, mask=wanted & (ids != 0), other=0)
-    row = tl.where(ids != 0, listed, position + tl.load(own + 9))
-    width = tl.load(own + 11)
-    source = _words(tl.load(own + 10)) + row * width
-    escape_rows, sample_rows = _words(tl.load(own + 12)), _words(tl.load(own + 13))
+    row = tl.where(ids != 0, listed, position + tl.load(own + _C_START))
+    width = tl.load(own + _C_WORDS)
+    source = _words(tl.load(own + _C_SOURCE)) + row * width
+    escape_rows, sample_rows = _words(tl.load(own + _C_ESCAPE_ROWS)), _words(tl.load(own + _C_SAMPLE_ROWS))
     column = tl.arange(0, columns).to(tl.int64)
     while tl.min(column, axis=0) < width:
         inside = wanted[:, None] & (column < width)[None, :]

@@ -69,24 +69,18 @@ def encode(
         raise ConfigurationError(
             f"{scheme.method.value} grids are not supported on a GPU; copy the rows to the host first"
         )
-    count, dim = len(table) if ids is None else len(ids), table.shape[1]
+    count, dim = (table if ids is None else ids).shape[0], table.shape[1]
     if out is None:
         out = torch.empty(count, record_bytes(scheme, dim), dtype=torch.uint8, device=table.device)
     if not count:
         return out
-    width, places = stripe(dim, scheme.bits), {8: 1, 4: 2, 3: 4, 2: 4}[scheme.bits]
-    tile = triton.next_power_of_2(width)
-    rows = max(1, _VALUES_PER_PROGRAM // (tile * places))
-    lines = _lines(scheme, dim, table.device)
+    lines, constants = _lines(scheme, dim, table.device), _constants(scheme, dim)
     with _on_device_of(table):
-        _encode[(triton.cdiv(count, rows),)](
+        _encode[(triton.cdiv(count, constants["rows"]),)](
             table, lines if ids is None else ids, out, lines,
             lines if total is None else total, lines if escaped is None else escaped.view(torch.int32),
             count, float(np.float32(1) / np.float32(dim)),
-            dim=dim, width=width, tile=tile, places=places, rows=rows,
-            bits=scheme.bits, method=_NUMBERS[scheme.method], finest=resolution(dim), bins=scheme.num_bins,
-            tries=lines.shape[0], header=scheme.header_bytes,
-            used=scheme.header_bytes + code_bytes(dim, scheme.bits), size=record_bytes(scheme, dim),
+            **constants, tries=lines.shape[0],
             gathered=ids is not None, words=_has_words(out, scheme), bounded=total is not None,
             listed=escaped is not None, num_warps=_WARPS, enable_fp_fusion=False,
         )  # fmt: skip
@@ -96,6 +90,20 @@ def encode(
 def _has_words(out: Tensor, scheme: Scheme) -> bool:
     """Whether every record starts with a 32-bit word of its header."""
     return scheme.header_bytes == 4 and out.shape[1] % 4 == 0 and out.data_ptr() % 4 == 0
+
+
+@cache
+def _constants(scheme: Scheme, dim: int) -> dict[str, int]:
+    """What the kernel is compiled for."""
+    width, places = stripe(dim, scheme.bits), {8: 1, 4: 2, 3: 4, 2: 4}[scheme.bits]
+    tile = triton.next_power_of_2(width)
+    return {
+        "dim": dim, "width": width, "tile": tile, "places": places,
+        "rows": max(1, _VALUES_PER_PROGRAM // (tile * places)),
+        "bits": scheme.bits, "method": _NUMBERS[scheme.method], "finest": resolution(dim), "bins": scheme.num_bins,
+        "header": scheme.header_bytes, "used": scheme.header_bytes + code_bytes(dim, scheme.bits),
+        "size": record_bytes(scheme, dim),
+    }  # fmt: skip
 
 
 @cache
