@@ -3,6 +3,7 @@
 Without pytest and Numba, which a GPU machine may lack:
 
     PYTHONPATH=src:. python -m tests.checkpoint.snapshot.cuda_no_stall_check          (about two minutes)
+    PYTHONPATH=src:. python -m tests.checkpoint.snapshot.cuda_no_stall_check cuda:0 1 (one round, not three)
     PYTHONPATH=src:. python -m tests.checkpoint.snapshot.cuda_no_stall_check cpu      (no GPU: tries the program itself)
 
 Then it takes away what keeps the order, one thing at a time, and expects the rows to differ.
@@ -180,26 +181,26 @@ def compare(agent: Agent, codecs: dict[str, Codec], ids: Tensor, shadow: dict[st
         raise Torn("the state differs")
 
 
-def check_rows(device: torch.device, streams: Callable[[int], SideStreams]) -> None:
+def check_rows(device: torch.device, streams: Callable[[int], SideStreams], rounds: int) -> None:
     """Every precision, several times."""
     spec = table_spec(ROWS, DIM)
     for bits in (None, 8, 4, 3, 2):
         codecs = {} if bits is None else dict(table_codecs(spec, bits))
-        for round_ in range(ROUNDS):
+        for round_ in range(rounds):
             one_snapshot(streams(round_), device, codecs, spec, seed=round_)
-        say(f"same rows: {bits or 'exact'}{' bits' if bits else ''}, {ROUNDS} snapshots")
+        say(f"same rows: {bits or 'exact'}{' bits' if bits else ''}, {rounds} snapshots")
 
 
-def check_mutant(mutant: type[SlowStreams], device: torch.device) -> None:
+def check_mutant(mutant: type[SlowStreams], device: torch.device, rounds: int) -> None:
     """It must be noticed in each of several tries."""
     spec, noticed = table_spec(ROWS, DIM), []
-    for seed in range(ROUNDS):
+    for seed in range(rounds):
         try:
             one_snapshot(mutant(seed), device, {}, spec, seed=seed)
         except (AssertionError, hf.HoldfastError, ValueError, IndexError) as error:
             noticed.append(f"{type(error).__name__}: {error}")
         torch.cuda.synchronize()
-    say(f"mutant {mutant.__name__}: noticed in {len(noticed)} of {ROUNDS} tries ({noticed[:1]})")
+    say(f"mutant {mutant.__name__}: noticed in {len(noticed)} of {rounds} tries ({noticed[:1]})")
     assert noticed, f"nobody noticed {mutant.__name__}: {mutant.__doc__}"
 
 
@@ -266,16 +267,16 @@ def _rows(run: hf.Run, number: int, rows: int, checkpoint: str) -> Tensor:
     return run.read_rows(f"emb.{number}", range(rows), step=checkpoint)["weight"]
 
 
-def main(device: torch.device) -> None:
+def main(device: torch.device, rounds: int = ROUNDS) -> None:
     sys.modules["numba"] = None  # type: ignore[assignment]
     make: Callable[[int], SideStreams] = SlowStreams
     if device.type == "cpu":
         tensors.is_cheap = lambda table, scheme: tensors.is_plain(table)
         make = lambda seed: DelayedStreams()  # noqa: E731
-    check_rows(device, make)
+    check_rows(device, make, rounds)
     if device.type == "cuda":
-        check_mutant(Unordered, device)
-        check_mutant(Unlent, device)
+        check_mutant(Unordered, device, rounds)
+        check_mutant(Unlent, device, rounds)
     side_streams.streams_for = lambda tensors: make(0)
     for precision in PRECISIONS:
         check_run(precision, device)
@@ -285,4 +286,7 @@ def main(device: torch.device) -> None:
 STARTED_S = time.perf_counter()
 
 if __name__ == "__main__":
-    main(torch.device(sys.argv[1] if len(sys.argv) > 1 else "cuda:0"))
+    main(
+        torch.device(sys.argv[1] if len(sys.argv) > 1 else "cuda:0"),
+        int(sys.argv[2]) if len(sys.argv) > 2 else ROUNDS,
+    )
