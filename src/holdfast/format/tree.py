@@ -107,20 +107,23 @@ class _Encoder:
 
     def _encode(self, value: object, path: str) -> Json:
         """What has children, or is a tensor."""
+        encode = self._containers.get(type(value))
+        if encode is None:
+            return self._encode_tensor(value, path)
+        self._enter(value, path)
+        try:
+            return encode(self, value, path)
+        finally:
+            self._open.discard(id(value))
+
+    def _encode_tensor(self, value: object, path: str) -> Json:
         if type(value) is HostTensor:
             return {"tensor": self._add_host(value)}
         if is_torch_tensor(value):
             return {"tensor": self._add(_storable_tensor(value, path))}
         if type(value) is np.ndarray:
             return {"array": [value.dtype.str, list(value.shape), self._add_host(_array_bytes(value, path))]}
-        encode = self._containers.get(type(value))
-        if encode is None:
-            _refuse(path, value)
-        self._enter(value, path)
-        try:
-            return encode(self, value, path)
-        finally:
-            self._open.discard(id(value))
+        _refuse(path, value)
 
     def _add(self, tensor: AnyTensor) -> int:
         self.tensors.append(tensor)
@@ -145,8 +148,11 @@ class _Encoder:
     def _item(self, value: object, path: str, key: object) -> Json:
         if value is None or value is True or value is False:
             return value
-        leaf = encode_leaf(value)  # most items are leaves (a generator's state has hundreds) and need no path
-        return self._encode(value, f"{path}[{key!r}]") if leaf is NOT_A_LEAF else leaf
+        if type(value) is not dict:
+            leaf = encode_leaf(value)  # most items are leaves (a generator's state has hundreds) and need no path
+            if leaf is not NOT_A_LEAF:
+                return leaf
+        return self._encode(value, f"{path}[{key!r}]")
 
     def _defaultdict(self, value: defaultdict[object, object], path: str) -> Json:
         factory: Any = value.default_factory

@@ -107,9 +107,8 @@ def _write(tables: Sequence[TableStage], buffer: Tensor, streams: SideStreams) -
     return torch.cat([TableWriter(each.copy, each.columns, each.layout, buffer).write() for each in tables])
 
 
-def stage_state(state: Mapping[int, Tensor], areas: Mapping[int, Area], buffer: Tensor) -> dict[int, Tensor]:
-    """Queue copies of state tensors, given as bytes by their numbers; returns where they will be."""
-    staged = {number: buffer[area.offset : area.offset + area.length] for number, area in areas.items()}
+def stage_state(state: Mapping[int, Tensor], parts: dict[int, Tensor]) -> dict[int, Tensor]:
+    """Queue copies of state tensors, given as bytes by their numbers, to parts of a buffer; returns these."""
     if state:
-        torch._foreach_copy_([staged[number] for number in state], list(state.values()))
-    return staged
+        torch._foreach_copy_([parts[number] for number in state], list(state.values()))
+    return parts

@@ -64,6 +64,7 @@ class Staging:
         self._sizes = dict(sizes)
         self._layouts = TableLayouts(frame_bytes)
         self._buffers: dict[torch.device, Tensor] = {}
+        self._parts: dict[torch.device, tuple[dict[int, Area], dict[int, Tensor]]] = {}  # where state went last
         self._escapes: dict[int, int] = {}  # by table: room for more of them than usual
         self._distrusted: set[int] = set()  # tables that had more rows than their bound
         self._told_bytes = 0
@@ -149,7 +150,7 @@ class Staging:
         marks: list[Mark] = []
         for plan in plans:
             buffer = self._buffers[plan.device]
-            state |= stage_state(plan.state, plan.areas, buffer)
+            state |= stage_state(plan.state, self._parts_of(buffer, plan.areas))
             staged, tallies = stage_tables(plan.tables, buffer, self._streams)
             self._streams.follow(plan.device)
             self._streams.copy(plan.device, tallies)
@@ -164,6 +165,14 @@ class Staging:
             rest=rest,
             size_bytes=sum(plan.used for plan in plans),
         )
+
+    def _parts_of(self, buffer: Tensor, areas: Mapping[int, Area]) -> dict[int, Tensor]:
+        """The areas of a buffer as tensors: those of the last save, where it had the same."""
+        last = self._parts.get(buffer.device)
+        if last is None or last[0] != areas:
+            parts = {number: buffer[at.offset : at.offset + at.length] for number, at in areas.items()}
+            last = self._parts[buffer.device] = (dict(areas), parts)
+        return last[1]
 
     def _is_staged(self, copy: TableCopy) -> bool:
         return bool(copy.tensors) and all(self._streams.covers(tensor) for tensor in copy.tensors)
