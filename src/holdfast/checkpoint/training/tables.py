@@ -280,7 +280,7 @@ def _walk(module: nn.Module, path: str, seen: set[int]) -> Iterator[tuple[str, n
         return
     seen.add(id(module))
     yield path, module
-    wrapped = _wrapped_name(type(module))
+    wrapped = _wrapped_name(type(module))  # type: ignore[arg-type]  # mypy takes the class's __hash__ for its own
     for name, child in module._modules.items():
         if child is not None:
             yield from _walk(child, path if name == wrapped else join_names(path, name), seen)
