@@ -51,8 +51,8 @@ class _Table:
         self.copy = stage.copy
         at = tallies.skip(layout.tally_numbers)
         self.tally = tallies.address(at)
-        self.total = tallies.part(at, 1) if stage.copy.unlisted is not None else None  # None: the host knows it
         self.ids = self._ids(lists)
+        self.total = tallies.part(at, 1) if self.ids is not None else None  # None: contiguous rows, all of them
         self.start = stage.copy.range.start
         counts = self.tally + _NUMBER_BYTES * (layout.tally_numbers - layout.chunks * len(layout.records))
         set_numbers = set_bytes(layout.bound) // _NUMBER_BYTES

@@ -58,8 +58,7 @@ def warm_up(table: Tensor, scheme: Scheme) -> None:
     if not table.is_cpu:
         escaped = torch.zeros(8, dtype=torch.uint8, device=table.device)
         encode_bounded(table.detach()[:1], scheme, None, records, total=None, escaped=escaped)
-        for total in (None, ids):
-            encode_bounded(table.detach(), scheme, ids, records, total=total, escaped=escaped)
+        encode_bounded(table.detach(), scheme, ids, records, total=ids, escaped=escaped)
 
 
 def escaped(records: Tensor) -> Tensor:
