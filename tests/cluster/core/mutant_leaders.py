@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.cluster.core.controller import ControllerCore
 from holdfast.cluster.core.inquest import Inquest
-from holdfast.cluster.core.members import Member, Role, View
+from holdfast.cluster.core.members import Member, Role
 from holdfast.cluster.core.messages import GoOn, NewView, Pause, Send
 from holdfast.cluster.core.outputs import Output
 from holdfast.cluster.core.progress import BEGINNING, Progress
@@ -63,9 +63,9 @@ class SavesWhileSomebodyIsMissing(ControllerCore):
 class GoesOnInPart(ControllerCore):
     """Replaces a server in synchronous training, and lets the others go on."""
 
-    def __init__(self, view: View, **modes: Any) -> None:
-        super().__init__(view, **modes)
-        self._is_full = False
+    @property
+    def _is_full(self) -> bool:
+        return False
 
 
 class LosesTheCalledBack(ControllerCore):
