@@ -147,7 +147,7 @@ class ParitySimulation(Simulation):
     def _lead(self, leader: Any, outputs: list[Output]) -> None:
         for each in outputs:
             if isinstance(each, Saved):
-                self._check_parities()
+                self._check_parities(leader.view)
             elif isinstance(each, Protected):
                 self._check_protected()
         super()._lead(leader, outputs)
@@ -158,9 +158,11 @@ class ParitySimulation(Simulation):
         if bare := [str(each.member) for each in servers if each.alive and not (each.core.ended or each.core.is_whole)]:
             raise BrokenPromise(f"redundancy is told to be whole, and {bare} are bare")
 
-    def _check_parities(self) -> None:
-        """Nothing is on its way: each parity that is whole is what its members' rows make it."""
-        view = self.controller.view
+    def _check_parities(self, view: View) -> None:
+        """Nothing is on its way: each parity that is whole is what its members' rows make it.
+
+        They are those who saved. The controller of an heir's servers may have called others before it died.
+        """
         servers = [self.processes[each] for each in view.members if each.role is Role.SERVER]
         shards = {each.member.index: each.shard for each in servers}
         for process in servers:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.cluster.core.members import Member, Role
+from holdfast.cluster.core.members import Member, Role, View
 from holdfast.cluster.core.progress import Progress
 from holdfast.cluster.core.server import ServerCore
 from holdfast.cluster.core.stripes import Protection, Syndrome
@@ -58,8 +58,8 @@ class ArraySimulation(ParitySimulation):
         protection = Protection(self.arrays, shard)
         return self.cores.server(member, shard, synchronous=self.traits.synchronous, protection=protection)
 
-    def _check_parities(self) -> None:
-        servers = [self.processes[each] for each in self.controller.view.members if each.role is Role.SERVER]
+    def _check_parities(self, view: View) -> None:
+        servers = [self.processes[each] for each in view.members if each.role is Role.SERVER]
         shards = {each.member.index: each.shard for each in servers}
         for process in servers:
             if process.runs:
