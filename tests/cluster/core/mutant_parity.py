@@ -15,7 +15,7 @@ from holdfast.cluster.core.messages import Applied, Exhausted, Message, Push, Se
 from holdfast.cluster.core.outputs import Output
 from holdfast.cluster.core.parity import Parity
 from holdfast.cluster.core.parity_host import ParityHost
-from holdfast.cluster.core.parity_messages import Fell, Given, Redundant, Values, Want
+from holdfast.cluster.core.parity_messages import Fell, Given, Redundant, Retold, Values, Want
 from holdfast.cluster.core.possession import Possession
 from holdfast.cluster.core.progress import BEGINNING, Progress
 from holdfast.cluster.core.protected import ProtectedAsynchronous, _Waiting
@@ -443,6 +443,13 @@ class KeepsForSavedRows(Agreement):
 
     def forget(self, member: int, stripes: StripeSet) -> None:
         pass
+
+
+class TellsForSavedRows(Agreement):
+    """Rule 8: tells other hosts that a saved row holds what was kept of the lost one, and gives nothing of it."""
+
+    def _retold(self, member: int, kept: Any, other: int) -> Retold:
+        return replace(super()._retold(member, kept, other), stripes=self._shared[member][other])
 
 
 class UsesSavedRowsAtOnce(Possession):

@@ -45,6 +45,9 @@ RULES = {
     "8: what was kept of a row is not the saved one's": Rule(
         protected(agreement=mutants.KeepsForSavedRows), HUNTED, is_rare=True
     ),
+    "8: what was kept of a row does not say what the saved one holds": Rule(
+        protected(agreement=mutants.TellsForSavedRows), HUNTED, is_rare=True
+    ),
     "9: no row is given before all hosts have the same": Rule(
         protected(agreement=mutants.GivesWhatIsDisputed),
         SEVERAL_HOSTS,

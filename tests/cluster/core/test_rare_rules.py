@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from holdfast.cluster.core.agreement import Agreement
 from holdfast.cluster.core.members import CONTROLLER, Member, Role, View
 from holdfast.cluster.core.messages import Hello, Pull, Push, Rows, Send
+from holdfast.cluster.core.parity_host import ParityHost
 from holdfast.cluster.core.parity_messages import (
     Ask,
     Difference,
@@ -17,6 +19,7 @@ from holdfast.cluster.core.parity_messages import (
     Fell,
     Given,
     Rebuild,
+    Reconcile,
     Refused,
     Values,
     Want,
@@ -183,3 +186,62 @@ def test_a_saved_row_is_used_when_both_hosts_have_dropped_the_former() -> None:
 def test_without_that_rule_it_is_used_at_once() -> None:
     at_once: Cores = mutants.protected(rows=mutants.UsesSavedRowsAtOnce)
     assert uses_of_a_saved_row(at_once.server) == [True, False, False]
+
+
+# ---- two hosts of a row that came from a save -----------------------------------------------------------------------
+
+
+class Host:
+    """One of the two, which knows all servers."""
+
+    def __init__(self, index: int, striping: Striping) -> None:
+        self.member, self._peers = server(index), Peers(View.first(servers=4, workers=1))
+        self.core = ParityHost(index, LAYOUT, StripedShard(index, striping, Storage(), set(), None), self._peers)
+
+    def adopt(self, incarnation: int) -> list[Send]:
+        """The server has died again."""
+        self._peers.adopt(server(MINE, incarnation))
+        return list(self.core.adopt(MINE))
+
+    def encode(self, records: dict[int, int]) -> None:
+        """The parity of the stripe, from records that hold nothing but what was saved."""
+        for each in list(self.core._complete(frozenset({STRIPE}))):
+            given = {STRIPE: records[each.to.index]}
+            list(self.core.values(each.to, Values(each.message.attempt, frozenset({STRIPE}), given, {})))  # type: ignore[union-attr]
+
+    def give(self, other: int, record: int) -> Given:
+        """The row of the server, decoded with that of the other one."""
+        list(self.core.agreed(other, MINE))
+        stripes = frozenset({STRIPE})
+        [asked] = self.core.want(self._peers.member(MINE), Want(1, stripes, LAYOUT.hosts[STRIPE]))
+        answer = Values(asked.message.attempt, stripes, {STRIPE: record}, {})  # type: ignore[union-attr]
+        [given] = [each.message for each in self.core.values(server(OTHER), answer)]
+        assert isinstance(given, Given)
+        return given
+
+
+def pushes_of_a_saved_row(agreement: type[Agreement]) -> int:
+    """How many a host says that it holds, if the other one kept a push to the row that was lost."""
+    scene = Scene()
+    keeper, giver = Host(FIRST, scene.striping), Host(SECOND, scene.striping)
+    keeper.core._agreement.__class__ = agreement
+    list(keeper.core.difference(server(MINE), Difference(0, 1, {STRIPE: 0xABCDEF})))
+    for host in (keeper, giver):
+        host.adopt(2)
+        list(host.core.fell(server(MINE, 2), Fell(frozenset({STRIPE}))))
+    giver.encode({MINE: scene.mine, OTHER: scene.other})
+    giver.adopt(3)
+    [told] = [each.message for each in keeper.adopt(3) if each.to == giver.member]
+    assert isinstance(told, Reconcile)
+    list(giver.core.reconcile(keeper.member, told))
+    given = giver.give(FIRST, scene.other)
+    assert given.records == scene.alone(SECOND)
+    return given.held.get(0, 0)
+
+
+def test_a_saved_row_does_not_hold_what_a_host_kept_of_the_lost_one() -> None:
+    assert pushes_of_a_saved_row(Agreement) == 0
+
+
+def test_without_that_rule_a_push_that_comes_again_is_skipped() -> None:
+    assert pushes_of_a_saved_row(mutants.TellsForSavedRows) == 1

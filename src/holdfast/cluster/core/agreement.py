@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from holdfast.cluster.core.messages import Send
-from holdfast.cluster.core.parity_messages import Difference, Reconcile
+from holdfast.cluster.core.parity_messages import Difference, Reconcile, Retold
 from holdfast.cluster.core.peers import Peers
 from holdfast.cluster.core.stripes import Layout, Records, StripeSet
 
@@ -38,10 +38,6 @@ class Agreement:
                     theirs[other] = theirs.get(other, layout.none) | part
         self._kept: dict[int, list[_Kept]] = {}  # by member, what not all hosts may have
         self._awaited: dict[int, set[int]] = {}  # by member, the hosts that have not agreed
-
-    def shared(self, member: int, other: int) -> StripeSet:
-        """A member's stripes that another host keeps parities of as well."""
-        return self._shared.get(member, {}).get(other, self._layout.none)
 
     def keep(self, member: int, difference: Difference) -> None:
         """A difference came, and says which ones all have."""
@@ -75,9 +71,10 @@ class Agreement:
         """Stripes whose hosts may not have the same of a member."""
         disputed = self._layout.none
         for other in self._awaited.get(member, ()):
-            disputed |= self.shared(member, other)
+            disputed |= self._shared[member][other]
         return disputed
 
-    def _retold(self, member: int, kept: _Kept, other: int) -> Difference:
+    def _retold(self, member: int, kept: _Kept, other: int) -> Retold:
         difference = kept.difference
-        return replace(difference, records=self._records.retold(member, difference.records, other, kept.void))
+        records = self._records.retold(member, difference.records, other, kept.void)
+        return Retold(replace(difference, records=records), self._shared[member][other] - kept.void)

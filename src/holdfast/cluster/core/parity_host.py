@@ -124,13 +124,13 @@ class ParityHost:
     def reconcile(self, other: Member, message: Reconcile) -> Iterator[Send]:
         """Another host of a dead member's stripes says what it has of it: take what is missing here."""
         member, taken = message.member, self._layout.none
-        for each in message.differences:
-            lacked = self._agreement.shared(member, other.index) - self._lacking[member]
+        for each in message.kept:
+            difference, lacked = each.difference, each.stripes - self._lacking[member]
             lacked -= self._renewed.get(member, self._layout.none)  # a predecessor's differences are not theirs
-            for part in self._seen[member].holding(each.worker, each.number):
+            for part in self._seen[member].holding(difference.worker, difference.number):
                 lacked -= part
-            self._records.absorb(member, each.records, self._hosted - lacked)
-            self._seen[member].advance_some(lacked, each.worker, each.number)
+            self._records.absorb(member, difference.records, self._hosted - lacked)
+            self._seen[member].advance_some(lacked, difference.worker, difference.number)
             taken |= lacked
         yield Send(other, Agreed(member, message.incarnation))
         yield from self._decode_anew(member, taken)

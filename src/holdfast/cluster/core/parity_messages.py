@@ -74,12 +74,20 @@ class Dropped:
 
 
 @dataclass(frozen=True, slots=True)
+class Retold:
+    """A difference of a member, from a host that kept it to another."""
+
+    difference: Difference
+    stripes: Any  # of both hosts, except those whose rows came from a save since: it says nothing of these
+
+
+@dataclass(frozen=True, slots=True)
 class Reconcile:
     """From a host to another of the same stripes, once a member was replaced: what not all hosts may have of it."""
 
     member: int
     incarnation: int  # of the replacement
-    differences: tuple[Difference, ...]
+    kept: tuple[Retold, ...]
 
 
 @dataclass(frozen=True, slots=True)
