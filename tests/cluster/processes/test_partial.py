@@ -45,8 +45,9 @@ def check_accounts(job: RunningJob) -> None:
     """Both deaths, and what they cost: of three servers each, of a hundred samples."""
     first, second = job.of(LostSamples)
     assert (first.member, first.steps) == (Member(Role.SERVER, 1, 2), 3)
-    assert (second.member, second.steps) == (Member(Role.SERVER, 2, 2), 3)  # since its priority save
-    assert (first.pls, second.pls) == (pytest.approx(3 / 100 / 3), pytest.approx(6 / 100 / 3))
+    assert second.member == Member(Role.SERVER, 2, 2)
+    assert second.steps in (3, 4)  # since its priority save, which is no cut: it may be copied before the last push comes
+    assert (first.pls, second.pls) == (pytest.approx(3 / 100 / 3), pytest.approx((3 + second.steps) / 100 / 3))
     run = hf.open_run(job.url)
     assert run.summary().pls == second.pls
     stored = find_beginning(ShardedRun(job.url), Recipe().placement().plan, workers=1).pls
@@ -55,7 +56,8 @@ def check_accounts(job: RunningJob) -> None:
     assert record.events == tuple(job.events)
     assert {Started, Ended} <= {type(each) for each in record.events}
     assert (record.servers, record.workers, record.speeds[-1].step) == (3, 1, 31)
-    assert [(death.lost_steps, death.by_spare) for death in deaths_of(record.events)] == [(3, False)] * 2
+    lost = [(death.lost_steps, death.by_spare) for death in deaths_of(record.events)]
+    assert lost == [(3, False), (second.steps, False)]
 
 
 def die_and_come_back(job: RunningJob, twin: Twin, name: str, *, step: int, priority_step: int | None = None) -> None:
