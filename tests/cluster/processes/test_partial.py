@@ -46,7 +46,8 @@ def check_accounts(job: RunningJob) -> None:
     first, second = job.of(LostSamples)
     assert (first.member, first.steps) == (Member(Role.SERVER, 1, 2), 3)
     assert second.member == Member(Role.SERVER, 2, 2)
-    assert second.steps in (3, 4)  # since its priority save, which is no cut: it may be copied before the last push comes
+    # Since its priority save, which is no cut: it may be copied before the last push comes.
+    assert second.steps in (3, 4)
     assert (first.pls, second.pls) == (pytest.approx(3 / 100 / 3), pytest.approx((3 + second.steps) / 100 / 3))
     run = hf.open_run(job.url)
     assert run.summary().pls == second.pls
