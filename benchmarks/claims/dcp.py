@@ -25,6 +25,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 import holdfast as hf
+from benchmarks.claims._disk_floor import disk_floor_s
 from benchmarks.report import Figure, Report, Table
 
 SEED = 5
@@ -57,6 +58,7 @@ class Turn:
     load_s: float
     first_bytes: int
     second_bytes: int
+    disk_s: float  # that the same bytes take the disk alone
 
 
 def run(scale: str) -> Report:
@@ -85,6 +87,7 @@ def _turn(scratch: Path, state: dict[str, Tensor], number: int) -> Turn:
         "ours": lambda: save(state, storage_writer=hf.dcp.Writer(ours, step=1, retention=hf.KeepAll())),
     }
     saved = _in_turns(savers, number)
+    disk_s = disk_floor_s(scratch, sum(tensor.nbytes for tensor in state.values()))
     target = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
     loaders: dict[str, Callable[[], Any]] = {
         "native": lambda: load(target, storage_reader=FileSystemReader(native)),
@@ -107,6 +110,7 @@ def _turn(scratch: Path, state: dict[str, Tensor], number: int) -> Turn:
         load_s=loaded["ours"],
         first_bytes=first,
         second_bytes=second,
+        disk_s=disk_s,
     )
 
 
@@ -124,6 +128,8 @@ def _figures(turns: list[Turn]) -> dict[str, Figure]:
         "dcp_save_over_native": statistics.median(turn.save_s / turn.native_save_s for turn in turns),
         "dcp_load_over_native": statistics.median(turn.load_s / turn.native_load_s for turn in turns),
         "dcp_second_save_bytes_over_first": max(turn.second_bytes / turn.first_bytes for turn in turns),
+        "dcp_save_over_disk_floor": statistics.median(turn.save_s / turn.disk_s for turn in turns),
+        "disk_floor_over_native": statistics.median(turn.disk_s / turn.native_save_s for turn in turns),
         "save_s": statistics.median(turn.save_s for turn in turns),
         "native_save_s": statistics.median(turn.native_save_s for turn in turns),
         "load_s": statistics.median(turn.load_s for turn in turns),
