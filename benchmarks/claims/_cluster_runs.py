@@ -65,6 +65,7 @@ def run_cluster(
     workers: int = 1,
     model: Callable[[], nn.Module] = job.build_model,
     train: Callable[[Worker], None] = job.train,
+    launcher: type[LocalProcesses] = LocalProcesses,
     on_event: Callable[[Any], object] | None = None,
     **options: Any,
 ) -> None:
@@ -77,7 +78,7 @@ def run_cluster(
         workers=workers,
         optimizer=Adagrad(LR),
         tables=ALL_TABLES,
-        launcher=LocalProcesses(worker_threads=plan.threads),
+        launcher=launcher(worker_threads=plan.threads),
         on_event=on_event,
         view=False,
         **{"save": _NEVER, "ladder": Ladder.of(options.get("parity"), options.get("strategy")), **options},

@@ -5,15 +5,18 @@ from __future__ import annotations
 import statistics
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from benchmarks.claims._cluster_clock import read_stamps
 from benchmarks.claims._cluster_job import JobPlan
 from benchmarks.claims._cluster_pause import Killer
 from benchmarks.claims._cluster_runs import folder_for, run_cluster
 from benchmarks.claims._parity_rivals import protected
+from benchmarks.claims._rebuild_profile import profiled, summarize
 from holdfast.cluster.happenings import Event, Redundant
 
 _PATIENCE_S = 120.0
@@ -24,6 +27,7 @@ _NORMAL_S = 3.0  # of training before a death: what training during the recovery
 class Rebuilding:
     """From a death until redundancy is whole."""
 
+    killed_s: float  # when, since the epoch
     took_s: float
     longest_pause_s: float  # between two finished steps
     throughput: float  # over what it was before
@@ -72,22 +76,41 @@ def rebuilding(stamps: list[float], killed_s: float, whole_s: float) -> Rebuildi
     during = stamps[first - 1 : last + 1]  # from the last step before the death to the first one after the recovery
     normal = (len(before) - 1) / (before[-1] - before[0])
     return Rebuilding(
+        killed_s=killed_s,
         took_s=whole_s - killed_s,
         longest_pause_s=max(later - sooner for sooner, later in pairwise(during)),
         throughput=(len(during) - 1) / (during[-1] - during[0]) / normal,
     )
 
 
-def rebuild(plan: JobPlan, *, servers: int, kills: int, pace: str) -> Rebuilding:
-    """The medians over some deaths, and the longest pause of them all."""
+def rebuild(plan: JobPlan, *, servers: int, kills: int, pace: str, profile: Path | None = None) -> Rebuilding:
+    """The medians over some deaths, and the longest pause of them all.
+
+    Args:
+        plan: What to train.
+        servers: How many there are.
+        kills: How many of them die, one after the other.
+        pace: Of the rebuild.
+        profile: Where servers write down what they did, and what that amounts to. None: they do not.
+    """
+    options: dict[str, Any] = {} if profile is None else {"launcher": profiled(profile)}
     with folder_for(plan) as planned:
         watch = RebuildWatch(Path(planned.folder), kills)
         watch.start()
-        run_cluster(planned, servers=servers, spares=1, parity=protected(plan.data, rebuild=pace), on_event=watch.hear)
+        parity = protected(plan.data, rebuild=pace)
+        run_cluster(planned, servers=servers, spares=1, parity=parity, on_event=watch.hear, **options)
         watch.join()
-        found = watch.rebuildings
-        return Rebuilding(
-            took_s=statistics.median(each.took_s for each in found),
-            longest_pause_s=max(each.longest_pause_s for each in found),
-            throughput=statistics.median(each.throughput for each in found),
-        )
+    found = watch.rebuildings
+    if profile is not None:
+        (profile / f"{pace}.txt").write_text(summary(profile, found), encoding="utf-8")
+    return Rebuilding(
+        killed_s=found[0].killed_s,
+        took_s=statistics.median(each.took_s for each in found),
+        longest_pause_s=max(each.longest_pause_s for each in found),
+        throughput=statistics.median(each.throughput for each in found),
+    )
+
+
+def summary(profile: Path, found: Sequence[Rebuilding]) -> str:
+    """What servers did during each of the deaths."""
+    return "\n".join(f"{each}\n{summarize(profile, each.killed_s, each.killed_s + each.took_s)}" for each in found)

@@ -44,6 +44,7 @@ class Plan:
     turns: Turns
     kills: int
     rivals: Sequence[str] = ALL
+    profile: Path | None = None  # a folder: where servers write down what they do during a rebuild
 
     @property
     def servers(self) -> int:
@@ -128,7 +129,7 @@ def counts(plan: Plan) -> Found:
 
 def gentle(plan: Plan) -> Found:
     """A server dies, and training keeps its pace meanwhile."""
-    found = rebuild(plan.recovery, servers=plan.servers, kills=plan.kills, pace=GENTLE)
+    found = rebuild(plan.recovery, servers=plan.servers, kills=plan.kills, pace=GENTLE, profile=plan.profile)
     return Found(
         figures={
             "throughput_in_recovery": found.throughput,
@@ -143,7 +144,7 @@ def fast(plan: Plan) -> Found:
     streams = moved_bytes(plan.recovery, servers=plan.servers, lost=1)
     block_bytes = LARGE_BLOCK_STRIPES * plan.recovery.dim * 2 * 4  # Adagrad's sums as well
     floor_s = min(wire_floor_s(streams, block_bytes=block_bytes) for _ in range(plan.kills))
-    found = rebuild(plan.recovery, servers=plan.servers, kills=plan.kills, pace=FAST)
+    found = rebuild(plan.recovery, servers=plan.servers, kills=plan.kills, pace=FAST, profile=plan.profile)
     return Found(
         figures={
             "fast_rebuild_s": found.took_s,
@@ -177,18 +178,19 @@ _LARGE = {"two_workers", "fast", "checkpoints"}
 _SMALL = {"linear"}  # where servers and workers have a core each, it says nothing that the others do not
 
 
-def run(scale: str, parts: Sequence[str] = ()) -> Report:
+def run(scale: str, parts: Sequence[str] = (), profile: Path | None = None) -> Report:
     """All parts that suit the machine, or those named."""
+    plan = replace(PLANS[scale], profile=profile)
     is_large = (os.cpu_count() or 1) >= CORES
     wanted = parts or [name for name in PARTS if name not in (_SMALL if is_large else _LARGE)]
-    found = [PARTS[name](PLANS[scale]) for name in wanted]
+    found = [PARTS[name](plan) for name in wanted]
     figures: dict[str, Figure] = {name: value for each in found for name, value in each.figures.items()}
     if not parts and not is_large:
         figures |= {f"{name}_skipped": f"needs {CORES} cores" for name in PARTS if name in _LARGE}
     return Report(
         title="Parity, and what it spares",
         tables=[table for each in found for table in each.tables],
-        figures=_worst(figures) | figures | _beside_checkpoints(figures) | _job_figures(PLANS[scale].job),
+        figures=_worst(figures) | figures | _beside_checkpoints(figures) | _job_figures(plan.job),
     )
 
 
@@ -259,8 +261,9 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="all that suit the machine, if none is named")
     parser.add_argument("--scale", choices=list(PLANS), default="full")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--profile", type=Path, metavar="FOLDER", help="what servers do while rows come back")
     options = parser.parse_args()
-    report = run(options.scale, options.parts)
+    report = run(options.scale, options.parts, options.profile)
     show(report, Console())
     if options.json:
         write_json(report, options.json, {"benchmark": "parity", "scale": options.scale, **machine()})

@@ -1,0 +1,144 @@
+"""Where the processes of a job spend their time while a server's rows come back: ``parity --profile FOLDER``.
+
+Servers run a function of this module in place of their own, which samples what they do every millisecond and times
+every message that they handle. Each writes one file when it ends; ``summarize`` reads them.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from holdfast.cluster.core.members import Role
+from holdfast.cluster.launch.base import Launcher, Surroundings, Tenant
+from holdfast.cluster.launch.local import LocalProcesses
+
+FOLDER = "HOLDFAST_BENCHMARK_PROFILE"  # a variable
+_EVERY_S = 0.001
+_DEPTH = 6  # frames of a sample
+
+
+def profiled(folder: Path) -> type[LocalProcesses]:
+    """A launcher of servers that write into a folder what they do."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in folder.glob("server-*.json"):
+        path.unlink()
+    os.environ[FOLDER] = str(folder.absolute())
+    return ProfiledProcesses
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfiledProcesses(LocalProcesses):
+    """Local processes, whose servers write down what they do."""
+
+    def open(self, *, servers: int, workers: int, spares: int = 0) -> Launcher:
+        """A launcher, to be closed by whoever opened it."""
+        launcher: Any = LocalProcesses.open(self, servers=servers, workers=workers, spares=spares)
+        start = launcher.start
+
+        def profiled(tenant: Tenant, target: str, payload: bytes) -> None:
+            is_server = getattr(tenant, "role", Role.SERVER) is Role.SERVER
+            start(tenant, f"{__name__}:run" if is_server else target, payload)
+
+        launcher.start = profiled
+        return launcher  # type: ignore[no-any-return]
+
+
+def run(payload: bytes, surroundings: Surroundings) -> None:
+    """Be a server, and write down what it does."""
+    from holdfast.cluster.server import process
+
+    sampler, handled = _Sampler(), []
+    take, wait = process._Life._take, process._wait_for_place
+
+    def waited(link: Any) -> Any:
+        """A spare does nothing, and is to be seen to do nothing."""
+        sampler.stop()
+        found = wait(link)
+        sampler.start()
+        return found
+
+    @functools.wraps(take)
+    def timed(life: Any, sender: Any, message: Any) -> None:
+        began_s = time.time()
+        take(life, sender, message)
+        handled.append((began_s, time.time() - began_s, type(message).__name__, str(sender)))
+
+    changed: Any = process
+    changed._Life._take, changed._wait_for_place = timed, waited
+    sampler.start()
+    try:
+        process.run(payload, surroundings)
+    finally:
+        sampler.stop()
+        found = {"samples": sampler.samples, "handled": handled}
+        Path(os.environ[FOLDER], f"server-{os.getpid()}.json").write_text(json.dumps(found), encoding="utf-8")
+
+
+class _Sampler:
+    """Notes where the process is, with the time since the last note: signals that come together count as one."""
+
+    def __init__(self) -> None:
+        self.samples: list[tuple[float, float, str]] = []
+        self._last_s = 0.0
+
+    def start(self) -> None:
+        """From now on."""
+        self._last_s = time.time()
+        signal.signal(signal.SIGALRM, self._note)
+        signal.setitimer(signal.ITIMER_REAL, _EVERY_S, _EVERY_S)
+
+    def stop(self) -> None:
+        """No more."""
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+    def _note(self, _: int, frame: FrameType | None) -> None:
+        now_s = time.time()
+        self.samples.append((now_s, now_s - self._last_s, " < ".join(_places(frame))))
+        self._last_s = now_s
+
+
+def _places(frame: FrameType | None) -> Iterator[str]:
+    for _ in range(_DEPTH):
+        if frame is None:
+            return
+        code = frame.f_code
+        yield f"{os.path.basename(code.co_filename)}:{frame.f_lineno} {code.co_name}"
+        frame = frame.f_back
+
+
+def summarize(folder: Path, began_s: float, ended_s: float) -> str:
+    """What every server did between two times."""
+    lines = []
+    for path in sorted(folder.glob("server-*.json")):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        lines += [f"== {path.stem}", *_messages(found, began_s, ended_s), *_hot(found, began_s, ended_s)]
+    return "\n".join(lines)
+
+
+def _messages(found: Mapping[str, Any], began_s: float, ended_s: float) -> Iterator[str]:
+    kinds: dict[str, list[tuple[float, float]]] = {}
+    for at_s, took_s, kind, _ in found["handled"]:
+        if began_s <= at_s <= ended_s:
+            kinds.setdefault(kind, []).append((at_s - began_s, took_s))
+    for kind, each in sorted(kinds.items(), key=lambda item: -sum(took for _, took in item[1])):
+        total_s, when = sum(took for _, took in each), f"{each[0][0]:.3f}-{each[-1][0]:.3f}"
+        yield f"{kind:12} {len(each):6} x {1e6 * total_s / len(each):9.0f} us = {total_s:7.3f} s, {when}"
+
+
+def _hot(found: Mapping[str, Any], began_s: float, ended_s: float) -> Iterator[str]:
+    places: Counter[str] = Counter()
+    for at_s, weight_s, place in found["samples"]:
+        if began_s <= at_s <= ended_s:
+            places[place] += weight_s
+    for place, seconds in places.most_common(25):
+        yield f"   {seconds:7.3f} s  {place}"
