@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,9 +20,11 @@ import torch
 from rich.console import Console
 
 from benchmarks.claims._cluster_clock import Times
+from benchmarks.claims._cluster_duel import Rival, Turns, duel, spread
 from benchmarks.claims._cluster_job import JobPlan
 from benchmarks.claims._cluster_pause import pause_s
 from benchmarks.claims._cluster_runs import in_process, on_servers
+from benchmarks.claims._parity_rivals import NOTHING
 from benchmarks.report import Figure, Report, Table, machine, show, write_json
 from holdfast.policy import Full, Partial
 
@@ -39,6 +42,7 @@ class Plan:
     pause_servers: int
     kills: int
     rounds: int  # of the same
+    turns: Turns  # of jobs with one worker and with two
     is_short: bool = False  # without what takes time for one more figure
 
 
@@ -64,6 +68,7 @@ PLANS = {
         pause_servers=2,
         kills=1,
         rounds=1,
+        turns=Turns(rounds=2, slice_s=0.4),
     ),
     "small": Plan(
         job=_job(rows=400_000, warm_up=4, steps=16, batch_size=512),
@@ -72,6 +77,7 @@ PLANS = {
         pause_servers=8,
         kills=1,
         rounds=1,
+        turns=Turns(rounds=3, slice_s=0.8),
         is_short=True,
     ),
     "full": Plan(
@@ -81,6 +87,7 @@ PLANS = {
         pause_servers=8,
         kills=3,
         rounds=3,
+        turns=Turns(rounds=8, slice_s=0.8, starts=3),
     ),
 }
 
@@ -95,13 +102,16 @@ class Found:
 
 def throughput(plan: Plan) -> Found:
     """Samples a second with one and two workers, in turns: a shared machine is slower at one time than at another."""
-    rounds = [[_samples_per_s(plan, workers=workers) for workers in (1, 2)] for _ in range(plan.rounds)]
-    one, two = (max(each) for each in zip(*rounds, strict=True))
+    rivals = {f"{workers}": Rival(protection=NOTHING, workers=workers) for workers in (1, 2)}
+    found = duel(replace(plan.job, warm_up=20), rivals, plan.turns, servers=SERVERS)
+    one, two = (found[name].rates for name in rivals)
+    scaling = [more / less for more, less in zip(two, one, strict=True)]
     return Found(
         figures={
-            "samples_per_s_1_worker": one,
-            "samples_per_s_2_workers": two,
-            "scaling_2_workers": two / one,
+            "samples_per_s_1_worker": plan.job.batch_size * statistics.median(one),
+            "samples_per_s_2_workers": plan.job.batch_size * statistics.median(two),
+            "scaling_2_workers": statistics.median(scaling),
+            "scaling_2_workers_spread": spread(scaling),
         }
     )
 
@@ -205,10 +215,6 @@ def run(scale: str, parts: Sequence[str] = ()) -> Report:
         tables=[table for each in found for table in each.tables],
         figures=figures | _job_figures(PLANS[scale].job),
     )
-
-
-def _samples_per_s(plan: Plan, *, workers: int) -> float:
-    return sum(each.samples_per_s for each in on_servers(plan.job, servers=SERVERS, workers=workers))
 
 
 def _where_time_goes(step_s: float, spans_s: Mapping[str, float]) -> Table:

@@ -19,10 +19,10 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from benchmarks.claims._cluster_duel import Result, Rival, Turns, duel, overhead, overheads, spread
 from benchmarks.claims._cluster_job import JobPlan
 from benchmarks.claims._cluster_pause import pause_s
 from benchmarks.claims._parity_counts import count, moved_bytes
-from benchmarks.claims._parity_duel import Rival, Turns, duel, overhead, overheads
 from benchmarks.claims._parity_floor import wire_floor_s
 from benchmarks.claims._parity_recovery import rebuild
 from benchmarks.claims._parity_rivals import ALL, COPIES, GRADIENTS, NOTHING, PARITY
@@ -81,7 +81,7 @@ PLANS = {
     "full": Plan(
         job=_job(rows=4_000_000),
         recovery=_job(rows=4_000_000, warm_up=1),
-        turns=Turns(rounds=10, slice_s=0.8),
+        turns=Turns(rounds=8, slice_s=0.8, starts=3),
         kills=2,
     ),
 }
@@ -195,25 +195,20 @@ def run(scale: str, parts: Sequence[str] = (), profile: Path | None = None) -> R
 
 
 def _overheads(plan: Plan, suffix: str, names: Sequence[str], *, workers: int) -> Found:
-    found = duel(plan.job, names, plan.turns, servers=plan.servers, workers=workers)
+    rivals = {name: Rival(protection=name, workers=workers) for name in names}
+    found = duel(plan.job, rivals, plan.turns, servers=plan.servers)
     base, labels = found[NOTHING], {PARITY: "parity", GRADIENTS: "gradient_propagation", COPIES: "replication"}
     figures: dict[str, Figure] = {}
     for name, rival in found.items():
         if name != NOTHING:
             figures[f"{labels[name]}_overhead_{suffix}"] = overhead(rival, base)
-    figures[f"parity_overhead_spread_{suffix}"] = _spread(overheads(found[PARITY], base))
+    figures[f"parity_overhead_spread_{suffix}"] = spread(overheads(found[PARITY], base))
     figures[f"server_cpu_us_per_step_{suffix}"] = 1e6 * base.server_cpu_s
     figures[f"server_cpu_us_per_step_with_parity_{suffix}"] = 1e6 * found[PARITY].server_cpu_s
     return Found(figures=figures, tables=[_table(plan, suffix, found)])
 
 
-def _spread(found: Sequence[float]) -> float:
-    """Between the quarter of the slices that cost least and the one that cost most."""
-    lower, _, upper = statistics.quantiles(found, n=4)
-    return upper - lower
-
-
-def _table(plan: Plan, suffix: str, found: Mapping[str, Rival]) -> Table:
+def _table(plan: Plan, suffix: str, found: Mapping[str, Result]) -> Table:
     rows = [
         (
             name,

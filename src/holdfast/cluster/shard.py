@@ -81,7 +81,7 @@ class GroupShard:
 
     def read(self, rows: Keys) -> Floats:
         """Copies of some rows, counted from the array's first."""
-        return self.weights[rows]
+        return self.weights.take(rows, axis=0)  # twice as fast as an index
 
     def apply(self, rows: Keys, gradients: Floats, *, lr: float, threads: int = 1) -> None:
         """One update of the rows that have a gradient."""
