@@ -78,7 +78,7 @@ def run_cluster(
         workers=workers,
         optimizer=Adagrad(LR),
         tables=ALL_TABLES,
-        launcher=launcher(worker_threads=plan.threads),
+        launcher=launcher(worker_threads=plan.threads, worker_cores=plan.cores),
         on_event=on_event,
         view=False,
         **{"save": _NEVER, "ladder": Ladder.of(options.get("parity"), options.get("strategy")), **options},

@@ -38,6 +38,7 @@ def describe(payload: bytes, surroundings: Surroundings) -> None:
         directory=os.getcwd(),
         threads=os.environ.get("OMP_NUM_THREADS"),
         has_torch="torch" in sys.modules,
+        cores=sorted(os.sched_getaffinity(0)),
     )
     print("described", flush=True)
 

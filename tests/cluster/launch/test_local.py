@@ -11,6 +11,7 @@ import pytest
 import holdfast as hf
 from holdfast.cluster.core.members import Member, Role
 from holdfast.cluster.launch.base import Spare
+from holdfast.cluster.launch.cores import Cores
 from holdfast.cluster.launch.functions import import_name
 from holdfast.cluster.launch.local import LocalProcesses
 from holdfast.errors import ConfigurationError
@@ -82,6 +83,32 @@ def test_workers_have_the_arguments_the_directory_and_the_threads_of_the_control
     told = read(tmp_path / "told")
     assert told["directory"] == os.getcwd()
     assert told["threads"] == "2"
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_a_worker_has_cores_to_itself(tmp_path: Path) -> None:
+    launcher = LocalProcesses(worker_cores=1).open(servers=1, workers=1)
+    try:
+        for tenant in (WORKER, SERVER, Spare(Role.SERVER, 1)):
+            launcher.start(tenant, import_name(targets.describe), str(tmp_path / f"{tenant}").encode())
+        first, *others = sorted(os.sched_getaffinity(0))
+        assert read(tmp_path / f"{WORKER}")["cores"] == [first]
+        assert read(tmp_path / f"{SERVER}")["cores"] == others
+        assert read(tmp_path / f"{Spare(Role.SERVER, 1)}")["cores"] == others
+    finally:
+        launcher.close(grace_s=0.0)
+
+
+def test_a_worker_that_joins_later_runs_where_servers_do() -> None:
+    cores = Cores({3, 5, 6, 7, 8}, workers=2, each=2)
+    assert [cores.of(Member(Role.WORKER, index, 1)) for index in range(3)] == [{3, 5}, {6, 7}, {8}]
+
+
+def test_servers_must_have_a_core_left() -> None:
+    with pytest.raises(ConfigurationError, match="leave none of 4 cores to servers; pass worker_cores=1 or less"):
+        Cores(range(4), workers=2, each=2)
+    with pytest.raises(ConfigurationError, match="leave worker_cores out"):
+        Cores(range(2), workers=2, each=1)
 
 
 def test_processes_print_where_the_controller_does(launcher, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -14,9 +14,11 @@ from holdfast.checkpoint.wire.memory import available_bytes
 from holdfast.cluster.core.members import Member, Role
 from holdfast.cluster.launch import child
 from holdfast.cluster.launch.base import CLOSE_S, Death, Launcher, Spare, Tenant, label
+from holdfast.cluster.launch.cores import Cores
 from holdfast.cluster.launch.local_process import LocalProcess
 from holdfast.cluster.launch.threads import require_threads, thread_settings
 from holdfast.errors import ConfigurationError, RunError
+from holdfast.policy.arguments import require_count
 from holdfast.runtime import SYSTEM, Runtime
 
 LOOPBACK: Final = "127.0.0.1"
@@ -30,14 +32,19 @@ class LocalProcesses:
         logs: A folder for what processes print, one file each; without one they print where this process does.
         server_threads: How many threads a server computes with. None: as the environment says.
         worker_threads: How many threads a worker computes with. None: as the environment says.
+        worker_cores: How many cores each worker has to itself, while servers and their agents share the rest: what
+            these do then takes nothing from a worker's step. None: everyone runs on any core.
     """
 
     logs: str | os.PathLike[str] | None = None
     server_threads: int | None = 1
     worker_threads: int | None = None
+    worker_cores: int | None = None
 
     def __post_init__(self) -> None:
         require_threads(self, self.server_threads, self.worker_threads)
+        if self.worker_cores is not None:
+            require_count(self, "worker_cores", self.worker_cores)
 
     def open(self, *, servers: int, workers: int, spares: int = 0) -> Launcher:
         """A launcher, to be closed by whoever opened it.
@@ -47,7 +54,9 @@ class LocalProcesses:
             workers: How many workers there will be.
             spares: How many processes will wait for somebody's death.
         """
-        return LocalLauncher(self)
+        if self.worker_cores is None:
+            return LocalLauncher(self)
+        return LocalLauncher(self, Cores(os.sched_getaffinity(0), workers=workers, each=self.worker_cores))
 
 
 class LocalLauncher:
@@ -55,8 +64,9 @@ class LocalLauncher:
 
     _runtime: Runtime = SYSTEM
 
-    def __init__(self, settings: LocalProcesses) -> None:
+    def __init__(self, settings: LocalProcesses, cores: Cores | None = None) -> None:
         self._settings = settings
+        self._cores = cores
         self._logs = None if settings.logs is None else _folder(Path(settings.logs))
         self._processes: dict[Tenant, LocalProcess] = {}
         self._tenants: dict[int, Tenant] = {}  # by pidfd
@@ -74,7 +84,8 @@ class LocalLauncher:
         log = None if self._logs is None else self._logs / f"{label(tenant)}.log"
         job = child.pack(target, self.host, payload)
         try:
-            process = LocalProcess(label(tenant), job, self._environment(tenant.role), log)
+            cores = None if self._cores is None else self._cores.of(tenant)
+            process = LocalProcess(label(tenant), job, self._environment(tenant.role), log, cores)
         except OSError as error:
             remedy = "check memory, the limits that `ulimit -a` shows, and the folder for logs"
             raise RunError(f"{tenant} could not be started: {error}; {remedy}") from error

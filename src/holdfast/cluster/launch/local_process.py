@@ -24,7 +24,14 @@ class LocalProcess:
     reads.
     """
 
-    def __init__(self, name: str, job: Iterable[bytes], environment: Mapping[str, str], log: Path | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        job: Iterable[bytes],
+        environment: Mapping[str, str],
+        log: Path | None,
+        cores: frozenset[int] | None = None,
+    ) -> None:
         self._log = log
         with ExitStack() as cleanup:
             job_fd = _memory("job", job)
@@ -44,6 +51,8 @@ class LocalProcess:
             )
             undo.callback(self._process.wait)
             undo.callback(self._process.kill)
+            if cores is not None:  # its threads inherit them; it has none yet
+                os.sched_setaffinity(self._process.pid, cores)
             self.pidfd = os.pidfd_open(self._process.pid)  # ours until it is reaped, dead or alive
             undo.pop_all()
 
