@@ -49,6 +49,7 @@ def trace(spans: Spans, worker: TrainingLoop) -> None:
     inner: Any = worker
     module: Any = loop_module
     for owner, name, label in (
+        (inner._fetcher, "begin", "unique"),
         (inner._fetcher, "request", "unique"),
         (inner._exchange, "pull", "pull, sending"),
         (inner._exchange, "let_in", "letting messages in"),

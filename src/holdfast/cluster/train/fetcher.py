@@ -14,6 +14,7 @@ from torch import Tensor
 
 from holdfast.cluster.placement import Group, Keys, Placement
 from holdfast.cluster.train.devices import to_host
+from holdfast.cluster.train.distinct import Distinct
 from holdfast.cluster.train.exchange import Exchange
 from holdfast.cluster.train.occurrences import Occurrences
 from holdfast.cluster.train.row_set import Expected, Held, Positions, RowSet
@@ -50,6 +51,19 @@ class _GroupRequest:
     views: Sequence[_View] = ()
     in_views: Sequence[Expected] = ()  # the same, in the order of views
     positions: Tensor | None = None  # of each id of each view, among the rows of all tables
+
+
+class _Begun(NamedTuple):
+    """A group's part of a request whose rows are being counted."""
+
+    views: Sequence[_View]
+    addresses: Distinct | None  # None: no table of the group is asked
+
+
+class Begun(NamedTuple):
+    """A request that is being made: by group."""
+
+    groups: Sequence[_Begun]
 
 
 class _Moving(NamedTuple):
@@ -102,9 +116,16 @@ class Fetcher:
         self._spreads: dict[int, _Spread] = {}  # by group
         self._last: list[_GroupRequest | None] = [None] * len(placement.groups)  # received
 
-    def request(self, wanted: Sequence[TableIds], *, dense: bool) -> Request:
-        """Ask for the rows of some ids: one unique for all tables of a group, on the device of the ids."""
-        groups = [self._request_group(number, group, wanted) for number, group in enumerate(self._placement.groups)]
+    def begin(self, wanted: Sequence[TableIds]) -> Begun:
+        """Let the device of the ids find out which rows they are, each once: for all tables of a group together."""
+        return Begun([self._begin_group(number, group, wanted) for number, group in enumerate(self._placement.groups)])
+
+    def request(self, begun: Begun, *, dense: bool) -> Request:
+        """Ask for these rows."""
+        groups = [
+            self._request_group(number, group, each)
+            for number, (group, each) in enumerate(zip(self._placement.groups, begun.groups, strict=True))
+        ]
         number = self._exchange.pull([each.order.keys for each in groups], dense=dense)
         return Request(number, groups)
 
@@ -182,20 +203,24 @@ class Fetcher:
         ids = torch.empty(0, dtype=torch.int64, device=self._device)
         return Gradient(ids, torch.empty(0, width, device=self._device))
 
-    def _request_group(self, number: int, group: Group, wanted: Sequence[TableIds]) -> _GroupRequest:
+    def _begin_group(self, number: int, group: Group, wanted: Sequence[TableIds]) -> _Begun:
         members = {table: member for member, table in enumerate(group.tables)}
         views = [_View(members[each.table], each.ids) for each in wanted if each.table in members]
         if not views:
-            ids = [torch.empty(0, dtype=torch.int64, device=self._device) for _ in group.tables]
-            return _GroupRequest(ServerOrder(self._cells[number], _NO_ROWS), ids, [[] for _ in group.tables])
+            return _Begun(views, None)
         flat = torch.cat([each.ids if each.ids.dim() == 1 else each.ids.reshape(-1) for each in views]).to(torch.int64)
         # An id below 0 or beyond all rows stays one, and does not become the address of another table's row.
-        addresses = flat.clamp(-1, ID_MASK - 1) + self._bases(number, views)
-        unique, inverse = torch.unique(addresses, return_inverse=True)
-        order = ServerOrder(self._cells[number], to_host(unique))  # the one time that the host waits for the device
+        return _Begun(views, Distinct(flat.clamp(-1, ID_MASK - 1) + self._bases(number, views)))
+
+    def _request_group(self, number: int, group: Group, begun: _Begun) -> _GroupRequest:
+        if begun.addresses is None:
+            ids = [torch.empty(0, dtype=torch.int64, device=self._device) for _ in group.tables]
+            return _GroupRequest(ServerOrder(self._cells[number], _NO_ROWS), ids, [[] for _ in group.tables])
+        unique, on_host, inverse = begun.addresses.found()
+        order = ServerOrder(self._cells[number], on_host)
         if not order.is_inside:
-            raise self._first_outside(group, views)
-        return _cut(order, unique, inverse, views)
+            raise self._first_outside(group, begun.views)
+        return _cut(order, unique, inverse, begun.views)
 
     def _bases(self, number: int, views: Sequence[_View]) -> Tensor:
         """What to add to each id. Batches of one size have the same."""

@@ -291,7 +291,7 @@ class TrainingLoop:
         self._is_used = True
 
     def _install_newest(self) -> None:
-        arrived = self._fetcher.receive(self._fetcher.request([], dense=True))
+        arrived = self._fetcher.receive(self._fetcher.request(self._fetcher.begin([]), dense=True))
         assert arrived.dense is not None
         self._dense.install(arrived.dense)
         for table in self._built.tables:
