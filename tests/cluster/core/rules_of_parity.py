@@ -26,6 +26,7 @@ LATE_ANSWERS = {**MANY_SAVES, "slow": Role.SERVER, "hunted": Role.WORKER}
 ORPHANED = {**PARTIAL, "ending": Ending.ORPHANS}
 IN_STEP = {"parity": 1, "synchronous": True, "resizes": 0, "ending": Ending.DATA, "faults": 8}
 IN_STEP_LATE = {**IN_STEP, "faults": 30, "hunted": Role.SERVER, "mercy": 0.99}  # servers die until the end
+IN_STEP_AGAIN = {**IN_STEP, "faults": 20, "mercy": 0.9}  # most wait until redundancy is whole, some strike before
 IN_STEP_SLOW = {**IN_STEP, "faults": 12, "slow": Role.SERVER, "mercy": 0.0}
 
 RULES = {
@@ -76,7 +77,7 @@ RULES = {
     "what a predecessor promised is promised again": Rule(
         protected(pace=mutants.LeavesPromisesToTheDead), IN_STEP, is_rare=True
     ),
-    "a new server is settled when a step of it has ended": Rule(protected(pace=mutants.SettlesAtOnce), IN_STEP),
+    "a new server is settled when a step of it has ended": Rule(protected(pace=mutants.SettlesAtOnce), IN_STEP_AGAIN),
     "a new worker is settled when its predecessor's steps have ended": Rule(
         protected(pace=mutants.AnswersHellosAtOnce), IN_STEP_SLOW, is_rare=True
     ),
