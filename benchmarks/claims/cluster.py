@@ -8,16 +8,11 @@ each of seven processes are left out on smaller machines, unless they are named.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-
-import torch
-from rich.console import Console
 
 from benchmarks.claims._cluster_clock import Times
 from benchmarks.claims._cluster_duel import Rival, Turns, duel, spread
@@ -25,7 +20,8 @@ from benchmarks.claims._cluster_job import JobPlan
 from benchmarks.claims._cluster_pause import pause_s
 from benchmarks.claims._cluster_runs import in_process, on_servers
 from benchmarks.claims._parity_rivals import NOTHING
-from benchmarks.report import Figure, Report, Table, machine, show, write_json
+from benchmarks.claims._parts import Found, command, job_figures, measured
+from benchmarks.report import Figure, Report, Table
 from holdfast.policy import Full, Partial
 
 CORES = 8  # that seven processes need
@@ -90,14 +86,6 @@ PLANS = {
         turns=Turns(rounds=8, slice_s=0.8, starts=3),
     ),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What one part measured."""
-
-    figures: Mapping[str, Figure]
-    tables: Sequence[Table] = ()
 
 
 def throughput(plan: Plan) -> Found:
@@ -206,14 +194,15 @@ def run(scale: str, parts: Sequence[str] = ()) -> Report:
     """All parts that the machine is large enough for, or those named."""
     cores = os.cpu_count() or 1
     wanted = parts or [name for name in PARTS if name not in _LARGE or cores >= CORES]
-    found = [PARTS[name](PLANS[scale]) for name in wanted]
-    figures: dict[str, Figure] = {name: value for each in found for name, value in each.figures.items()}
+    plan = PLANS[scale]
+    found = measured(PARTS, wanted, plan)
+    figures = dict(found.figures)
     if not parts:
         figures |= {f"{name}_skipped": f"needs {CORES} cores" for name in PARTS if name not in wanted}
     return Report(
         title="Training with tables on servers",
-        tables=[table for each in found for table in each.tables],
-        figures=figures | _job_figures(PLANS[scale].job),
+        tables=found.tables,
+        figures=figures | job_figures(plan.job),
     )
 
 
@@ -223,22 +212,5 @@ def _where_time_goes(step_s: float, spans_s: Mapping[str, float]) -> Table:
     return Table(caption="A worker's step with 4 servers", headers=("what", "ms", "share"), rows=rows)
 
 
-def _job_figures(job: JobPlan) -> dict[str, Figure]:
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    return {"job_rows": job.rows, "job_dim": job.dim, "job_batch_size": job.batch_size, "job_device": device}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.claims.cluster")
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="all, if none is named")
-    parser.add_argument("--scale", choices=list(PLANS), default="full")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    report = run(options.scale, options.parts)
-    show(report, Console())
-    if options.json:
-        write_json(report, options.json, {"benchmark": "cluster", "scale": options.scale, **machine()})
-
-
 if __name__ == "__main__":
-    main()
+    command("cluster", PARTS, PLANS, run)

@@ -9,15 +9,11 @@ out on smaller machines, unless they are named.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import torch
-from rich.console import Console
 
 from benchmarks.claims._cluster_duel import Result, Rival, Turns, duel, overhead, overheads, spread
 from benchmarks.claims._cluster_job import JobPlan
@@ -26,7 +22,8 @@ from benchmarks.claims._parity_counts import count, moved_bytes
 from benchmarks.claims._parity_floor import wire_floor_s
 from benchmarks.claims._parity_recovery import rebuild
 from benchmarks.claims._parity_rivals import ALL, COPIES, GRADIENTS, NOTHING, PARITY
-from benchmarks.report import Figure, Report, Table, machine, show, write_json
+from benchmarks.claims._parts import Found, command, job_figures, measured
+from benchmarks.report import Figure, Report, Table
 from holdfast.cluster.parity.layout import LARGE_BLOCK_STRIPES
 from holdfast.policy import Full, Partial
 from holdfast.policy.parity import FAST, GENTLE
@@ -85,14 +82,6 @@ PLANS = {
         kills=2,
     ),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What one part measured."""
-
-    figures: Mapping[str, Figure]
-    tables: Sequence[Table] = ()
 
 
 def one_worker(plan: Plan) -> Found:
@@ -183,14 +172,18 @@ def run(scale: str, parts: Sequence[str] = (), profile: Path | None = None) -> R
     plan = replace(PLANS[scale], profile=profile)
     is_large = (os.cpu_count() or 1) >= CORES
     wanted = parts or [name for name in PARTS if name not in (_SMALL if is_large else _LARGE)]
-    found = [PARTS[name](plan) for name in wanted]
-    figures: dict[str, Figure] = {name: value for each in found for name, value in each.figures.items()}
+    found = measured(PARTS, wanted, plan)
+    figures = dict(found.figures)
     if not parts and not is_large:
         figures |= {f"{name}_skipped": f"needs {CORES} cores" for name in PARTS if name in _LARGE}
     return Report(
         title="Parity, and what it spares",
-        tables=[table for each in found for table in each.tables],
-        figures=_worst(figures) | figures | _beside_checkpoints(figures) | _job_figures(plan.job),
+        tables=found.tables,
+        figures=_worst(figures)
+        | figures
+        | _beside_checkpoints(figures)
+        | job_figures(plan.job)
+        | {"job_data_per_parity": plan.job.data},
     )
 
 
@@ -240,29 +233,6 @@ def _beside_checkpoints(figures: Mapping[str, Figure]) -> dict[str, Figure]:
     return {"faster_than_checkpoint_average": average_s / float(figures["gentle_rebuild_s"])}
 
 
-def _job_figures(job: JobPlan) -> dict[str, Figure]:
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    return {
-        "job_rows": job.rows,
-        "job_dim": job.dim,
-        "job_batch_size": job.batch_size,
-        "job_data_per_parity": job.data,
-        "job_device": device,
-    }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.claims.parity")
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="all that suit the machine, if none is named")
-    parser.add_argument("--scale", choices=list(PLANS), default="full")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--profile", type=Path, metavar="FOLDER", help="what servers do while rows come back")
-    options = parser.parse_args()
-    report = run(options.scale, options.parts, options.profile)
-    show(report, Console())
-    if options.json:
-        write_json(report, options.json, {"benchmark": "parity", "scale": options.scale, **machine()})
-
-
 if __name__ == "__main__":
-    main()
+    profile = {"type": Path, "metavar": "FOLDER", "help": "what servers do while rows come back"}
+    command("parity", PARTS, PLANS, run, {"profile": profile})
