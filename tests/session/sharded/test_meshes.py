@@ -73,6 +73,19 @@ def test_a_run_goes_from_mesh_to_mesh(jobs: Jobs, tmp_path: Path, chain: list[tu
         before = job.call("shadow", step=step)[0]
 
 
+def test_a_rank_that_holds_no_values_of_a_table_trains_on_after_a_resume(jobs: Jobs, tmp_path: Path) -> None:
+    """Adam makes its slots at the first step: after a resume they come from the checkpoint, or from nowhere."""
+    job, url = jobs.get(4), str(tmp_path / "run")
+    saved(job, url, "columns", "adam", steps=2)  # the last rank has none of a table's six values
+    before = job.call("shadow", step=2)[0]
+    resumed(job, url, "columns", 2, "adam")
+    assert_same(job.call("held")[0], before)
+    job.call("train", steps=2, save_every=2)
+    before = job.call("shadow", step=4)[0]
+    resumed(jobs.get(2), url, "fsdp", 4, "adam")
+    assert_same(jobs.get(2).call("held")[0], before)
+
+
 @pytest.mark.parametrize(
     ("shape", "mesh", "placements"),
     [

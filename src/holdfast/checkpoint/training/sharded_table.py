@@ -106,10 +106,7 @@ class ShardedTable(Table):
 
     def slots(self) -> dict[str, Tensor]:
         """This rank's part of the optimizer's DTensors that have one entry per row."""
-        found = self._divided_slots()
-        if self._elsewhere is None:
-            return {name: local_of(slot) for name, slot in found.items()}
-        return {name: self._none_of(name, slot) for name, slot in found.items()}
+        return {name: self._part(name, slot) for name, slot in self._divided_slots().items()}
 
     def is_slot(self, value: object) -> bool:
         """Whether a value of the optimizer's state is divided like the rows."""
@@ -119,10 +116,15 @@ class ShardedTable(Table):
         return value.shape[0] == self.whole_shape[0] if by_rows else tuple(value.shape) == self.whole_shape
 
     def ensure_slots(self, columns: Sequence[ColumnSpec]) -> dict[str, Tensor]:
-        """The live slots to write rows into, made as DTensors where there are none."""
-        if self.optimizer is None:
+        """The live slots to write rows into, made as DTensors where there are none.
+
+        Also by a strip that is elsewhere: a rank may hold no values of a table at all, and its optimizer must still
+        keep a part of every slot, as those of the other ranks do.
+        """
+        holder = self._held_by()
+        if holder is None:
             return {}
-        state = self.optimizer.state[self.source]
+        state = holder.state[self.source]
         wanted = {column.name: column for column in columns if not is_number(state.get(slot_key(column.name)))}
         for name in self._divided_slots().keys() - wanted.keys():  # going back to before the first step
             del state[slot_key(name)]
@@ -130,14 +132,17 @@ class ShardedTable(Table):
             shape, dtype = self._whole(column.row_shape), torch_dtype(column.dtype)
             live = state.get(slot_key(name))
             if not (is_dtensor(live) and has_form(live, shape, dtype) and self.is_slot(live)):
-                own = torch.zeros((self.rows, *column.row_shape), dtype=dtype, device=self.parameter.device)
-                state[slot_key(name)] = divided_like(own, self.source, shape)
+                state[slot_key(name)] = divided_like(self._own_part(shape, dtype), self.source, shape)
         if not state:
-            del self.optimizer.state[self.source]
-        return {name: local_of(state[slot_key(name)]) for name in wanted}
+            del holder.state[self.source]
+        return {name: self._part(name, state[slot_key(name)]) for name in wanted}
+
+    def _held_by(self) -> Optimizer | None:
+        """The optimizer of the DTensor, wherever this strip is."""
+        return self.optimizer or self._holder
 
     def _divided_slots(self) -> dict[str, Tensor]:
-        holder = self.optimizer or self._holder
+        holder = self._held_by()
         state = holder.state.get(self.source, {}) if holder is not None else {}
         return named_slots({key: value for key, value in state.items() if self.is_slot(value)}, f"table {self.name!r}")
 
@@ -145,6 +150,16 @@ class ShardedTable(Table):
         """The shape of a slot's DTensor, of which a rank's rows have that shape."""
         per_value = row_shape == self.row_shape
         return (self.whole_shape[0], *(self.whole_shape[1:] if per_value else row_shape))
+
+    def _part(self, name: str, slot: Tensor) -> Tensor:
+        """What this rank holds of a slot in this strip."""
+        return local_of(slot) if self._elsewhere is None else self._none_of(name, slot)
+
+    def _own_part(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """This rank's part of a new slot of that shape: of the rows that it holds of the weight, and of the values."""
+        held = tuple(local_of(self.source).shape)
+        own = held if shape == self.whole_shape else (held[0], *shape[1:])
+        return torch.zeros(own, dtype=dtype, device=self.source.device)
 
     def _none_of(self, name: str, slot: Tensor) -> Tensor:
         """A slot of a strip that is on other ranks; the same tensor as long as it stays the same."""
