@@ -7,7 +7,6 @@ killed. Messages are handled on the main thread; the work runs on others.
 from __future__ import annotations
 
 import os
-import select
 import socket
 import threading
 from collections.abc import Callable
@@ -46,6 +45,7 @@ from holdfast.checkpoint.wire.messages import (
     Resolve,
     Seal,
 )
+from holdfast.checkpoint.wire.readiness import wait_readable
 from holdfast.checkpoint.wire.state_digests import PieceDigest, digest_pieces
 from holdfast.checkpoint.write.chunk_encoder import ChunkEncoder, KeyFrames
 from holdfast.checkpoint.write.committer import Committer, SaveTimes
@@ -168,7 +168,7 @@ class Agent:
                 if self._save is None and self._starting is not None:
                     self._threads.write(self._is_up)  # else when the save that was sealed meanwhile has its own lease
                 watched = [self._channel.fileno()] + ([trainer] if trainer is not None else [])
-                ready = select.select(watched, [], [])[0]
+                ready = wait_readable(watched)
                 if trainer in ready and (message := self._channel.receive(0.0)) is None:
                     return None
                 if message is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import select
 import socket
 import struct
 import threading
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, get_args
 
 from holdfast.checkpoint.wire.frame_layout import Recorded
+from holdfast.checkpoint.wire.readiness import is_writable, wait_readable
 from holdfast.checkpoint.wire.state_digests import PieceDigest
 from holdfast.format.state_pieces import Piece
 
@@ -232,7 +232,7 @@ class Channel:
         self._received = bytearray()
 
     def fileno(self) -> int:
-        """The socket's descriptor, for select."""
+        """The socket's descriptor, for whoever waits for several."""
         return self._socket.fileno()
 
     def send(self, *messages: Message, meanwhile: Callable[[], None] = lambda: None) -> None:
@@ -247,7 +247,7 @@ class Channel:
                 try:
                     left = left[self._socket.send(left, socket.MSG_DONTWAIT) :]
                 except BlockingIOError:
-                    if not select.select([], [self._socket], [], _PATIENCE_S)[1]:
+                    if not is_writable(self._socket, _PATIENCE_S):
                         meanwhile()
                 except OSError as error:
                     raise ChannelClosed(str(error)) from error
@@ -255,12 +255,12 @@ class Channel:
     @property
     def has_room(self) -> bool:
         """Whether a short message can be sent without blocking."""
-        return bool(select.select([], [self._socket], [], 0.0)[1])
+        return is_writable(self._socket)
 
     def receive(self, timeout_s: float | None = 0.0) -> Message | None:
         """The next message; None if none came in time. Raises ChannelClosed when the other side is gone."""
         while (message := self._take()) is None:
-            if not select.select([self._socket], [], [], timeout_s)[0]:
+            if not wait_readable([self._socket], timeout_s):
                 return None
             try:
                 data = self._socket.recv(1 << 20)

@@ -118,9 +118,11 @@ class RayLauncher:
 
     def _wait(self, timeout_s: float) -> None:
         """Until nobody is left."""
+        poller = select.poll()  # not select(), which knows no descriptor above 1023
+        poller.register(self._mailbox, select.POLLIN)
         end_s = self._runtime.monotonic_s() + timeout_s
         while self._handles and (left_s := end_s - self._runtime.monotonic_s()) > 0:
-            if select.select([self._mailbox], [], [], left_s)[0]:
+            if poller.poll(left_s * 1000):
                 self.deaths()
 
     def _bury(self, handle: Handle) -> Death:
