@@ -44,7 +44,7 @@ class MortalAgent(AgentThread):
         self.doomed = True
         self._reach.plan = {self._reach.operations + after + 1: Fault.POWER_CUT}
         if after == 0:
-            self._agent_channel.hang_up()
+            self._service.channel.hang_up()
 
     def wait(self, timeout_s: float | None) -> bool:
         try:

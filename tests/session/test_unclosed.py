@@ -6,6 +6,7 @@ import gc
 import logging
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,23 @@ def test_one_that_is_forgotten_is_told_at_once(caplog: pytest.LogCaptureFixture)
         del guard
         gc.collect()
     assert "was never closed" in caplog.text
+
+
+def test_the_agent_of_one_that_is_forgotten_ends() -> None:
+    before = agents()
+    model, optimizers = build()
+    guard = hf.Checkpointer(MemoryStore(), model=model, optimizer=optimizers)
+    guard.resume()
+    (agent,) = agents() - before
+    del guard
+    gc.collect()
+    agent.join(30)
+    assert not agent.is_alive()
+
+
+def agents() -> set[threading.Thread]:
+    """Those that are threads of this process."""
+    return {thread for thread in threading.enumerate() if thread.name == "holdfast-agent"}
 
 
 @pytest.mark.parametrize("way", ["closed", "left", "left by an error", "never started"])

@@ -153,17 +153,17 @@ class AgentThread:
     """An agent on a thread of this process: for a store object that cannot be sent elsewhere.
 
     It dies with us, and we with it: what would have ended a process (anything but an Exception) is raised by ``wait``.
+    Dropped without a word, it ends like a process whose trainer is gone: its thread holds only its own end of the
+    conversation.
     """
 
     def __init__(self, buffer: FrameBuffer, config: Configure, store: Store, *, runtime: Runtime = SYSTEM) -> None:
         ours, theirs = socket.socketpair()
         self.channel = Channel(ours)
-        self._error: BaseException | None = None
-        self._agent_channel = Channel(theirs)
-        self._buffer = buffer.shared()
+        self._service = _Service(Channel(theirs), buffer.shared())
         retrying = patient_store(store, retry_s=config.retry_s, grace_s=config.grace_s, runtime=runtime)
-        agent = Agent(self._agent_channel, retrying, self._buffer, config, runtime=runtime)
-        self._thread = threading.Thread(target=self._serve, args=(agent,), name="holdfast-agent", daemon=True)
+        agent = Agent(self._service.channel, retrying, self._service.buffer, config, runtime=runtime)
+        self._thread = threading.Thread(target=self._service.run, args=(agent,), name="holdfast-agent", daemon=True)
         self._thread.start()
 
     @property
@@ -172,22 +172,33 @@ class AgentThread:
 
     def wait(self, timeout_s: float | None) -> bool:
         self._thread.join(timeout_s)
-        if self._error is not None and not isinstance(self._error, Exception):
-            raise self._error
+        error = self._service.error
+        if error is not None and not isinstance(error, Exception):
+            raise error
         return not self._thread.is_alive()
 
     def kill(self, timeout_s: float) -> bool:
-        self._agent_channel.hang_up()  # no more can be done to a thread
+        self._service.channel.hang_up()  # no more can be done to a thread
         return self.wait(min(timeout_s, _THREAD_END_S))
 
     def last_words(self) -> str:
-        return repr(self._error) if self._error else "ended"
+        return repr(self._service.error) if self._service.error else "ended"
 
-    def _serve(self, agent: Agent) -> None:
+
+class _Service:
+    """What an agent's thread has."""
+
+    def __init__(self, channel: Channel, buffer: FrameBuffer) -> None:
+        self.channel = channel
+        self.buffer = buffer
+        self.error: BaseException | None = None
+
+    def run(self, agent: Agent) -> None:
+        """Serve, and keep what ends it."""
         try:
             agent.run()
         except BaseException as error:
-            self._error = error
+            self.error = error
         finally:
-            self._agent_channel.close()
-            self._buffer.close()
+            self.channel.close()
+            self.buffer.close()
