@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.integrations.torchrec.job import Jobs
+    from tests.jobs.job import Jobs
 
 collect_ignore_glob = [] if importlib.util.find_spec("torchrec") else ["test_*.py"]
 
 
 @pytest.fixture(scope="session")
 def jobs() -> Iterator[Jobs]:
-    from tests.integrations.torchrec.job import Jobs  # not before it is known that TorchRec is there
+    from tests.integrations.torchrec.rank import TorchRecRank  # not before it is known that TorchRec is there
+    from tests.jobs.job import Jobs
 
-    kept = Jobs()
+    kept = Jobs(TorchRecRank)
     yield kept
     kept.stop()

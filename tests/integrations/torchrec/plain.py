@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tests.integrations.torchrec.model import BAGS, DIM, IDS, LR, OPTIMIZERS, SEQUENCES, batch
-from tests.integrations.torchrec.rank import Arrays
+from tests.jobs.arrays import Arrays
 
 
 class PlainModel(nn.Module):

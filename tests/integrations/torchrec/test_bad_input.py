@@ -11,9 +11,11 @@ from torchrec.distributed.types import ParameterSharding
 
 import holdfast as hf
 from holdfast.integrations.torchrec.collection import _require_kernel
-from tests.integrations.torchrec.job import Job, Jobs, assert_same, joined
+from tests.integrations.torchrec.joining import joined
 from tests.integrations.torchrec.model import BAGS, DIM, Plan
 from tests.integrations.torchrec.test_resume import ONLY_ROWS, saved
+from tests.jobs.arrays import assert_same
+from tests.jobs.job import Job, Jobs
 
 ROWS = Plan(bags="rw rw rw tw rw tw rw", sequences="rw rw tw", world=2)
 
@@ -99,7 +101,7 @@ def test_a_restore_of_a_checkpoint_that_is_not_there(run: tuple[Job, str]) -> No
 
 def test_a_model_that_is_sharded_again(run: tuple[Job, str]) -> None:
     run[0].call("shard_again")
-    assert "table 'bags.embedding_bags.b" in (why := refusal(run[0], "saved_rows")) and "sharded again" in why
+    assert "table 'bags.embedding_bags.b" in (why := refusal(run[0], "save_blindly")) and "sharded again" in why
 
 
 @pytest.mark.parametrize("kernel", ["fused_uvm", "fused_uvm_caching", "key_value", "ssd_virtual_table"])

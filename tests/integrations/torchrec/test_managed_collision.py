@@ -21,8 +21,8 @@ from torchrec.modules.mc_modules import (
 import holdfast as hf
 from holdfast.integrations.torchrec.managed_collision import ManagedRows
 from holdfast.storage import MemoryStore, Store
-from tests.integrations.torchrec.job import Jobs
 from tests.integrations.torchrec.managed import CPU, DIM, SIZES, Model, mch
+from tests.jobs.job import Jobs
 
 POLICIES = [LFU_EvictionPolicy, LRU_EvictionPolicy, DistanceLFU_EvictionPolicy]
 SETTINGS = hf.Settings(buffer_bytes=2**20, frame_bytes=2**16, reserve_bytes=0, handle_sigterm=False)

@@ -13,11 +13,12 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 import holdfast as hf
-from tests.integrations.torchrec.job import Jobs, assert_same, joined
+from tests.integrations.torchrec.joining import joined
 from tests.integrations.torchrec.model import DIM, Plan
 from tests.integrations.torchrec.plain import PlainModel, held_by, plain_optimizers, plain_step
-from tests.integrations.torchrec.rank import Arrays
 from tests.integrations.torchrec.test_resume import saved
+from tests.jobs.arrays import Arrays, assert_same
+from tests.jobs.job import Jobs
 
 SPLIT = Plan(bags="cw rw cw tw cw cw rw", sequences="tw rw cw", world=2)
 ROWS = Plan(bags="tw rw rw tw rw tw rw", sequences="tw rw tw", world=2)

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 
 import pytest
 
 import holdfast as hf
-from tests.integrations.torchrec.job import Job, Jobs, assert_same, joined
+from tests.integrations.torchrec.joining import joined
 from tests.integrations.torchrec.model import Plan
+from tests.jobs.arrays import assert_same, kept
+from tests.jobs.job import Job, Jobs
+from tests.jobs.trainings import PHASES, STRATEGIES, die_in, kill_in_training, train_new, train_with_each_strategy
 
-STRATEGIES = [
-    hf.Full(),
-    hf.OneShot(),
-    hf.Consecutive(),
-    hf.Intermittent(),
-    hf.Grid(),
-    hf.Partial(priority=hf.MFU(r=0.5)),
-]
 ONE = Plan(bags="tw rw tw rw tw tw rw", sequences="tw rw tw", world=1)
 TWO = Plan(bags="tw rw cw rw tw dp rw", sequences="tw rw cw", world=2)
 TURNED = Plan(bags="rw tw cw dp cw rw rw", sequences="cw tw rw", world=2, turn=1)
@@ -29,10 +23,7 @@ FOUR = Plan(bags="tw rw cw twrw grid dp rw", sequences="tw rw cw", world=4)
 
 
 def saved(job: Job, url: str, plan: Plan, optimizer: str, *, steps: int, every: int, **options: object) -> None:
-    job.call("build", plan=plan, optimizer=optimizer)
-    job.call("guard", url=url, **options)
-    assert job.call("resume") == [0] * job.world
-    job.call("train", steps=steps, save_every=every)
+    train_new(job, url, {"plan": plan, "optimizer": optimizer}, steps=steps, every=every, **options)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise"])
@@ -66,17 +57,9 @@ def test_a_resume_takes_another_plan_and_another_number_of_ranks(jobs: Jobs, tmp
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise"])
 def test_whatever_the_strategy_a_killed_job_goes_on_elsewhere(jobs: Jobs, tmp_path: Path, optimizer: str) -> None:
     job = jobs.get(4)
-    urls = [str(tmp_path / type(strategy).__name__) for strategy in STRATEGIES]
-    job.call("build", plan=FOUR, optimizer=optimizer)
-    job.call("guard", url=urls[0], strategy=STRATEGIES[0])
-    assert job.call("resume") == [0] * 4
-    for url, strategy in zip(urls[1:], STRATEGIES[1:], strict=True):
-        job.call("guard_also", url=url, strategy=strategy)
-    job.call("train", steps=6, save_every=2)
+    urls = train_with_each_strategy(job, tmp_path, {"plan": FOUR, "optimizer": optimizer})
     before = joined(job.call("shadow", step=6))
-    job.ask("train", steps=100)
-    job.kill(2)
-    job.stop()
+    kill_in_training(job)
     job = jobs.get(2)
     for url, strategy in zip(urls, STRATEGIES, strict=True):
         job.call("build", plan=HALVES, optimizer=optimizer, seed=1)
@@ -115,39 +98,20 @@ def test_a_lookup_without_a_backward_pass_marks_nothing(jobs: Jobs, tmp_path: Pa
     job, url = jobs.get(2), str(tmp_path / "run")
     saved(job, url, ONLY_ROWS, "adagrad", steps=2, every=1, strategy=hf.Consecutive())
     job.call("evaluate", step=77)
-    assert job.call("saved_rows")[0] == 0
+    assert job.call("save_blindly")[0] == 0
 
 
-@pytest.mark.parametrize(
-    "where",
-    [
-        "holdfast.checkpoint.trainer.handover.Handover.take",
-        "holdfast.checkpoint.snapshot.captured.Captured.copy_into",
-        "holdfast.checkpoint.write.part_writer.PartWriter.finish",
-        "holdfast.checkpoint.write.committer.Committer.commit",
-        "holdfast.checkpoint.restore.model.ModelRestorer.restore",
-    ],
-)
+@pytest.mark.parametrize("where", PHASES)
 def test_a_rank_may_die_in_any_phase(jobs: Jobs, tmp_path: Path, where: str) -> None:
     job, url = jobs.get(2), str(tmp_path / "run")
     saved(job, url, TWO, "adagrad", steps=4, every=2, strategy=hf.Consecutive())
-    job.ask_one(1, "die_in", where=where)
-    if where.endswith("restore"):
-        job.call("build", plan=TWO, optimizer="adagrad", seed=1)
-        job.call("guard", url=url)
-        job.ask("resume")
-    else:
-        job.ask("train", steps=2, save_every=2)
-    job.processes[1].join(60)
-    assert job.processes[1].exitcode == -9
-    job.kill(0)
+    possible = die_in(job, url, {"plan": TWO, "optimizer": "adagrad"}, where)
     job = jobs.get(1)
     job.call("build", plan=ONE, optimizer="adagrad", seed=2)
     job.call("guard", url=url)
     (step,) = job.call("resume")
-    assert step in ((4, 6) if where.endswith("commit") else (4,))  # the other rank may find all parts, and commit
-    shadows = [pickle.loads(Path(f"{url}-{step}-{rank}").read_bytes()) for rank in range(2)]
-    assert_same(joined(job.call("held")), joined(shadows))
+    assert step in possible
+    assert_same(joined(job.call("held")), joined([kept(url, step, rank) for rank in range(2)]))
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.session.sharded.job import Jobs
+from tests.jobs.job import Jobs
+from tests.session.sharded.rank import ShardedRank
 
 
 @pytest.fixture(scope="session")
 def jobs() -> Iterator[Jobs]:
-    kept = Jobs()
+    kept = Jobs(ShardedRank)
     yield kept
     kept.stop()

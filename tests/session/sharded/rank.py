@@ -1,21 +1,13 @@
-"""One rank of a job in a process of its own: does what it is told, and answers."""
+"""A rank of a job whose model is divided by torch: ``fully_shard``, tensor parallelism, or both."""
 
 from __future__ import annotations
 
-import faulthandler
-import importlib
 import math
 import os
-import signal
 import sys
-import traceback
-import warnings
 from collections.abc import Callable
-from datetime import timedelta
-from multiprocessing.connection import Connection
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
@@ -29,87 +21,32 @@ import holdfast as hf
 from holdfast.checkpoint.track.table_watch import TableWatch
 from holdfast.checkpoint.training.dtensors import box_of
 from holdfast.format.boxes import Box
-from holdfast.storage import open_store
 from tests.exchange import exchange_gradients
+from tests.jobs.arrays import Arrays
+from tests.jobs.rank import Rank
 from tests.session.sharded.model import Model, batch, divided, optimizers_of
 
-Arrays = dict[str, NDArray[Any]]
-SETTINGS = hf.Settings(
-    buffer_bytes=2**20, frame_bytes=2**16, reserve_bytes=0, ranks_s=60.0, lease_s=5.0, handle_sigterm=False
-)
 
-
-class Rank:
-    """A rank, and the training that it is in."""
-
-    def __init__(self, number: int, world: int, folder: str) -> None:
-        self.number, self.world = number, world
-        dist.init_process_group(
-            "gloo", init_method=f"file://{folder}/store", rank=number, world_size=world, timeout=timedelta(seconds=60)
-        )
-        self.shadows: dict[int, Arrays] = {}
+class ShardedRank(Rank):
+    """A rank whose model is made of DTensors."""
 
     def build(self, how: str, optimizer: str = "adagrad", seed: int = 0, hidden: int = 8) -> None:
         """A new training, divided like this."""
         torch.manual_seed(seed)
         self.how = how
-        self.model = divided(Model(hidden), how)
-        self.optimizers = optimizers_of(self.model, optimizer)
-        self.shadows, self.others = {}, list[hf.Checkpointer]()
-
-    def guard(self, url: str, **options: Any) -> None:
-        """A Checkpointer over it, whose agent is a thread."""
-        options = {"save": hf.Never(), "overlap": hf.Overlap.WAIT, "settings": SETTINGS, **options}
-        self.url = url
-        self.checkpointer = hf.Checkpointer(open_store(url), model=self.model, optimizer=self.optimizers, **options)
-
-    def guard_also(self, url: str, **options: Any) -> None:
-        """One more Checkpointer over the same training, which saves at the same steps."""
-        first, place = self.checkpointer, self.url
-        self.guard(url, **options)
-        assert self.checkpointer.resume() == 0
-        self.others.append(self.checkpointer)
-        self.checkpointer, self.url = first, place
+        model = divided(Model(hidden), how)
+        self.begin(model, optimizers_of(model, optimizer))
 
     def guard_odd(self, what: str, url: str) -> None:
         """A Checkpointer over a training with something that cannot be saved."""
-        self.model, self.optimizers = ODD[what](self.number)
+        self.begin(*ODD[what](self.number))
         extra = {"average": self.model} if what == "extra" else None
         self.guard(url, extra=extra)
 
-    def resume(self, **options: Any) -> int:
-        return self.checkpointer.resume(**options)
-
-    def train(self, steps: int, save_every: int = 0) -> int:
-        """Train, and save at some of the steps; keeps shadows of what was saved."""
-        for _ in range(steps):
-            for optimizer in self.optimizers:
-                optimizer.zero_grad()
-            (self.model(batch(self.checkpointer.steps)) - 1.0).square().sum().backward()
-            if self.how == "plain":
-                exchange_gradients(self.model)
-            for optimizer in self.optimizers:
-                optimizer.step()
-            for guard in (self.checkpointer, *self.others):
-                guard.step()
-            if save_every and self.checkpointer.steps % save_every == 0:
-                self.save()
-        return self.checkpointer.steps
-
-    def save(self) -> int:
-        """Save now; the rows that were written."""
-        self.shadows[self.checkpointer.steps] = held = self.held()
-        if self.number == 0:
-            np.savez(f"{self.url}-{self.checkpointer.steps}.npz", **held)  # outlives this process
-        assert all([guard.save(wait=True) for guard in (self.checkpointer, *self.others)])
-        return hf.open_run(self.url).checkpoints()[-1].rows_written
-
-    def save_blindly(self) -> bool:
-        """Save without a shadow, whose making would put FSDP's parameters back."""
-        return self.checkpointer.save(wait=True)
-
-    def shadow(self, step: int) -> Arrays:
-        return self.shadows[step]
+    def backward(self) -> None:
+        (self.model(batch(self.checkpointer.steps)) - 1.0).square().sum().backward()
+        if self.how == "plain":
+            exchange_gradients(self.model)
 
     def held(self) -> Arrays:
         """Everything that the job has, put together by torch's own means: copies, by name."""
@@ -165,12 +102,6 @@ class Rank:
 
         self.optimizers[1].register_step_pre_hook(add)
 
-    def die_in(self, where: str) -> None:
-        """Be killed where a save reaches this point."""
-        kind, _, method = where.rpartition(".")
-        owner = getattr(importlib.import_module(kind.rpartition(".")[0]), kind.rpartition(".")[2])
-        setattr(owner, method, lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
-
     def tables(self) -> list[tuple[str, int]]:
         """What this rank saves of each table: its name and a number of rows."""
         tables = self.checkpointer._parts.tracker._watches.values()
@@ -183,11 +114,6 @@ class Rank:
     def restore(self, url: str) -> int:
         """Read a run into the model, without a Checkpointer."""
         return hf.open_run(url).restore(model=self.model, optimizer=self.optimizers).step
-
-    def close(self) -> int:
-        """End the training; the number of checkpoints that there are."""
-        self.checkpointer.close()
-        return len(hf.open_run(self.url).checkpoints())
 
     def boxes(self, shape: tuple[int, ...], mesh: tuple[int, ...], placements: list[Placement]) -> tuple[Any, Any]:
         """A tensor of numbers, divided by torch: what this rank holds of it, and of it the box that we would say."""
@@ -249,24 +175,6 @@ ODD: dict[str, Callable[[int], tuple[nn.Module, list[Optimizer]]]] = {
 def _whole(value: Any) -> NDArray[Any]:
     whole = value.full_tensor() if isinstance(value, DTensor) else torch.as_tensor(value)
     return whole.detach().clone().numpy()
-
-
-def serve(number: int, world: int, folder: str, pipe: Connection) -> None:
-    """Do what comes through the pipe until it is closed."""
-    warnings.simplefilter("ignore")
-    faulthandler.enable()
-    torch.set_num_threads(1)
-    rank = Rank(number, world, folder)
-    pipe.send(("ready", None))
-    while True:
-        try:
-            name, arguments = pipe.recv()
-        except EOFError:
-            return
-        try:
-            pipe.send(("done", getattr(rank, name)(**arguments)))
-        except Exception as error:
-            pipe.send(("failed", f"{type(error).__name__}: {error}\n{traceback.format_exc()}"))
 
 
 def play(text: str, url: str, number: int, world: int, port: int, out: str) -> None:

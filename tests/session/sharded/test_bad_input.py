@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import holdfast as hf
-from tests.session.sharded.job import Jobs
+from tests.jobs.job import Jobs
 from tests.session.sharded.test_meshes import saved
 
 

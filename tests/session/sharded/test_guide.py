@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.docs.pages import GUIDE, sections
-from tests.session.sharded.job import run_script
+from tests.session.sharded.script import run_script
 
 
 def test_the_guides_script_trains_and_goes_on_with_fewer_ranks(tmp_path: Path) -> None:

@@ -5,36 +5,23 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-import numpy as np
 import pytest
 from torch.distributed.tensor import Placement, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-import holdfast as hf
-from tests.session.sharded.job import Job, Jobs, assert_same
+from tests.jobs.arrays import assert_same, kept
+from tests.jobs.job import Job, Jobs
+from tests.jobs.trainings import PHASES, die_in, kill_in_training, resume, train_new, train_with_each_strategy
 
 
 def saved(job: Job, url: str, how: str, optimizer: str = "adagrad", *, steps: int = 4, every: int = 2) -> None:
-    job.call("build", how=how, optimizer=optimizer)
-    job.call("guard", url=url, strategy=hf.Consecutive())
-    assert job.call("resume") == [0] * job.world
-    job.call("train", steps=steps, save_every=every)
+    train_new(job, url, {"how": how, "optimizer": optimizer}, steps=steps, every=every)
 
 
 def resumed(job: Job, url: str, how: str, step: int, optimizer: str = "adagrad") -> None:
-    job.call("build", how=how, optimizer=optimizer, seed=1 + step)
-    job.call("guard", url=url, strategy=hf.Consecutive())
-    assert job.call("resume") == [step] * job.world
+    resume(job, url, {"how": how, "optimizer": optimizer}, step)
 
 
-STRATEGIES = [
-    hf.Full(),
-    hf.OneShot(),
-    hf.Consecutive(),
-    hf.Intermittent(),
-    hf.Grid(),
-    hf.Partial(priority=hf.MFU(r=0.5)),
-]
 ELSEWHERE = [("fsdp", 2), ("plain", 1), ("tp", 2), ("columns", 2), ("hsdp", 2), ("plain", 2)]  # for each strategy
 CHAIN = [("fsdp", 2), ("tp", 2), ("plain", 1), ("columns", 2), ("fsdp", 1), ("plain", 2), ("fsdp", 2)]
 LONG_CHAIN = [
@@ -133,17 +120,9 @@ def test_whatever_the_strategy_a_killed_job_goes_on_elsewhere(
     jobs: Jobs, tmp_path: Path, how: str, optimizer: str
 ) -> None:
     job = jobs.get(4)
-    urls = [str(tmp_path / type(strategy).__name__) for strategy in STRATEGIES]
-    job.call("build", how=how, optimizer=optimizer)
-    job.call("guard", url=urls[0], strategy=STRATEGIES[0])
-    assert job.call("resume") == [0] * 4
-    for url, strategy in zip(urls[1:], STRATEGIES[1:], strict=True):
-        job.call("guard_also", url=url, strategy=strategy)
-    job.call("train", steps=6, save_every=2)
+    urls = train_with_each_strategy(job, tmp_path, {"how": how, "optimizer": optimizer})
     before = job.call("shadow", step=6)[0]
-    job.ask("train", steps=100)
-    job.kill(2)
-    job.stop()
+    kill_in_training(job)
     for url, (how, world) in zip(urls, ELSEWHERE, strict=True):
         resumed(jobs.get(world), url, how, 6, optimizer)
         assert_same(jobs.get(world).call("held")[0], before)
@@ -152,36 +131,20 @@ def test_whatever_the_strategy_a_killed_job_goes_on_elsewhere(
 @pytest.mark.parametrize(
     "where",
     [
-        "holdfast.checkpoint.snapshot.captured.Captured.copy_into",
+        PHASES[0],
         *(
             pytest.param(each, marks=pytest.mark.slow)
-            for each in (
-                "holdfast.checkpoint.ranks.tiling.Tiling.agree",
-                "holdfast.checkpoint.trainer.handover.Handover.take",
-                "holdfast.checkpoint.write.part_writer.PartWriter.finish",
-                "holdfast.checkpoint.write.committer.Committer.commit",
-                "holdfast.checkpoint.restore.model.ModelRestorer.restore",
-            )
+            for each in (*PHASES[1:], "holdfast.checkpoint.ranks.tiling.Tiling.agree")
         ),
     ],
 )
 def test_a_rank_may_die_in_any_phase(jobs: Jobs, tmp_path: Path, where: str) -> None:
     job, url = jobs.get(2), str(tmp_path / "run")
     saved(job, url, "fsdp")
-    if where.endswith("restore"):
-        job.call("build", how="fsdp", seed=1)
-        job.call("guard", url=url)
-    job.ask_one(1, "die_in", where=where)
-    if where.endswith("restore"):
-        job.ask("resume")
-    else:
-        job.ask("train", steps=2, save_every=2)
-    job.processes[1].join(60)
-    assert job.processes[1].exitcode == -9
-    job.kill(0)
+    possible = die_in(job, url, {"how": "fsdp"}, where)
     job = jobs.get(1)
     job.call("build", how="plain", seed=2)
     job.call("guard", url=url)
     (step,) = job.call("resume")
-    assert step in ((4, 6) if where.endswith("commit") else (4,))  # the other rank may find all parts, and commit
-    assert_same(job.call("held")[0], dict(np.load(f"{url}-{step}.npz")))
+    assert step in possible
+    assert_same(job.call("held")[0], kept(url, step, 0))

@@ -10,9 +10,9 @@ import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file
 
 import holdfast as hf
-from tests.session.sharded.job import Jobs, assert_same
+from tests.jobs.arrays import Arrays, assert_same
+from tests.jobs.job import Jobs
 from tests.session.sharded.model import Model
-from tests.session.sharded.rank import Arrays
 from tests.session.sharded.test_meshes import saved
 
 

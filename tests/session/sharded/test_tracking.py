@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import holdfast as hf
-from tests.session.sharded.job import Jobs, assert_same
+from tests.jobs.arrays import assert_same
+from tests.jobs.job import Jobs
 from tests.session.sharded.model import ITEMS, USERS
 from tests.session.sharded.test_meshes import resumed, saved
 

@@ -1,40 +1,35 @@
-"""Jobs of 1, 2 and 4 ranks, forked from a process that has imported everything; one of each size is kept."""
+"""Jobs of several ranks, forked from a process that has imported everything; one of each size is kept."""
 
 from __future__ import annotations
 
 import multiprocessing
-import socket
 import tempfile
 from multiprocessing.connection import wait
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from tests.session.sharded.rank import Arrays, play, serve
+from tests.jobs.rank import Rank, serve
 
 PATIENCE_S = 120.0
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.session.sharded.rank"])
+context = multiprocessing.get_context("forkserver")
 
 
 class Job:
     """All ranks of a world. ``call`` expects success on each; ``outcomes`` takes what comes."""
 
-    def __init__(self, world: int) -> None:
+    def __init__(self, kind: type[Rank], world: int) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self.world = world
-        pipes = [_context.Pipe() for _ in range(world)]
+        pipes = [context.Pipe() for _ in range(world)]
         self._pipes = [own for own, _ in pipes]
         self.processes = [
-            _context.Process(target=serve, args=(number, world, self._folder.name, pipes[number][1]), daemon=True)
+            context.Process(target=serve, args=(kind, number, world, self._folder.name, pipes[number][1]), daemon=True)
             for number in range(world)
         ]
         for process, (_, theirs) in zip(self.processes, pipes, strict=True):
             process.start()
             theirs.close()
-        self.answers()
         self.whole = True
+        self.answers()
 
     def call(self, name: str, **arguments: Any) -> list[Any]:
         found = self.outcomes(name, **arguments)
@@ -53,7 +48,10 @@ class Job:
 
     def ask_one(self, number: int, name: str, **arguments: Any) -> Any:
         self._pipes[number].send((name, arguments))
-        kind, value = self._pipes[number].recv()
+        if not self._pipes[number].poll(PATIENCE_S):
+            self.whole = False
+            raise TimeoutError(f"rank {number} of {self.world} does not answer")
+        kind, value = self._received(number)
         assert kind == "done", value
         return value
 
@@ -93,28 +91,12 @@ class Job:
         self._folder.cleanup()
 
 
-def run_script(text: str, url: str, folder: Path, world: int) -> str:
-    """Run a program on so many ranks, as ``torchrun`` would, without importing everything once more; what it prints."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    out = [folder / f"{world}-{number}.txt" for number in range(world)]
-    ranks = [
-        _context.Process(target=play, args=(text, url, number, world, port, str(out[number])))
-        for number in range(world)
-    ]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join(PATIENCE_S)
-    assert [rank.exitcode for rank in ranks] == [0] * world, [each.read_text() for each in out]
-    return "".join(each.read_text() for each in out)
-
-
 class Jobs:
-    """Keeps a job of each size for the next test, as long as it is whole."""
+    """Keeps a job of each size, of one kind of ranks, for the next test, as long as it is whole."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type[Rank]) -> None:
+        context.set_forkserver_preload([kind.__module__])
+        self._kind = kind
         self._jobs: dict[int, Job] = {}
 
     def get(self, world: int) -> Job:
@@ -122,17 +104,9 @@ class Jobs:
         if job is None or not job.whole:
             if job is not None:
                 job.stop()
-            job = self._jobs[world] = Job(world)
+            job = self._jobs[world] = Job(self._kind, world)
         return job
 
     def stop(self) -> None:
         for job in self._jobs.values():
             job.stop()
-
-
-def assert_same(now: Arrays, before: Arrays) -> None:
-    """Bit for bit."""
-    assert now.keys() == before.keys(), now.keys() ^ before.keys()
-    for name, values in before.items():
-        assert values.dtype == now[name].dtype, name
-        assert values.tobytes() == np.ascontiguousarray(now[name]).tobytes(), f"{name} differs"
