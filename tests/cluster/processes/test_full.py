@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable
 
+import pytest
+
 import holdfast as hf
+from holdfast.cluster.core.members import Member
+from holdfast.cluster.core.messages import GoBack, Message
 from holdfast.cluster.happenings import Committed, Paused, Started, WentBack
+from holdfast.cluster.wire.endpoint import Endpoint
 from tests.cluster.processes.jobs import RunningJob
 from tests.cluster.processes.twin import Recipe, Twin, assert_same, saved_at_end
 
@@ -42,6 +48,32 @@ def test_everyone_goes_back_and_comes_to_what_an_undisturbed_run_comes_to(
     assert hf.open_run(job.url).verify() == []
     job.assert_nothing_is_left()
     assert job.of(Started)
+
+
+def test_nobody_is_dismissed_while_a_busy_controller_sends_everyone_back(
+    start_job: Callable[..., RunningJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever hears that it goes back beats at once as its next incarnation: the controller must know it by then."""
+    send = Endpoint.send
+
+    def send_and_rest(endpoint: Endpoint, to: Member, message: Message) -> None:
+        send(endpoint, to, message)
+        if isinstance(message, GoBack):
+            time.sleep(1.0)  # as on a busy machine: others run meanwhile
+
+    monkeypatch.setattr(Endpoint, "send", send_and_rest)  # the controller's alone: members are other processes
+    job = start_job(strategy=hf.Full(), save=hf.EverySteps(10))
+    job.run_to(10)
+    job.saved(10)
+    job.run_to(12)
+    before = [job.process(name).pid for name in ("server-1", "server-2", "worker-0")]
+    job.kill("server-0")
+    job.until(lambda: job.of(WentBack))
+    job.run_to(14)
+    assert [job.process(name).pid for name in ("server-1", "server-2", "worker-0")] == before
+    job.finish(15)
+    assert len(job.of(Started)) == 1  # nobody had to resume
+    job.assert_nothing_is_left()
 
 
 def die_with_news(job: RunningJob, *, step: int) -> None:

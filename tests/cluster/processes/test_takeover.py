@@ -10,7 +10,8 @@ import psutil
 import pytest
 
 import holdfast as hf
-from holdfast.cluster.happenings import Replaced
+from holdfast.cluster.core.members import Member, Role
+from holdfast.cluster.happenings import Replaced, Started
 from holdfast.cluster.launch.base import Launcher, Tenant
 from holdfast.cluster.launch.local import LocalLauncher, LocalProcesses
 from tests.cluster.processes.jobs import RunningJob
@@ -34,6 +35,20 @@ def test_the_older_of_two_jobs_on_one_run_ends_and_says_why(start_job: Callable[
         newer.abandon()
     older.assert_nothing_is_left()
     assert hf.open_run(older.url).verify() == []
+
+
+def test_a_job_that_one_process_deserts_is_resumed_at_once_although_others_stayed(
+    start_job: Callable[..., RunningJob],
+) -> None:
+    job = start_job(save=hf.EverySteps(5))
+    job.run_to(5)
+    job.saved(5)
+    job.run_to(7)
+    job.cluster._beats.forget(Member(Role.SERVER, 1, 1))  # so it ends by itself, and nobody else knows why
+    job.wait_for(Started, 2)
+    job.finish(9)
+    assert hf.open_run(job.url).checkpoints()[-1].step == 9
+    job.assert_nothing_is_left()
 
 
 class OutOfReach(LocalLauncher):

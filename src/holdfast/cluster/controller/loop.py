@@ -123,7 +123,8 @@ class Controller:
     def _hear_of_deaths(self) -> None:
         buried = self._crew.bury()
         if any(death.is_return and self._core.view.holds(member) for member, death in buried):
-            self._is_deserted, self._ended = True, out.Ended(_DESERTED)
+            self._is_deserted = True
+            self._carry_out(self._core.end(_DESERTED))  # whoever follows an heir does not listen; others would wait
             return
         for member, death in buried:
             self._die(member, death.how if not death.last_words else f"{death.how}: {death.last_words}")
@@ -258,10 +259,10 @@ class Controller:
 
     def _send(self, to: Member, message: Message) -> None:
         self._desk.prepare(to, message)
-        self._endpoint.send(to, message)
-        if isinstance(message, GoBack):
+        if isinstance(message, GoBack):  # first: its first beat as the next one may come before this thread runs again
             self._crew.goes_back(to, message.member)
             self._recoveries.goes_on(message.member)
+        self._endpoint.send(to, message)
 
     # ---- the end ---------------------------------------------------------------------------------------------------
 
