@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, Optimizer
 
+import holdfast as hf
 from benchmarks.data.schema import DENSE_FIELDS, Batch
 from benchmarks.models import DLRM
 
@@ -20,6 +21,7 @@ DIM = 64
 BATCHES = 8
 STEPS_AHEAD = 2  # that the CPU queues before it waits for the device, as a loop does that reads its loss now and then
 LR = 0.01
+SAVE_AT = 4  # steps into a stretch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +144,44 @@ class Loop:
         self._queued.append(event)
         if len(self._queued) > STEPS_AHEAD:
             self._queued.popleft().synchronize()
+
+
+class GuardedLoop:
+    """A loop with a Checkpointer, which saves in every other stretch."""
+
+    def __init__(self, guard: hf.Checkpointer, loop: Loop, plan: Plan, *, touch: float | None) -> None:
+        """``touch``: the share of rows that is marked before each save; None: none are."""
+        self._guard = guard
+        self._loop = loop
+        self._at = min(SAVE_AT, plan.steps - 1)
+        self._touched = {
+            name: torch.randperm(len(each), device=loop.device)[: int(len(each) * touch)]
+            for name, each in loop.tables.items()
+            if touch is not None
+        }
+        self.call_s: list[float] = []
+        self.drain_s: list[float] = []
+        self.commit_s: list[float] = []
+
+    def without(self) -> float:
+        """Seconds of a stretch without a save."""
+        return self._loop.stretch(self._guard.step)
+
+    def with_save(self) -> float:
+        """Seconds of a stretch with one, which is committed before another begins."""
+        for name, ids in self._touched.items():
+            self._guard.mark(name, ids)
+        started_s = time.perf_counter()
+        taken_s = self._loop.stretch(self._guard.step, at=self._at, save=self._save)
+        self._guard.drain()
+        self.commit_s.append(time.perf_counter() - started_s)
+        self.drain_s.append(self._guard.stats.last_drain_s)
+        return taken_s
+
+    def _save(self) -> None:
+        started_s = time.perf_counter()
+        self._guard.save()
+        self.call_s.append(time.perf_counter() - started_s)
 
 
 def link_copy_s(source: Sequence[Tensor], times: int = 5) -> float:

@@ -21,7 +21,7 @@ import torch
 
 import holdfast as hf
 from benchmarks.claims._dcp_staging import DcpStaging
-from benchmarks.claims._gpu_loop import Loop, Plan, link_copy_s
+from benchmarks.claims._gpu_loop import SAVE_AT, GuardedLoop, Loop, Plan, link_copy_s
 from benchmarks.report import Figure, Report, Table
 from holdfast.policy import Precision, Strategy
 
@@ -39,8 +39,7 @@ PLANS = {
     ),
 }  # fmt: skip
 SHARE = 4  # every fourth row is touched
-SAVE_AT = 4  # steps into a stretch
-WAY_S = 42.0  # no way takes longer, all its pairs together: the machine is lent
+WAY_S = 36.0  # no way takes longer, all its pairs together: the machine is lent
 SPACE_SHARE = 0.7  # of the free space, that runs may take
 BARS = {"2bit": 0.1, "8bit": 0.15, "exact": 0.25, "full_2bit": 0.05}
 
@@ -53,11 +52,14 @@ class Way:
     precision: Precision
     strategy: Strategy
     whole: bool  # all rows
+    device_share: float = 5 / 16  # of the tables' bytes, that the device buffer has
 
     @property
     def figure(self) -> str:
         """What its claim is called."""
-        return "gpu_full_stall_over_link_copy" if self.whole else f"gpu_stall_over_link_copy_{self.name}"
+        if self.whole:
+            return f"gpu_{self.name.removesuffix('_2bit')}_stall_over_link_copy"
+        return f"gpu_stall_over_link_copy_{self.name}"
 
 
 WAYS = (
@@ -65,6 +67,7 @@ WAYS = (
     Way(name="8bit", precision=hf.Bits(8), strategy=hf.Consecutive(), whole=False),
     Way(name="exact", precision=hf.Exact(), strategy=hf.Consecutive(), whole=False),
     Way(name="full_2bit", precision=hf.Bits(2), strategy=hf.Full(), whole=True),
+    Way(name="sliced_2bit", precision=hf.Bits(2), strategy=hf.Full(), whole=True, device_share=1 / 32),
 )
 
 
@@ -78,6 +81,7 @@ class Found:
     drain_s: float = 0.0
     committed_after_s: float = 0.0
     device_waits: int = 0
+    sliced: int = 0
 
     @property
     def over_link(self) -> list[float]:
@@ -150,62 +154,42 @@ def _busy_share(loop: Loop) -> float:
 
 def _measure(way: Way, loop: Loop, plan: Plan, link_s: float) -> Found:
     """Pairs of stretches with and without a save; the first pair is not counted."""
-    calls: list[float] = []
-    growth: list[float] = []
-    drains: list[float] = []
-    commits: list[float] = []
-    quarter = {
-        name: torch.randperm(len(each), device=loop.device)[: len(each) // SHARE] for name, each in loop.tables.items()
-    }
-    settings = hf.Settings(
-        handle_sigterm=False,
-        grace_s=0.0,
-        buffer_bytes=max(2**22, plan.table_bytes * 5 // 16),
-        device_buffer_bytes=max(2**22, plan.table_bytes * 5 // 16),
-    )
-    with (
-        tempfile.TemporaryDirectory(dir=_fast_place()) as folder,
-        hf.Checkpointer(
-            Path(folder) / "run",
-            model=loop.model,
-            optimizer=loop.optimizers,
-            precision=way.precision,
-            strategy=way.strategy,
-            save=hf.Never(),
-            retention=hf.KeepLast(1),
-            settings=settings,
-        ) as guard,
-    ):
+    with tempfile.TemporaryDirectory(dir=_fast_place()) as folder, _guard(way, loop, plan, folder) as guard:
         guard.save(wait=True)
-
-        def save() -> None:
-            started_s = time.perf_counter()
-            guard.save()
-            calls.append(time.perf_counter() - started_s)
-
-        def with_save() -> float:
-            if not way.whole:
-                for name, ids in quarter.items():
-                    guard.mark(name, ids)
-            started_s = time.perf_counter()
-            taken_s = loop.stretch(guard.step, at=min(SAVE_AT, plan.steps - 1), save=save)
-            guard.drain()
-            commits.append(time.perf_counter() - started_s)
-            drains.append(guard.stats.last_drain_s)
-            return taken_s
-
+        saves = GuardedLoop(guard, loop, plan, touch=None if way.whole else 1 / SHARE)
         since_s = time.perf_counter()
+        growth = []
         for number in range(_pairs(way, plan, folder) + 1):
-            growth.append(_growth(with_save, lambda: loop.stretch(guard.step), saves_first=bool(number % 2)))
+            growth.append(_growth(saves.with_save, saves.without, saves_first=bool(number % 2)))
             if number and time.perf_counter() - since_s > WAY_S:
                 break
     return Found(
         growth_s=growth[1:],
-        call_s=calls[1:],
+        call_s=saves.call_s[1:],
         link_s=link_s,
-        drain_s=statistics.median(drains),
-        committed_after_s=statistics.median(commits),
+        drain_s=statistics.median(saves.drain_s),
+        committed_after_s=statistics.median(saves.commit_s),
         device_waits=guard.stats.device_waits,
+        sliced=guard.stats.sliced,
+    )
+
+
+def _guard(way: Way, loop: Loop, plan: Plan, folder: str) -> hf.Checkpointer:
+    settings = hf.Settings(
+        handle_sigterm=False,
+        grace_s=0.0,
+        buffer_bytes=max(2**22, plan.table_bytes * 5 // 16),
+        device_buffer_bytes=max(2**22, int(plan.table_bytes * way.device_share)),
+    )
+    return hf.Checkpointer(
+        Path(folder) / "run",
+        model=loop.model,
+        optimizer=loop.optimizers,
+        precision=way.precision,
+        strategy=way.strategy,
+        save=hf.Never(),
+        retention=hf.KeepLast(1),
+        settings=settings,
     )
 
 
@@ -276,12 +260,13 @@ def _figures(way: Way, found: Found) -> dict[str, Figure]:
         way.figure: middle,
         f"{way.figure}_q1": low,
         f"{way.figure}_q3": high,
-        f"{way.figure}_bar": BARS[way.name],
+        **({f"{way.figure}_bar": BARS[way.name]} if way.name in BARS else {}),
         f"gpu_growth_ms_{way.name}": statistics.median(found.growth_s) * 1e3,
         f"gpu_save_call_ms_{way.name}": statistics.median(found.call_s) * 1e3,
         f"gpu_drain_ms_{way.name}": found.drain_s * 1e3,
         f"gpu_committed_after_ms_{way.name}": found.committed_after_s * 1e3,
         f"gpu_device_waits_{way.name}": found.device_waits,  # its baseline is one, where all rows do not fit
+        f"gpu_sliced_{way.name}": found.sliced,
         f"gpu_pairs_{way.name}": len(found.growth_s),
     }
 

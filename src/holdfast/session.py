@@ -319,7 +319,7 @@ class Checkpointer:
             self._ensure_started(stepping=True)
             taken = self._routine.save(tag)
             if wait:
-                self._agents.drain()
+                self._routine.drain()
             return taken
 
     def recover(self, servers: Sequence[int], *, of: int, progress: Progress | None = None) -> Recovered:
@@ -416,7 +416,7 @@ class Checkpointer:
             arranged: Also wait until no increment of the grid is due for rearrangement.
         """
         with self._events:
-            self._agents.drain()
+            self._routine.drain()
             if arranged:
                 self._agents.arrange()
 

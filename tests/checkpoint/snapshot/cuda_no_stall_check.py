@@ -6,7 +6,8 @@ Without pytest and Numba, which a GPU machine may lack:
     PYTHONPATH=src:. python -m tests.checkpoint.snapshot.cuda_no_stall_check cuda:0 1 (one round, not three)
     PYTHONPATH=src:. python -m tests.checkpoint.snapshot.cuda_no_stall_check cpu      (no GPU: tries the program itself)
 
-Then it takes away what keeps the order, one thing at a time, and expects the rows to differ.
+Whole snapshots are read in slices, too, from a buffer that is smaller than they are. Then it takes away what keeps the
+order, one thing at a time, and expects the rows to differ.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ ROWS = 400_000 if torch.cuda.is_available() else 20_000
 DIM, TOUCHED = 64, 4_000
 ROUNDS = 3
 FRAMES, FRAME_BYTES = 6, 2**19
+SLICED_FRAME_BYTES = FRAME_BYTES if torch.cuda.is_available() else 2**16
 CYCLES_PER_MS = 1_800_000
 MOST_DELAY_MS = 8
 PRECISIONS = (hf.Exact(), hf.Bits(8), hf.Bits(4), hf.Bits(3), hf.Bits(2), hf.Bits(2, difference=True))
@@ -94,8 +96,13 @@ def train_on(weight: Tensor, momentum: Tensor, draw: random.Random) -> None:
     momentum.index_fill_(0, ids, draw.random())
     weight.index_add_(0, ids, momentum[ids], alpha=-0.1)
     weight.mul_(1.0 + 1e-3)
-    filled = [  # all at once: whatever was freed before is overwritten
-        torch.full((size,), -draw.randint(1, 2**40), dtype=torch.int64, device=weight.device)
+    fill_memory(weight.device, draw)
+
+
+def fill_memory(device: torch.device, draw: random.Random) -> None:
+    """Whatever was freed before is overwritten."""
+    filled = [  # all at once
+        torch.full((size,), -draw.randint(1, 2**40), dtype=torch.int64, device=device)
         for size in (1, 40, 100, 700, 20_000)
         for _ in range(24)
     ]
@@ -151,6 +158,93 @@ def take_and_compare(
     compare(agent, codecs, ids.cpu(), {name: each.cpu() for name, each in shadow.items()}, state.cpu())
 
 
+class AnnouncedMoves:
+    """See ``Movements``: what moves rows tells of them before."""
+
+    def __init__(self) -> None:
+        self.on_move: Callable[[Tensor | None], None] | None = None
+        self.are_told = True
+
+    def are_announced(self, table: int) -> bool:
+        return True
+
+    def listen(self, table: int, on_move: Callable[[Tensor | None], None] | None) -> None:
+        self.on_move = on_move
+
+    def is_overtaken(self, table: int) -> bool:
+        return False
+
+    def name(self, table: int) -> str:
+        return "table"
+
+    def tell(self, ids: Tensor) -> None:
+        if self.on_move is not None and self.are_told:
+            self.on_move(ids)
+
+
+def sliced_snapshot(
+    streams: SideStreams,
+    device: torch.device,
+    codecs: dict[str, Codec],
+    spec: TableSpec,
+    seed: int,
+    moves: AnnouncedMoves,
+) -> None:
+    """A whole table from a buffer of two thirds of its size, while steps move rows of it."""
+    agent = Agent(spec, codecs, FRAMES, SLICED_FRAME_BYTES, whole=True)
+    draw = random.Random(seed)
+    torch.manual_seed(seed)
+    weight, momentum = (torch.randn(ROWS, DIM, device=device) for _ in range(2))
+    weight[::997, 3] = torch.nan
+    row_bytes = 8 * DIM if not codecs else sum(codec.bytes_per_row(DIM, "F32") for codec in codecs.values())
+    size = ROWS * row_bytes * 2 // 3
+    staging = Staging(streams, {device: size}, frame_bytes=SLICED_FRAME_BYTES, movements=moves)
+    if device.type == "cuda":
+        pin(agent.buffer)
+    try:
+        for behind_ms in (0, 30):
+            agent.chunks.clear()
+            delay(device, behind_ms)
+            copy = TableCopy(
+                index=0, columns=spec.columns, tensors=(weight, momentum), start=0, stop=ROWS, ids=None, codecs=codecs
+            )
+            staged = staging.stage(captured(copy))
+            assert staged is not None and staged.slices is not None, "it should be read in slices"
+            shadow = {"weight": weight.clone(), "momentum_buffer": momentum.clone()}
+
+            def step() -> None:
+                ids = torch.randint(0, ROWS, (ROWS // 1000,), device=device)
+                moves.tell(ids)
+                momentum.index_fill_(0, ids, draw.random())
+                weight.index_add_(0, ids, momentum[ids], alpha=-0.1)
+                fill_memory(device, draw)
+
+            drain_beside(Draining(staged, staging, agent, agent.buffer), agent, step)
+        compare(agent, codecs, torch.arange(ROWS), {name: each.cpu() for name, each in shadow.items()}, None)
+    finally:
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+            unpin(agent.buffer)
+
+
+def check_slices(device: torch.device, streams: Callable[[int], SideStreams], rounds: int) -> None:
+    """Every precision; and a step that tells nobody what it moves is noticed."""
+    spec = table_spec(ROWS, DIM)
+    for bits in (None, 8, 4, 3, 2):
+        codecs = {} if bits is None else dict(table_codecs(spec, bits))
+        for round_ in range(rounds):
+            sliced_snapshot(streams(round_), device, codecs, spec, round_, AnnouncedMoves())
+        say(f"same rows in slices: {bits or 'exact'}{' bits' if bits else ''}, {rounds} snapshots")
+    silent = AnnouncedMoves()
+    silent.are_told = False
+    try:
+        sliced_snapshot(streams(0), device, {}, spec, 0, silent)
+    except Torn as error:
+        say(f"mutant without announcements: noticed ({error})")
+        return
+    raise AssertionError("nobody noticed that moves were not announced")
+
+
 def drain_beside(draining: Draining, agent: Agent, train: Callable[[], object]) -> None:
     """Let a snapshot leave, a bit after every step."""
     for _ in range(10_000):
@@ -164,7 +258,9 @@ def drain_beside(draining: Draining, agent: Agent, train: Callable[[], object]) 
     raise Torn("it never ended")
 
 
-def compare(agent: Agent, codecs: dict[str, Codec], ids: Tensor, shadow: dict[str, Tensor], state: Tensor) -> None:
+def compare(
+    agent: Agent, codecs: dict[str, Codec], ids: Tensor, shadow: dict[str, Tensor], state: Tensor | None
+) -> None:
     """With the shadow, as the agent encodes it."""
     found_ids, found = agent.rows()
     if not torch.equal(found_ids, ids):
@@ -177,7 +273,7 @@ def compare(agent: Agent, codecs: dict[str, Codec], ids: Tensor, shadow: dict[st
         differ = (found[name].view(torch.int32) != wanted.view(torch.int32)).any(dim=1)
         if differ.any():
             raise Torn(f"{int(differ.sum())} of {len(ids)} rows of {name} differ")
-    if agent.state[0] != state.numpy().tobytes():
+    if state is not None and agent.state[0] != state.numpy().tobytes():
         raise Torn("the state differs")
 
 
@@ -191,17 +287,21 @@ def check_rows(device: torch.device, streams: Callable[[int], SideStreams], roun
         say(f"same rows: {bits or 'exact'}{' bits' if bits else ''}, {rounds} snapshots")
 
 
-def check_mutant(mutant: type[SlowStreams], device: torch.device, rounds: int) -> None:
-    """It must be noticed in each of several tries."""
+def check_mutant(mutant: type[SlowStreams], device: torch.device, rounds: int, *, in_slices: bool = False) -> None:
+    """It must be noticed in one of several tries."""
     spec, noticed = table_spec(ROWS, DIM), []
     for seed in range(rounds):
         try:
-            one_snapshot(mutant(seed), device, {}, spec, seed=seed)
+            if in_slices:
+                sliced_snapshot(mutant(seed), device, {}, spec, seed, AnnouncedMoves())
+            else:
+                one_snapshot(mutant(seed), device, {}, spec, seed=seed)
         except (AssertionError, hf.HoldfastError, ValueError, IndexError) as error:
             noticed.append(f"{type(error).__name__}: {error}")
         torch.cuda.synchronize()
-    say(f"mutant {mutant.__name__}: noticed in {len(noticed)} of {rounds} tries ({noticed[:1]})")
-    assert noticed, f"nobody noticed {mutant.__name__}: {mutant.__doc__}"
+    how = " in slices" if in_slices else ""
+    say(f"mutant {mutant.__name__}{how}: noticed in {len(noticed)} of {rounds} tries ({noticed[:1]})")
+    assert noticed, f"nobody noticed {mutant.__name__}{how}: {mutant.__doc__}"
 
 
 def check_run(precision: Precision, device: torch.device) -> None:
@@ -274,9 +374,11 @@ def main(device: torch.device, rounds: int = ROUNDS) -> None:
         tensors.is_cheap = lambda table, scheme: tensors.is_plain(table)
         make = lambda seed: DelayedStreams()  # noqa: E731
     check_rows(device, make, rounds)
+    check_slices(device, make, rounds)
     if device.type == "cuda":
         check_mutant(Unordered, device, rounds)
         check_mutant(Unlent, device, rounds)
+        check_mutant(Unordered, device, rounds, in_slices=True)
     side_streams.streams_for = lambda tensors: make(0)
     for precision in PRECISIONS:
         check_run(precision, device)

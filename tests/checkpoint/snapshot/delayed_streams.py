@@ -27,7 +27,7 @@ class OutOfOrder(AssertionError):
 @dataclass(slots=True)
 class _Queued:
     copy: Copy
-    version: int  # of the source
+    was: Tensor  # the source, when it was queued
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class DelayedStreams:
     queued: int = 0
     draw: random.Random = field(default_factory=lambda: random.Random(0))
     _queue: deque[_Queued] = field(default_factory=deque)
-    _followed: dict[int, int] = field(default_factory=dict)  # versions of buffers, by address
+    _followed: list[Tensor] = field(default_factory=list)  # what the buffers were
     _buffers: list[Tensor] = field(default_factory=list)
 
     def covers(self, tensor: Tensor) -> bool:
@@ -77,18 +77,26 @@ class DelayedStreams:
         return torch.tensor(numbers, dtype=torch.int64)
 
     def follow(self, device: torch.device) -> None:
-        self._followed = {buffer.data_ptr(): buffer._version for buffer in self._buffers}
+        self._followed = [buffer.clone() for buffer in self._buffers]
 
     def copy(self, device: torch.device, copies: Iterable[Copy]) -> None:
         for copy in copies:
             assert copy.target.is_contiguous() and copy.source.is_contiguous()
             assert copy.target.nbytes == copy.source.nbytes
-            base = copy.source._base if copy.source._base is not None else copy.source
-            if self._followed.get(base.data_ptr(), base._version) != base._version:
+            if not self._is_followed(copy.source):
                 raise OutOfOrder("a side stream copies what it was not told to wait for")
             copy.target.view(torch.uint8).fill_(GARBAGE)
-            self._queue.append(_Queued(copy, copy.source._version))
+            self._queue.append(_Queued(copy, copy.source.clone()))
             self.queued += 1
+
+    def _is_followed(self, source: Tensor) -> bool:
+        """Whether it is what it was when the side stream was last told to follow."""
+        for number, buffer in enumerate(self._buffers):
+            at = source.data_ptr() - buffer.data_ptr()
+            if 0 <= at < len(buffer):
+                known = self._followed[number] if number < len(self._followed) else None
+                return known is not None and torch.equal(known[at : at + source.nbytes], source.view(torch.uint8))
+        return True
 
     def mark(self, device: torch.device) -> DelayedMark:
         return DelayedMark(self, self.queued)
@@ -99,7 +107,7 @@ class DelayedStreams:
             self.waits += 1
         while self._queue and self.made < until and (most is None or most > 0):
             queued = self._queue.popleft()
-            if queued.copy.source._version != queued.version:
+            if not torch.equal(queued.copy.source, queued.was):
                 raise OutOfOrder("memory was written to before its copy was made")
             queued.copy.target.copy_(queued.copy.source)
             self.made += 1

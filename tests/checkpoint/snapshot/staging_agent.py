@@ -35,7 +35,15 @@ FRAME_BYTES = 16 * PAGE
 class Agent:
     """Has few frames, and frees one at every look at what it was sent."""
 
-    def __init__(self, spec: TableSpec, codecs: dict[str, Codec], frames: int, frame_bytes: int = FRAME_BYTES) -> None:
+    def __init__(
+        self,
+        spec: TableSpec,
+        codecs: dict[str, Codec],
+        frames: int,
+        frame_bytes: int = FRAME_BYTES,
+        *,
+        whole: bool = False,
+    ) -> None:
         self.buffer = FrameBuffer.reserve(frames=frames, frame_bytes=frame_bytes)
         self._spec = spec
         self._codecs = codecs
@@ -43,7 +51,7 @@ class Agent:
             spec=table_spec_to_json(spec),
             start=0,
             stop=spec.rows,
-            whole=False,
+            whole=whole,
             codecs={name: to_json(codec) for name, codec in codecs.items()} or None,
         )
         self._encoder = ChunkEncoder(some_intent(), [part], KeyFrames(MemoryStore(), in_memory=False))

@@ -111,22 +111,24 @@ def staged_once(frames: int = 8, size: int = 2**24) -> tuple[Tensor, Staging, De
 
 
 def test_a_buffer_that_is_reused_before_its_copies_were_made_is_noticed() -> None:
-    _, staging, _, agent, copy = staged_once()
+    weight, staging, _, agent, copy = staged_once()
     staged = staging.stage(captured(copy))
     assert staged is not None
-    staged.await_tally()
+    staged.part.await_tally()
     draining = Draining(staged, staging, agent, agent.buffer)
     assert not draining.advance()
+    weight.add_(1.0)
     staging.stage(captured(copy))
     with pytest.raises(OutOfOrder, match="before its copy"):
         draining.advance(wait=True)
 
 
 def test_a_side_stream_that_does_not_follow_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, staging, _, agent, copy = staged_once()
+    weight, staging, _, agent, copy = staged_once()
     staged = staging.stage(captured(copy))
     assert staged is not None
     Draining(staged, staging, agent, agent.buffer).advance(wait=True)
+    weight.add_(1.0)
     monkeypatch.setattr(DelayedStreams, "follow", lambda self, device: None)
     staged = staging.stage(captured(copy))
     assert staged is not None
@@ -190,7 +192,7 @@ def test_an_abandoned_snapshot_gives_its_frames_back_once_nothing_is_copied_to_t
     _, staging, streams, agent, copy = staged_once()
     staged = staging.stage(captured(copy))
     assert staged is not None
-    staged.await_tally()
+    staged.part.await_tally()
     draining = Draining(staged, staging, agent, agent.buffer)
     assert not draining.advance() and agent.free_frames < 8
     draining.abandon()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from holdfast.checkpoint.snapshot.bound_layout import Area, BoundLayout, StagedChunk, Tally
 from holdfast.checkpoint.snapshot.gpu_records import Encodable
-from holdfast.checkpoint.snapshot.side_streams import Copy, SideStreams
+from holdfast.checkpoint.snapshot.side_streams import Copy, Mark, SideStreams
 from holdfast.checkpoint.snapshot.table_copy import TableCopy
 from holdfast.checkpoint.snapshot.table_writer import TableWriter
 from holdfast.kernels.devices import triton_works
@@ -58,6 +58,33 @@ class StagedTable:
             del numbers[: 2 * chunks]
         escapes = {name: numbers[at * chunks : (at + 1) * chunks] for at, name in enumerate(self.layout.records)}
         return Tally(rows=rows, firsts=firsts, lasts=lasts, escapes=escapes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StagedPart:
+    """What was written into device buffers together."""
+
+    tables: tuple[StagedTable, ...]
+    tallied: tuple[Mark, ...]  # past once all tallies are in host memory
+    state: Mapping[int, Tensor] = field(default_factory=dict)  # bytes of state tensors on their devices, by numbers
+    left: Callable[[], None] = lambda: None  # to be called when the last copy out of the buffers is queued
+
+    def is_tallied(self) -> bool:
+        """Whether it is known how many rows there are."""
+        return all(mark.is_past() for mark in self.tallied)
+
+    def await_tally(self) -> None:
+        """Until it is known."""
+        for mark in self.tallied:
+            mark.wait()
+
+
+def stage_part(tables: Sequence[TableStage], buffer: Tensor, streams: SideStreams) -> StagedPart:
+    """Queue the copies of tables' rows into a buffer, and of their tallies to the host."""
+    staged, tallies = stage_tables(tables, buffer, streams)
+    streams.follow(buffer.device)
+    streams.copy(buffer.device, tallies)
+    return StagedPart(tables=tuple(staged), tallied=(streams.mark(buffer.device),))
 
 
 def stage_tables(

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from holdfast.checkpoint.snapshot.bound_layout import Area, aligned
+from holdfast.checkpoint.snapshot.bound_layout import Area, BoundLayout, aligned
 from holdfast.checkpoint.snapshot.captured import Captured
-from holdfast.checkpoint.snapshot.device_stage import StagedTable, TableStage, stage_state, stage_tables, warm_up
-from holdfast.checkpoint.snapshot.gpu_records import encodable
-from holdfast.checkpoint.snapshot.side_streams import Mark, SideStreams
+from holdfast.checkpoint.snapshot.device_stage import StagedPart, TableStage, stage_part, stage_state, warm_up
+from holdfast.checkpoint.snapshot.gpu_records import Encodable, encodable
+from holdfast.checkpoint.snapshot.side_streams import SideStreams
+from holdfast.checkpoint.snapshot.slices import DeviceSlices, Movements, SliceRoom, Slices
 from holdfast.checkpoint.snapshot.table_copy import TableCopy
 from holdfast.checkpoint.snapshot.table_layouts import TableLayouts
 from holdfast.checkpoint.snapshot.tensor_filler import bytes_of
@@ -23,22 +24,20 @@ logger = logging.getLogger("holdfast")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Staged:
-    """A snapshot of which a part lies in device buffers, and ``rest``, which is to be copied now."""
+    """A snapshot of which a part lies in device buffers, and ``rest``, which is to be copied now.
 
-    tables: tuple[StagedTable, ...]
-    state: Mapping[int, Tensor]  # bytes of state tensors on their devices, by their numbers
-    tallied: tuple[Mark, ...]  # past once all tallies are in host memory
+    ``slices`` of it are left where they are, and are read later.
+    """
+
+    part: StagedPart
     rest: Captured
-    size_bytes: int
+    part_bytes: int
+    slices: Slices | None = None
 
-    def is_tallied(self) -> bool:
-        """Whether it is known how many rows there are."""
-        return all(mark.is_past() for mark in self.tallied)
-
-    def await_tally(self) -> None:
-        """Until it is known."""
-        for mark in self.tallied:
-            mark.wait()
+    @property
+    def size_bytes(self) -> int:
+        """What it has taken of device buffers."""
+        return self.part_bytes + (self.slices.size_bytes if self.slices is not None else 0)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -59,8 +58,17 @@ class Staging:
     streams that changes tables has to be waited for there by whoever queued it.
     """
 
-    def __init__(self, streams: SideStreams, sizes: Mapping[torch.device, int], *, frame_bytes: int) -> None:
+    def __init__(
+        self,
+        streams: SideStreams,
+        sizes: Mapping[torch.device, int],
+        *,
+        frame_bytes: int,
+        movements: Movements | None = None,
+    ) -> None:
+        """With ``movements``, whole tables that are too large can be read in slices."""
         self._streams = streams
+        self._movements = movements
         self._sizes = dict(sizes)
         self._layouts = TableLayouts(frame_bytes)
         self._buffers: dict[torch.device, Tensor] = {}
@@ -90,13 +98,22 @@ class Staging:
                     )
                     self._sizes[device] = 0
 
-    def stage(self, captured: Captured) -> Staged | None:
-        """Queue the copies of everything on devices; None if a buffer is too small or there is nothing to stage."""
+    def stage(self, captured: Captured, *, in_slices: bool = True) -> Staged | None:
+        """Queue the copies of everything on devices; None if a buffer is too small or there is nothing to stage.
+
+        ``in_slices``: where a buffer is too small, tables may be left to be read later, if nothing moves their rows
+        without telling.
+        """
         self.reserve()
         plans = self._plans(captured)
-        if plans is None or not all(self._fits(plan) for plan in plans.values()):
+        if plans is None:
             return None
-        return self._staged(captured, list(plans.values()))
+        if all(self._has_room(plan) for plan in plans.values()):
+            return self._staged(captured, list(plans.values()))
+        staged = self._sliced(captured, self._movements) if in_slices and self._movements is not None else None
+        if staged is None:
+            self._tell_small(plans.values())
+        return staged
 
     def make_room(self, table: int, escapes: int) -> None:
         """A snapshot had more rows of this table that no record holds than there was room for."""
@@ -121,49 +138,71 @@ class Staging:
                 device = copy.tensors[0].device
                 plan = plans.setdefault(device, _Plan(device=device))
                 columns = encodable(copy)
-                layout = self._layouts.of(copy, columns, plan.used, escapes=self._escapes.get(copy.index, 0))
+                layout = self._laid_out(copy, columns, plan.used)
                 if layout is None:
                     return None
                 plan.tables.append(TableStage(copy=copy, columns=columns, layout=layout))
                 plan.used = layout.stop
         return plans or None
 
-    def _fits(self, plan: _Plan) -> bool:
-        """Whether the device's buffer is large enough; if not, tells so once for each larger size."""
-        size = self._sizes.get(plan.device, 0)
-        if plan.used <= size:
-            return True
-        if size and plan.used > self._told_bytes:
-            self._told_bytes = plan.used
-            logger.warning(
-                "training waits for snapshots of %s to be copied, because its device buffer has only %.1f MiB; set "
-                "Settings(device_buffer_bytes=%d) to avoid this",
-                plan.device,
-                size / 2**20,
-                plan.used,
-            )
-        return False
+    def _has_room(self, plan: _Plan) -> bool:
+        """Whether the device's buffer is large enough."""
+        return plan.used <= self._sizes.get(plan.device, 0)
+
+    def _tell_small(self, plans: Iterable[_Plan]) -> None:
+        """Training waits for this snapshot: say so, once for each larger size."""
+        for plan in plans:
+            size = self._sizes.get(plan.device, 0)
+            if size and plan.used > max(size, self._told_bytes):
+                self._told_bytes = plan.used
+                logger.warning(
+                    "training waits for snapshots of %s to be copied, because its device buffer has only %.1f MiB; "
+                    "set Settings(device_buffer_bytes=%d) to avoid this",
+                    plan.device,
+                    size / 2**20,
+                    plan.used,
+                )
+
+    def _sliced(self, captured: Captured, movements: Movements) -> Staged | None:
+        """Stage what is small, and leave large tables to be read in slices; None if that is not possible."""
+        sliced = [copy for copy in captured.copies if self._is_sliced(copy, movements)]
+        left = {copy.index for copy in sliced}
+        first = replace(captured, copies=tuple(copy for copy in captured.copies if copy.index not in left))
+        plans = self._plans(first) or {}
+        devices = [self._slices_of(device, sliced, plans.get(device)) for device in _devices_of(sliced)]
+        if not devices or not all(map(self._has_room, plans.values())) or not all(each.fit() for each in devices):
+            return None
+        staged = self._staged(first, list(plans.values()))
+        return replace(staged, slices=Slices(devices, movements))
+
+    def _is_sliced(self, copy: TableCopy, movements: Movements) -> bool:
+        is_whole = copy.ids is None and copy.unlisted is None and copy.rows > 0
+        return is_whole and self._is_staged(copy) and movements.are_announced(copy.index)
+
+    def _slices_of(self, device: torch.device, sliced: Sequence[TableCopy], plan: _Plan | None) -> DeviceSlices:
+        return DeviceSlices(
+            [copy for copy in sliced if copy.tensors[0].device == device],
+            self._buffers[device],
+            SliceRoom.of(plan.used if plan is not None else 0, self._sizes[device]),
+            self._streams,
+            self._laid_out,
+        )
 
     def _staged(self, captured: Captured, plans: Sequence[_Plan]) -> Staged:
-        tables: list[StagedTable] = []
-        state: dict[int, Tensor] = {}
-        marks: list[Mark] = []
+        parts, state = [], {}
         for plan in plans:
             buffer = self._buffers[plan.device]
             state |= stage_state(plan.state, self._parts_of(buffer, plan.areas))
-            staged, tallies = stage_tables(plan.tables, buffer, self._streams)
-            self._streams.follow(plan.device)
-            self._streams.copy(plan.device, tallies)
-            marks.append(self._streams.mark(plan.device))
-            tables += staged
+            parts.append(stage_part(plan.tables, buffer, self._streams))
         done = {each.copy.index for plan in plans for each in plan.tables}
-        rest = replace(captured, copies=tuple(copy for copy in captured.copies if copy.index not in done))
         return Staged(
-            tables=tuple(tables),
-            state=state,
-            tallied=tuple(marks),
-            rest=rest,
-            size_bytes=sum(plan.used for plan in plans),
+            part=StagedPart(
+                tables=tuple(table for part in parts for table in part.tables),
+                tallied=tuple(mark for part in parts for mark in part.tallied),
+                state=state,
+            ),
+            rest=replace(captured, copies=tuple(copy for copy in captured.copies if copy.index not in done)),
+            part_bytes=sum(plan.used for plan in plans),
         )
 
     def _parts_of(self, buffer: Tensor, areas: Mapping[int, Area]) -> dict[int, Tensor]:
@@ -174,5 +213,12 @@ class Staging:
             last = self._parts[buffer.device] = (dict(areas), parts)
         return last[1]
 
+    def _laid_out(self, copy: TableCopy, columns: Encodable, at: int) -> BoundLayout | None:
+        return self._layouts.of(copy, columns, at, escapes=self._escapes.get(copy.index, 0))
+
     def _is_staged(self, copy: TableCopy) -> bool:
         return bool(copy.tensors) and all(self._streams.covers(tensor) for tensor in copy.tensors)
+
+
+def _devices_of(copies: Sequence[TableCopy]) -> list[torch.device]:
+    return list(dict.fromkeys(copy.tensors[0].device for copy in copies))

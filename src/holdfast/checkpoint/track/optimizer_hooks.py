@@ -138,7 +138,7 @@ class Steps:
                 elif parameter.grad is None:
                     continue
                 elif (gradient := watch.table.local(parameter.grad)) is None:
-                    watch.marks.live.add_all()
+                    watch.see_any()
                     self._notices.add(watch.table.name, _OTHERWISE)
                 else:
                     why = why_sparse if gradient.is_sparse else _why_dense(optimizer, group, gradient, declared)
@@ -154,7 +154,7 @@ class Steps:
                             watch.call_witness(gradient, self.count)
                         watch.see_gradient(gradient, changes=0 if skips(optimizer, gradient) else changes)
                     else:
-                        watch.marks.live.add_all()
+                        watch.see_any()
                         self._notices.add(watch.table.name, why)
 
     def _see_no_table(self, parameter: Tensor) -> None:
@@ -163,7 +163,7 @@ class Steps:
             self._notices.hint(name)
 
     def _see_other_optimizer(self, watch: TableWatch, optimizer: Optimizer) -> None:
-        watch.marks.live.add_all()
+        watch.see_any()
         if id(optimizer) not in self._by_optimizer:  # else the parameter moved: begin() looks where it is
             kind = type(optimizer).__name__
             why = f"{kind}, whose state is not saved, updates it; pass that optimizer to the Checkpointer too"

@@ -24,6 +24,7 @@ def _is_same(now: Tensor | None, seen: Tensor | None) -> bool:
 
 
 Versions = tuple[int | None, int | None]
+OnMove = Callable[[Tensor | None], None]  # rows by their numbers in the table's tensors, some maybe twice; None: any
 
 
 def _checked_rows(changed: Tensor, table: Table) -> Tensor:
@@ -45,12 +46,15 @@ class TableWatch:
         "_pending_spec",
         "_seen",
         "_shape",
+        "_surprised",
         "marks",
         "never_tracked",
         "observer",
+        "on_move",
         "state_is_seen",
         "stored",
         "table",
+        "unannounced",
         "witness",
     )
 
@@ -64,6 +68,9 @@ class TableWatch:
         self.never_tracked = False  # changes where no hook runs: to be saved whole, always
         self.observer: Callable[[Tensor], None] | None = None  # is shown every gradient that the optimizer uses
         self.witness: Witness | None = None  # of a step that must leave some rows alone
+        self.on_move: OnMove | None = None  # is told of rows before an optimizer moves them
+        self.unannounced = False  # something moves rows that nobody is told of before
+        self._surprised = False  # since the last snapshot began, something did
         self._pending_spec: TableSpec | None = None
         self.state_is_seen = False  # whether rows that move without a gradient were looked for since
         self._fingerprint = Fingerprint(table)
@@ -124,6 +131,8 @@ class TableWatch:
     def see_gradient(self, gradient: Tensor, *, changes: int) -> None:
         """The optimizer is about to use this gradient, with so many in-place changes of each tensor: add its rows."""
         live = self.marks.live
+        if self.on_move is not None:
+            self.on_move(gradient._indices()[0] if gradient.is_sparse else None)
         if live.whole:
             return
         if gradient.is_sparse:
@@ -132,6 +141,27 @@ class TableWatch:
         else:
             live.add_nonzero_rows(gradient)
         self._seen = (gradient, self._versions_of(gradient), changes)
+
+    def see_any(self) -> None:
+        """An optimizer is about to move rows, and nobody knows which: add all of them."""
+        if self.on_move is not None and not self.never_tracked:  # else a graph captures whatever is queued now
+            self.on_move(None)
+        self.marks.live.add_all()
+
+    def see_rows(self, ids: Tensor) -> None:
+        """Something else than an optimizer is about to change these rows."""
+        if self.on_move is not None:
+            self.on_move(ids)
+        self.marks.live.add(ids)
+
+    def surprise(self) -> None:
+        """Rows were changed in a way that torch does not count, and that was not told of before."""
+        self._surprised = True
+
+    @property
+    def is_overtaken(self) -> bool:
+        """Whether something may have changed rows since the last snapshot began that was not told of before it did."""
+        return self._surprised or self.never_tracked or self.marks.live.whole or not self._fingerprint.is_unchanged()
 
     def see_state(self, moving: Tensor | None) -> None:
         """The optimizer is about to use a dense gradient: add rows that it moves all the same, those with a bit set.
@@ -176,6 +206,7 @@ class TableWatch:
     def after_lookup(self, ids: Tensor) -> None:
         """A module with ``max_norm`` was called: it rewrote the rows that it looked up, in eval mode too."""
         live = self.marks.live
+        self.surprise()
         live.add(ids)
         if not live.whole and not self._fingerprint.advance(1):
             live.add_all()
@@ -193,6 +224,7 @@ class TableWatch:
         if edited or has_new_columns or self.never_tracked:
             live.add_all()
         self._pending_spec = spec
+        self._surprised = False
         self.marks.begin()
         self.account()
         return edited

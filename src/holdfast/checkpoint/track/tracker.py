@@ -23,6 +23,7 @@ from torch.utils.hooks import RemovableHandle
 
 from holdfast.checkpoint.track.attributes import PlainAttributes
 from holdfast.checkpoint.track.max_norm import watch_lookups
+from holdfast.checkpoint.track.movements import Movements
 from holdfast.checkpoint.track.notices import Notices
 from holdfast.checkpoint.track.optimizer_hooks import Steps
 from holdfast.checkpoint.track.row_sets import Touched
@@ -80,6 +81,9 @@ class Tracker:
             self._handles += watch_lookups(watch)
         if divided is not None:
             self._handles += divided.watch(_weak(self._see_rows))
+            for table in divided.tables:
+                self._watches[table.name].unannounced = True
+        self.movements = Movements(tuple(self._watches.values()))
         self._dropped = weakref.finalize(self, _stale.extend, self._handles)
 
     @property
@@ -156,6 +160,7 @@ class Tracker:
     def mark(self, name: str, ids: Tensor | Sequence[int] | None) -> None:
         """Rows (None: all) that were changed in a way that torch does not count, such as through ``.data``."""
         for watch in self._watches_of(name):
+            watch.surprise()
             if ids is None:
                 watch.marks.live.add_all()
             else:
@@ -207,7 +212,7 @@ class Tracker:
     def _see_rows(self, name: str, ids: Tensor) -> None:
         """Something else than an optimizer is about to change these rows of a table's tensors."""
         watch = self._watches[name]
-        watch.marks.live.add(ids)
+        watch.see_rows(ids)
         if watch.observer is not None:
             watch.observer(torch.sparse_coo_tensor(ids[None], ids.new_empty(len(ids)), (watch.table.rows,)))
 

@@ -255,7 +255,8 @@ class Assembly:
             device: device_bytes(full_bytes, memory_bytes=streams.memory_bytes(device), wanted=wanted)
             for device in devices
         }
-        staging = Staging(streams, sizes, frame_bytes=self._buffer.frame_bytes)
+        frame_bytes, movements = self._buffer.frame_bytes, self._tracker.movements
+        staging = Staging(streams, sizes, frame_bytes=frame_bytes, movements=movements)
         staging.reserve()
         return partial(staged_snapshot, staging)
 

@@ -25,19 +25,31 @@ class OnDevice(Protocol):
 
     @property
     def size_bytes(self) -> int:
-        """What it takes there."""
+        """What it has taken there so far."""
+        ...
+
+    @property
+    def is_sliced(self) -> bool:
+        """Whether some of it is read later, between the steps of training."""
         ...
 
     def copy_rest(self, filler: FrameFiller, *, state_apart: bool) -> None:
         """Copy what is not on devices."""
         ...
 
-    def drain(self, sink: AgentClient, buffer: FrameBuffer, *, state_apart: bool) -> Drain:
+    def drain(self, sink: AgentClient, buffer: FrameBuffer, *, state_apart: bool, clock: Callable[[], float]) -> Drain:
         """What empties the buffers."""
         ...
 
 
-Stage = Callable[[Captured], OnDevice | None]  # None: the buffers of devices are too small
+class Stage(Protocol):
+    """Takes what is on devices there."""
+
+    def __call__(self, captured: Captured, /, *, in_slices: bool) -> OnDevice | None:
+        """None: the buffers of devices are too small. ``in_slices``: some of it may be read later."""
+        ...
+
+
 MakeFiller = Callable[[AgentClient, FrameBuffer], FrameFiller]
 
 
@@ -64,20 +76,29 @@ class Handover:
         self._runtime = runtime
 
     def take(
-        self, intent: Intent, capture: Callable[[], Captured], *, started_s: float, state_apart: bool = False
+        self,
+        intent: Intent,
+        capture: Callable[[], Captured],
+        *,
+        started_s: float,
+        state_apart: bool = False,
+        in_slices: bool = False,
     ) -> bool:
         """Take the snapshot; False if the agent died meanwhile. ``capture`` is called once the save has begun.
 
-        ``started_s`` is since when training waits, by the monotonic clock.
+        ``started_s`` is since when training waits, by the monotonic clock. ``in_slices``: what does not fit the buffers
+        of devices may be read between the steps that follow.
         """
         try:
-            self._take(intent, capture, started_s, state_apart)
+            self._take(intent, capture, started_s, state_apart, in_slices)
         except AgentDied as error:
             self._agents.lost(str(error))
             return False
         return True
 
-    def _take(self, intent: Intent, capture: Callable[[], Captured], started_s: float, state_apart: bool) -> None:
+    def _take(
+        self, intent: Intent, capture: Callable[[], Captured], started_s: float, state_apart: bool, in_slices: bool
+    ) -> None:
         client = self._agents.client
         self._outcomes.begin(intent)
         begun = False
@@ -85,7 +106,7 @@ class Handover:
             captured = capture()
             client.begin(intent, captured.slices, captured.tensor_specs)
             begun = True
-            on_device = self._staged(captured)
+            on_device = self._staged(captured, in_slices)
             self.device_bytes = on_device.size_bytes if on_device is not None else 0
             filler = self._filler(client, self._buffer)
             if on_device is None:
@@ -93,7 +114,8 @@ class Handover:
                 client.seal(captured.full_bytes, self._runtime.monotonic_s() - started_s)
             else:
                 on_device.copy_rest(filler, state_apart=state_apart)
-                drain = on_device.drain(client, self._buffer, state_apart=state_apart)
+                clock = self._runtime.monotonic_s
+                drain = on_device.drain(client, self._buffer, state_apart=state_apart, clock=clock)
                 self._agents.seal_later(self._unsealed(client, drain, captured.full_bytes, on_device, started_s))
         except AgentDied:
             raise
@@ -106,10 +128,10 @@ class Handover:
             raise
         self._count_wait(client.waited_s, filler.copied_bytes)
 
-    def _staged(self, captured: Captured) -> OnDevice | None:
+    def _staged(self, captured: Captured, in_slices: bool) -> OnDevice | None:
         if self._stage is None:
             return None
-        found = self._stage(captured)
+        found = self._stage(captured, in_slices=in_slices)
         if found is None:
             self._outcomes.wait_for_device()
         return found
@@ -122,9 +144,14 @@ class Handover:
             drain,
             full_bytes=full_bytes,
             stall_s=self._runtime.monotonic_s() - started_s,
-            sealed=lambda stall_s, drain_s: self._outcomes.drained(stall_s, drain_s, on_device.size_bytes),
+            sealed=lambda stall_s, drain_s: self._sealed(on_device, drain, stall_s, drain_s),
             runtime=self._runtime,
         )
+
+    def _sealed(self, on_device: OnDevice, drain: Drain, stall_s: float, drain_s: float) -> None:
+        self._outcomes.drained(stall_s, drain_s, on_device.size_bytes, sliced=on_device.is_sliced)
+        if drain.rushed_s is not None:
+            self._outcomes.wait_for_device()
 
     def _count_wait(self, waited_s: float, needed_bytes: int) -> None:
         """Count and report a snapshot that waited for the agent because it did not fit in the buffer."""

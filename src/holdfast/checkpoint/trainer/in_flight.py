@@ -36,6 +36,7 @@ class InFlight:
     problem: str = ""  # why it had to be asked
     skipped: bool = False  # another save was due meanwhile
     delayed_rows: bool = False  # a save of rows was due meanwhile
+    thrown_away: bool = False  # its snapshot cannot be used
     unwanted: bool = False  # a checkpoint that is due holds its rows as well
 
     @property

@@ -31,6 +31,7 @@ class Outcomes:
         self._in_flight: InFlight | None = None
         self._position = Position(term=0)
         self._failure: str | None = None
+        self._retake: InFlight | None = None
         self._taken_over: str | None = None
         self._stats = SaveStats()
 
@@ -48,6 +49,16 @@ class Outcomes:
     def failure(self) -> str | None:
         """Why the last finished checkpoint was not committed; None if it was."""
         return self._failure
+
+    @property
+    def retakes_at_once(self) -> bool:
+        """Whether the last checkpoint's snapshot was thrown away here: all ranks take it again, and do not wait."""
+        return self._retake is not None and self._retake.thrown_away
+
+    @property
+    def retaken_tag(self) -> str | None:
+        """The name of the last checkpoint, if a snapshot of it was thrown away: that which is taken again gets it."""
+        return self._retake.intent.tag if self._retake is not None else None
 
     @property
     def taken_over(self) -> str | None:
@@ -127,7 +138,7 @@ class Outcomes:
             self._stats.count_priority(info.size_bytes)
             return
         self._position = self._position.after(info, fidelities(ended.intent.stored))
-        self._failure = None
+        self._failure = self._retake = None
         self._stats.count_commit(info.step, self._runtime.monotonic_s())
 
     def give_up(self, why: str, *, elsewhere: bool = False) -> None:
@@ -142,11 +153,13 @@ class Outcomes:
             self._give_up_rows(ended, why, elsewhere=elsewhere)
             return
         self._failure = f"the checkpoint of step {ended.intent.step} was not committed: {why}"
-        self._count_failure(ended.intent.step, why, ended.intent)
+        self._retake = ended if ended.thrown_away or elsewhere else None
+        self._count_failure(ended.intent.step, why, ended.intent, at_once=ended.thrown_away)
 
     def refuse(self, step: int, why: str) -> None:
         """A checkpoint that is due cannot even be taken."""
         self._failure = f"the checkpoint of step {step} was not taken: {why}"
+        self._retake = None
         self._count_failure(step, why)
 
     def skip(self) -> bool:
@@ -181,13 +194,14 @@ class Outcomes:
         """Count a snapshot that did not fit in the buffers of its devices."""
         self._stats.device_waits += 1
 
-    def drained(self, stall_s: float, drain_s: float, size_bytes: int) -> None:
+    def drained(self, stall_s: float, drain_s: float, size_bytes: int, *, sliced: bool = False) -> None:
         """A snapshot has left its device: training waited this long for it, all in all, and did not wait that long."""
         self._stats.count_drain(stall_s, drain_s, size_bytes)
+        self._stats.sliced += sliced
 
     def throw_away(self, why: str) -> None:
-        """The snapshot of the save in progress cannot be used."""
-        self._in_flight = replace(self._expect(), problem=f"its snapshot was thrown away: {why}")
+        """The snapshot of the save in progress cannot be used: another one is due at once."""
+        self._in_flight = replace(self._expect(), thrown_away=True, problem=f"its snapshot was thrown away: {why}")
         self._stats.thrown_away += 1
 
     def lose_agent(self) -> None:
@@ -239,9 +253,9 @@ class Outcomes:
         ended, self._in_flight = self._expect(), None
         return ended
 
-    def _count_failure(self, step: int, why: str, intent: Intent | None = None) -> None:
+    def _count_failure(self, step: int, why: str, intent: Intent | None = None, *, at_once: bool = False) -> None:
         self._stats.failed += 1
-        pause_s = self._pause.begin(self._runtime.monotonic_s())
+        pause_s = 0.0 if at_once else self._pause.begin(self._runtime.monotonic_s())
         self._tell_given_up(step, why, pause_s, intent)
         told = "%s; the next save, in %.0f s at the earliest, includes its rows; %s"
         logger.warning(told, self._failure, pause_s, self.age)

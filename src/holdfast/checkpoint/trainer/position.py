@@ -108,9 +108,10 @@ class SaveStats:
         buffer_waits: Snapshots that had to wait because they were larger than the buffer.
         device_waits: Snapshots that had to be waited for because they were larger than the device buffer.
         drained: Snapshots that left their device while training went on.
+        sliced: Those of them that were larger than the device buffer and were read in slices, between steps.
         drained_bytes: What they took of the device buffer, encoded.
         last_drain_s: How long the last of them took to leave it.
-        thrown_away: Snapshots that were taken on a device and could not be used.
+        thrown_away: Snapshots that were taken on a device and could not be used; they were taken again at once.
         last_commit_step: The step of the last commit. None: nothing was committed yet.
         last_commit_s: When that was, by the monotonic clock.
         priority_saves: Priority saves committed.
@@ -131,6 +132,7 @@ class SaveStats:
     buffer_waits: int = 0
     device_waits: int = 0
     drained: int = 0
+    sliced: int = 0
     drained_bytes: int = 0
     last_drain_s: float = 0.0
     thrown_away: int = 0

@@ -16,7 +16,7 @@ from holdfast.checkpoint.trainer.sigterm import TerminationFlag
 from holdfast.checkpoint.trainer.supervisor import Agents
 from holdfast.checkpoint.training.batches import Reader
 from holdfast.checkpoint.training.places import Places
-from holdfast.errors import RunError, Terminated
+from holdfast.errors import RunError, SaveFailed, Terminated
 
 logger = logging.getLogger("holdfast")
 
@@ -102,6 +102,20 @@ class Routine:
             raise RunError(why)
         return self._save(tag=tag, force=True)
 
+    def drain(self) -> None:
+        """Wait until the save in progress is committed; raises SaveFailed if that fails.
+
+        One whose snapshot turns out to be of no use is taken again, now; with other ranks, when all of them meet.
+        """
+        try:
+            self._agents.drain()
+        except SaveFailed:
+            blocked = self._reader is not None and self._reader.why_not_save is not None
+            if blocked or self._agreement.world > 1 or not self._outcomes.retakes_at_once:
+                raise
+            self._save(tag=self._outcomes.retaken_tag, force=True)
+            self._agents.drain()
+
     def finish(self) -> None:
         """Save what is new, unless the reader's state is ahead of the training's, and wait for it.
 
@@ -177,8 +191,10 @@ class Routine:
         raise Terminated(f"SIGTERM: saved and committed at step {self.steps}")
 
     def _save_if_due(self) -> None:
-        if self._checkpoints.is_due(may_save=self._outcomes.may_retry(), retry=self._outcomes.failed):
-            self._save()
+        outcomes = self._outcomes
+        at_once = outcomes.retakes_at_once and outcomes.in_flight is None
+        if self._checkpoints.is_due(may_save=outcomes.may_retry(), retry=outcomes.failed, at_once=at_once):
+            self._save(tag=outcomes.retaken_tag, force=at_once)
         elif self._between is not None:
             self._save_rows_if_due(self._between)
 

@@ -78,9 +78,10 @@ class Saver:
     def save(self, request: SaveRequest, *, force: bool = False) -> bool:
         """Snapshot now. False if it was skipped because the last one is still being written, or an agent died.
 
-        ``force`` waits instead of skipping. All ranks of a job call this at the same step.
+        ``force``, on any rank, waits instead of skipping. All ranks of a job call this at the same step.
         """
         self._agents.poll()
+        force = self._agreement.any(force)
         leads = self._agreement.rank == 0
         before = Before(self._agreement.broadcast(self._before(request, force) if leads else None))
         if before is Before.SKIP:
@@ -111,6 +112,7 @@ class Saver:
                 lambda: self._captured(intent, request),
                 started_s=started_s,
                 state_apart=self._planner.in_grid(intent.kind),
+                in_slices=self._outcomes.failure is None,  # else in one piece, which nothing can overtake
             )
         finally:
             taken_by_all = not self._agreement.any(not taken)

@@ -47,16 +47,19 @@ class Schedule:
         self.saved_step = self.step
         self._last = (self.step, self._runtime.monotonic_s())
 
-    def is_due(self, *, may_save: bool, retry: bool) -> bool:
-        """Whether to save now. ``may_save``: no pause after a failure; ``retry``: the last one failed."""
+    def is_due(self, *, may_save: bool, retry: bool, at_once: bool = False) -> bool:
+        """Whether to save now. ``may_save``: no pause after a failure; ``retry``: the last one failed.
+
+        ``at_once``: this rank cannot wait for another decision. Otherwise the first one's counts.
+        """
         if not self.at_boundary:
             return False
-        wanted = may_save and (retry or self._policy.due(self._context()))
+        wanted = at_once or (may_save and (retry or self._policy.due(self._context())))
         if self._agreement.world == 1:
             return wanted
         if self._steps_until_due() == 0:
             return True  # counted in steps: every rank knows by itself, and rank 0 decides whether to skip it
-        return self._ranks_meet() and bool(self._agreement.broadcast(wanted))
+        return self._ranks_meet() and self._agreement.any(at_once or (wanted and self._agreement.rank == 0))
 
     def agree_on(self, flag: bool) -> bool:
         """Whether some rank has the flag up, asked only where a save is possible and ranks meet."""

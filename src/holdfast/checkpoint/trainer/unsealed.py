@@ -16,6 +16,11 @@ class Drain(Protocol):
         """Do what can be done without waiting; whether everything is handed over. ``wait``: do all of it."""
         ...
 
+    @property
+    def rushed_s(self) -> float | None:
+        """How long an optimizer's step waited until everything was read that it would have moved; None: none did."""
+        ...
+
     def abandon(self) -> None:
         """Give the snapshot up, and its frames back."""
         ...
@@ -55,8 +60,9 @@ class Unsealed:
         if not wait:  # else somebody waits for the save, not training for its snapshot
             self._stall_s += now_s - started_s
         if complete:
-            self._client.seal(self._full_bytes, self._stall_s)
-            self._sealed(self._stall_s, now_s - self._since_s)
+            stall_s = self._stall_s + (self._drain.rushed_s or 0.0)
+            self._client.seal(self._full_bytes, stall_s)
+            self._sealed(stall_s, now_s - self._since_s)
         return complete
 
     def abandon(self) -> None:
