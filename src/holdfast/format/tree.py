@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 
 from holdfast.errors import DamagedData, UnsupportedState
 from holdfast.format.document import Json, canonical_json
-from holdfast.format.dtypes import code_of
+from holdfast.format.dtypes import DTYPE_CODES, code_of, torch_dtype
 from holdfast.format.host_values import HostTensor, is_torch_tensor
 from holdfast.format.leaves import NOT_A_LEAF, decode_leaf, encode_leaf, storable_dtype
 
@@ -28,6 +30,7 @@ AnyTensor: TypeAlias = Any  # a Tensor or, without torch, a HostTensor
 
 VERSION = 1
 MAX_DEPTH = 100
+_SMALL = 2**53  # integers below it are exact in JSON
 _FACTORIES: dict[str, Callable[[], object]] = {kind.__name__: kind for kind in (dict, float, int, list, set, str)}
 _MALFORMED = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
@@ -96,10 +99,13 @@ def _tiles(document: Any) -> int:
 
 
 class _Encoder:
+    """Training waits for it: what nearly all keys and values are is looked for first, and without calls."""
+
     def __init__(self, *, host: bool = False) -> None:
         self._host = host
         self.tensors: list[AnyTensor] = []
-        self._open: set[int] = set()  # containers on the way from the root: meeting one again is a cycle
+        self._open: list[tuple[object, str]] = []  # containers on the way from the root, and their paths
+        self._plain = _plain_tensors()
 
     def encode(self, value: object, path: str) -> Json:
         leaf = encode_leaf(value)
@@ -110,17 +116,19 @@ class _Encoder:
         encode = self._containers.get(type(value))
         if encode is None:
             return self._encode_tensor(value, path)
-        self._enter(value, path)
+        if len(self._open) >= MAX_DEPTH:
+            self._refuse_depth(path)
+        self._open.append((value, path))
         try:
             return encode(self, value, path)
         finally:
-            self._open.discard(id(value))
+            self._open.pop()
 
     def _encode_tensor(self, value: object, path: str) -> Json:
         if type(value) is HostTensor:
             return {"tensor": self._add_host(value)}
         if is_torch_tensor(value):
-            return {"tensor": self._add(_storable_tensor(value, path))}
+            return {"tensor": self._add(_detached(_storable_tensor(value, path)))}
         if type(value) is np.ndarray:
             return {"array": [value.dtype.str, list(value.shape), self._add_host(_array_bytes(value, path))]}
         _refuse(path, value)
@@ -132,23 +140,39 @@ class _Encoder:
     def _add_host(self, tensor: HostTensor) -> int:
         return self._add(tensor if self._host else tensor.in_torch())
 
-    def _enter(self, value: object, path: str) -> None:
-        if id(value) in self._open:
-            raise UnsupportedState(f"{path} contains itself; break the cycle")
-        if len(self._open) >= MAX_DEPTH:
-            raise UnsupportedState(f"{path} is nested more than {MAX_DEPTH} levels deep; flatten it")
-        self._open.add(id(value))
+    def _refuse_depth(self, path: str) -> NoReturn:
+        """It is too deep; and if a container met itself on the way, it would have gone on forever."""
+        seen: set[int] = set()
+        for value, own in self._open:
+            if id(value) in seen:
+                raise UnsupportedState(f"{own} contains itself; break the cycle")
+            seen.add(id(value))
+        raise UnsupportedState(f"{path} is nested more than {MAX_DEPTH} levels deep; flatten it")
 
     def _list(self, value: Iterable[object], path: str) -> Json:
         return [self._item(item, path, index) for index, item in enumerate(value)]
 
     def _pairs(self, value: dict[object, object], path: str) -> Json:
-        return [[encode_key(key, f"a key of {path}"), self._item(item, path, key)] for key, item in value.items()]
+        pairs: list[Json] = []
+        for key, item in value.items():
+            known = key if type(key) is str and key.isascii() else encode_key(key, f"a key of {path}")
+            kind = type(item)
+            if (
+                item is None
+                or kind is bool
+                or (kind is int and -_SMALL < item < _SMALL)  # type: ignore[operator]
+                or (kind is float and item - item == 0.0)  # type: ignore[operator]  # finite
+            ):
+                pairs.append([known, item])
+            else:
+                pairs.append([known, self._item(item, path, key)])
+        return pairs
 
     def _item(self, value: object, path: str, key: object) -> Json:
-        if value is None or value is True or value is False:
-            return value
-        if type(value) is not dict:
+        kind = type(value)
+        if kind is not dict and kind is not list:
+            if self._plain.has(value):
+                return {"tensor": self._add(_detached(value))}
             leaf = encode_leaf(value)  # most items are leaves (a generator's state has hundreds) and need no path
             if leaf is not NOT_A_LEAF:
                 return leaf
@@ -210,6 +234,41 @@ def _storable_tensor(value: Tensor, path: str) -> Tensor:
         code_of(value.dtype)
     except UnsupportedState as error:
         raise UnsupportedState(f"{path}: {error}") from None
+    return value
+
+
+class _PlainTensors(NamedTuple):
+    """Tensors that can surely be stored: nobody need look closer, nor know their paths."""
+
+    kinds: frozenset[Any]
+    dtypes: frozenset[Any]
+    layout: Any
+
+    def has(self, value: Any) -> bool:
+        """Whether it is one of them."""
+        return (
+            type(value) in self.kinds
+            and value.layout is self.layout
+            and value.dtype in self.dtypes
+            and not (value.is_nested or value.is_meta)
+        )
+
+
+def _plain_tensors() -> _PlainTensors:
+    if "torch" not in sys.modules:
+        return _PlainTensors(frozenset(), frozenset(), None)
+    return _plain_tensors_of_torch()
+
+
+@cache
+def _plain_tensors_of_torch() -> _PlainTensors:
+    import torch
+
+    dtypes = frozenset(torch_dtype(code) for code in DTYPE_CODES.values())
+    return _PlainTensors(frozenset({torch.Tensor, torch.nn.Parameter}), dtypes, torch.strided)
+
+
+def _detached(value: Tensor) -> Tensor:
     value = value.detach()
     return value.resolve_conj().resolve_neg() if value.is_conj() or value.is_neg() else value
 

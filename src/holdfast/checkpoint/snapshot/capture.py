@@ -147,7 +147,10 @@ class Capture:
 
     def training(self) -> dict[str, Any]:
         """The state of the whole job as one rank stores it: what is scattered is named in its place."""
-        return replaced(self._state.capture(), lambda name, _: self._tiling.scattered(name))
+        training = self._state.capture()
+        if not self._tiling.is_needed:  # then nobody has a DTensor, and nobody need look for one in every save
+            return training
+        return replaced(training, lambda name, _: self._tiling.scattered(name))
 
     def tiles(self) -> list[Tensor]:
         """This rank's part of what is scattered."""

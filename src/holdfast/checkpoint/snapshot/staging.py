@@ -189,7 +189,8 @@ class Staging:
         )
 
     def _staged(self, captured: Captured, plans: Sequence[_Plan]) -> Staged:
-        parts, state = [], {}
+        parts: list[StagedPart] = []
+        state: dict[int, Tensor] = {}
         for plan in plans:
             buffer = self._buffers[plan.device]
             state |= stage_state(plan.state, self._parts_of(buffer, plan.areas))

@@ -234,7 +234,9 @@ def stable_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
     A wrapper and what it wraps have the same path; the wrapper comes first.
     """
-    return _walk(model, "", set())
+    found: list[tuple[str, nn.Module]] = []
+    _walk(model, "", set(), found)
+    return iter(found)
 
 
 def stable_parameters(model: nn.Module, swapped: SwappedParameters | None = None) -> dict[str, nn.Parameter]:
@@ -275,15 +277,17 @@ def buffers_of(modules: Iterable[tuple[str, nn.Module]]) -> dict[str, Tensor]:
     return named
 
 
-def _walk(module: nn.Module, path: str, seen: set[int]) -> Iterator[tuple[str, nn.Module]]:
+def _walk(module: nn.Module, path: str, seen: set[int], found: list[tuple[str, nn.Module]]) -> None:
     if id(module) in seen:
         return
     seen.add(id(module))
-    yield path, module
+    found.append((path, module))
+    if not module._modules:
+        return
     wrapped = _wrapped_name(type(module))  # type: ignore[arg-type]  # mypy takes the class's __hash__ for its own
     for name, child in module._modules.items():
         if child is not None:
-            yield from _walk(child, path if name == wrapped else join_names(path, name), seen)
+            _walk(child, path if name == wrapped else join_names(path, name), seen, found)
 
 
 @lru_cache(maxsize=1024)  # a model is walked in every save
@@ -353,7 +357,7 @@ def _put(named: dict[str, Any], name: str, value: Tensor) -> None:
 
 def join_names(*parts: str) -> str:
     """A dotted name, without the parts that are empty."""
-    return ".".join(part for part in parts if part)
+    return ".".join(filter(None, parts))
 
 
 def row_range(rows: int, rank: int, world: int) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from torch.optim import Optimizer
@@ -43,9 +44,20 @@ def _keys(optimizer: Any) -> set[Any]:
 
 def _attributes(holder: Any) -> Iterator[tuple[str, Optimizer]]:
     for name, value in getattr(holder, "__dict__", {}).items():
-        if isinstance(value, Optimizer):
+        kind = _kind_of(type(value))
+        if kind is None:
+            continue
+        if kind is Optimizer:
             yield name, value
-        elif isinstance(value, Mapping):
+        elif kind is Mapping:
             yield from ((f"{name}[{key!r}]", each) for key, each in value.items() if isinstance(each, Optimizer))
-        elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        else:
             yield from ((f"{name}[{index}]", each) for index, each in enumerate(value) if isinstance(each, Optimizer))
+
+
+@lru_cache(maxsize=1024)  # every save asks, of all attributes
+def _kind_of(type_: type) -> type | None:
+    """What an attribute of this type can be: an optimizer, or what may hold some."""
+    if issubclass(type_, str | bytes):
+        return None
+    return next((kind for kind in (Optimizer, Mapping, Sequence) if issubclass(type_, kind)), None)
