@@ -13,7 +13,7 @@ from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -244,14 +244,12 @@ class _PlainTensors(NamedTuple):
     dtypes: frozenset[Any]
     layout: Any
 
-    def has(self, value: Any) -> bool:
+    def has(self, value: object) -> TypeGuard[Tensor]:
         """Whether it is one of them."""
-        return (
-            type(value) in self.kinds
-            and value.layout is self.layout
-            and value.dtype in self.dtypes
-            and not (value.is_nested or value.is_meta)
-        )
+        if type(value) not in self.kinds:
+            return False
+        tensor: Any = value
+        return tensor.layout is self.layout and tensor.dtype in self.dtypes and not (tensor.is_nested or tensor.is_meta)
 
 
 def _plain_tensors() -> _PlainTensors:

@@ -193,7 +193,8 @@ class Capture:
         self, index: int, table: Table, ids: Tensor | TouchedRows | None, stored: Stored
     ) -> tuple[TableCopy, TableSlice]:
         start, stop = (table.origin + row for row in table.share(self._rank, self._world))
-        spec, slots = table.spec(), table.beside_weight()
+        slots = table.beside_weight()
+        spec = table.spec(slots)
         part = self._parts.of(index, TablePartKey(spec=spec, stored=stored, start=start, stop=stop, whole=ids is None))
         copy = TableCopy(
             index=index,

@@ -116,7 +116,7 @@ class Table:
         """The optimizer's tensors that have one entry per row, as they are now, by column, in the order of columns."""
         state = self.optimizer.state.get(self.parameter, {}) if self.optimizer else {}
         slots = {key: value for key, value in state.items() if self.is_slot(value)}
-        return dict(sorted(named_slots(slots, f"table {self.name!r}").items()))
+        return named_slots(slots, f"table {self.name!r}") if slots else slots
 
     def is_slot(self, value: object) -> bool:
         """Whether a value of the optimizer's state has one entry per row, which can be copied row by row."""
@@ -134,15 +134,16 @@ class Table:
 
     def beside_weight(self) -> dict[str, Tensor]:
         """All that its row records hold beside the weight, in the order of columns."""
-        return dict(sorted({**self.slots(), **self.own_columns()}.items()))
+        found = {**self.slots(), **self.own_columns()}
+        return dict(sorted(found.items())) if len(found) > 1 else found
 
     def is_like(self, shape: Sequence[int]) -> bool:
         """Whether a stored table of this shape could be this one."""
         return tuple(shape) == self.whole_shape
 
-    def spec(self) -> TableSpec:
-        """Every column of its row records, the weight first."""
-        tensors = {WEIGHT: self.parameter, **self.beside_weight()}
+    def spec(self, beside: Mapping[str, Tensor] | None = None) -> TableSpec:
+        """Every column of its row records, the weight first; ``beside`` is what ``beside_weight`` gave, if known."""
+        tensors = {WEIGHT: self.parameter, **(self.beside_weight() if beside is None else beside)}
         columns = tuple(self._column(name, tensor) for name, tensor in tensors.items())
         strip = None if self.extent is None else self.extent.strip(self.parameter.shape[1])
         return TableSpec(name=self.name, rows=self.whole_shape[0], columns=columns, strip=strip)

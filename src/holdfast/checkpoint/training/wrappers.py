@@ -44,7 +44,7 @@ def _keys(optimizer: Any) -> set[Any]:
 
 def _attributes(holder: Any) -> Iterator[tuple[str, Optimizer]]:
     for name, value in getattr(holder, "__dict__", {}).items():
-        kind = _kind_of(type(value))
+        kind = _kind_of(type(value))  # type: ignore[arg-type]  # mypy takes the class's __hash__ for its own
         if kind is None:
             continue
         if kind is Optimizer:
