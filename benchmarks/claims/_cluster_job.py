@@ -44,7 +44,7 @@ class JobPlan:
     bottom: tuple[int, ...] = (512, 256, 64)
     top: tuple[int, ...] = (1024, 512)  # with these and 64 columns, 1.1 million parameters
     threads: int = max(1, (os.cpu_count() or 1) // 4)  # of a worker: servers have one each
-    cores: int | None = 4 if (os.cpu_count() or 1) >= 16 else None  # that a worker has to itself
+    cores: int | None = 3 if (os.cpu_count() or 1) >= 16 else None  # that a worker has to itself
     traced: bool = False  # where a worker's time goes
     is_endless: bool = False  # train until the folder has the file END
     data: int = 4  # rows that share a parity, where there is one

@@ -62,3 +62,11 @@ def test_ids_that_no_table_has_are_told_in_their_batch_s_turn(counts_early: bool
     found = list(prefetched([], ahead=1, counts_early=counts_early, bad=3))
     assert [number for number, (each, _) in enumerate(found) if each.error is not None] == [3]
     assert len(found) == _BATCHES
+
+
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_training_is_the_same_where_rows_are_counted_early(ahead: int) -> None:
+    late, early = (Worker(ahead=ahead, counts_early=each) for each in (False, True))
+    assert early.train(loader_of(shuffle=False), epochs=2) == late.train(loader_of(shuffle=False), epochs=2)
+    for name, values in late.state().items():
+        assert early.state()[name].tobytes() == values.tobytes()

@@ -231,6 +231,7 @@ class TrainingLoop:
             ids=ids,
             ahead=self.settings.ahead,
             dense=dense,
+            counts_early=self.settings.counts_early,
         )
 
     def _training_batches(self, reading: Reading) -> Iterator[Any]:

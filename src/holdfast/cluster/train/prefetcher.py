@@ -48,8 +48,7 @@ class Prefetcher:
         ids: The user's function, instead of what the forecast has learnt.
         ahead: How many batches beyond the one that is trained on.
         dense: Whether the dense vector is asked for with each batch.
-        counts_early: Whether a batch more is read, so that a GPU counts the rows of its ids while the one before it is
-            trained on, and nobody waits for that. None: where a GPU does, and batches are read ahead at all.
+        counts_early: Whether a batch more is read, as ``LoopSettings`` says.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class Prefetcher:
         ids: IdsFunction | None,
         ahead: int,
         dense: bool,
-        counts_early: bool | None = None,
+        counts_early: bool | None,
     ) -> None:
         self._batches = batches
         self._fetcher = fetcher
@@ -113,13 +112,18 @@ class Prefetcher:
         if batch is _OVER:
             self._is_over = True
             return None
-        batch, version = on_device(batch, self._device), self._forecast.version
+        return self._begun(on_device(batch, self._device))
+
+    def _begun(self, batch: Any) -> _Read:
+        version = self._forecast.version
         try:
             return _Read(batch, self._fetcher.begin(self._forecast.of(batch, self.ids)), version)
         except ConfigurationError as error:  # it is raised in the batch's turn
             return _Read(batch, None, version, error)
 
     def _asked(self, read: _Read) -> Prefetched:
+        if self.ids is None and read.version != self._forecast.version:
+            read = self._begun(read.batch)  # more was learnt since it was read
         if read.begun is None:
             return Prefetched(read.batch, None, read.version, read.error)
         try:

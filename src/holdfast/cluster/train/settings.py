@@ -20,6 +20,8 @@ class LoopSettings:
             of the worker's own steps behind. 0 waits for the rows of each batch.
         on_nan: A step whose gradients are NaN or infinite is an error, is left out, or is pushed as it is.
         on_bad_ids: A batch with an id outside its table is an error, or is left out.
+        counts_early: Whether one batch more is read than rows are pulled for, so that a GPU counts the rows of its ids
+            while the one before it is trained on. None: where a GPU does, and batches are read ahead at all.
     """
 
     lr_tables: float
@@ -27,6 +29,7 @@ class LoopSettings:
     ahead: int = 1
     on_nan: OnNan = "raise"
     on_bad_ids: Literal["raise", "skip"] = "raise"
+    counts_early: bool | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.ahead, int) or self.ahead < 0:
