@@ -1,22 +1,25 @@
 """What a state dict costs to save and load through DCP: with our Writer and Reader, beside DCP's own.
 
-Both take turns on the same state dict, in one process, each save to a folder of its own; DCP's own writer syncs its
-files, as ours does. The first round warms them up and is dropped. What is compared is the median over rounds, each with
-its neighbour.
+All take turns on the same state dict, in one process, each save to a folder of its own. DCP's own writer syncs its
+files, as ours does, and is measured with one thread, as it comes, and with more; what is compared is its fastest.
+Before each save the disk has nothing left to do from the one before, and nothing is deleted meanwhile. The first round
+warms them up and is dropped. Figures are medians over rounds, ratios those of neighbours in a round.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import shutil
-import statistics
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from statistics import median
 
 import torch
 from torch import Tensor
@@ -31,6 +34,9 @@ from benchmarks.report import Figure, Report, Table
 SEED = 5
 TENSORS = 100
 CHANGED = 10  # of them, for the second save
+OURS = "ours"
+RIVALS = {"1 thread": 1, "2 threads": 2, "4 threads": 4}  # settings of DCP's own writer
+DEFAULT = "1 thread"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,19 +49,17 @@ class Plan:
 
 PLANS = {
     "tiny": Plan(state_bytes=4 << 20, rounds=2),
-    "small": Plan(state_bytes=1 << 30, rounds=5),
-    "full": Plan(state_bytes=1 << 30, rounds=15),
+    "small": Plan(state_bytes=1 << 30, rounds=8),
+    "full": Plan(state_bytes=1 << 30, rounds=16),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One round: what each took, in seconds, and what ours wrote, in bytes."""
+    """One round: what each took, in seconds, by its name, and what ours wrote, in bytes."""
 
-    native_save_s: float
-    save_s: float
-    native_load_s: float
-    load_s: float
+    saves_s: Mapping[str, float]
+    loads_s: Mapping[str, float]
     first_bytes: int
     second_bytes: int
     disk_s: float  # that the same bytes take the disk alone
@@ -72,51 +76,55 @@ def run(scale: str) -> Report:
         turns = [_turn(Path(scratch), state, number) for number in range(plan.rounds)][1:]
     return Report(
         title="A state dict through torch.distributed.checkpoint",
-        tables=[_table(turns)],
+        tables=[
+            _table("saves", [turn.saves_s for turn in turns], the_disk_alone=[turn.disk_s for turn in turns]),
+            _table("loads", [turn.loads_s for turn in turns]),
+        ],
         figures={**_figures(turns), "state_bytes": plan.state_bytes, "rounds": len(turns)},
     )
 
 
 def _turn(scratch: Path, state: dict[str, Tensor], number: int) -> Turn:
-    """All tensors are new to both; who goes first changes from round to round."""
+    """All tensors are new to all; who goes first changes from round to round."""
     for tensor in state.values():
         tensor.add_(1.0)
-    native, ours = scratch / "native", scratch / "ours"
-    savers: dict[str, Callable[[], Any]] = {
-        "native": lambda: save(state, storage_writer=FileSystemWriter(native)),
-        "ours": lambda: save(state, storage_writer=hf.dcp.Writer(ours, step=1, retention=hf.KeepAll())),
-    }
-    saved = _in_turns(savers, number)
+    folders = {name: scratch / name for name in (OURS, *RIVALS)}
+    saves_s = _in_turns({name: partial(_save, name, state, folder) for name, folder in folders.items()}, number)
+    os.sync()
     disk_s = disk_floor_s(scratch, sum(tensor.nbytes for tensor in state.values()))
     target = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
-    loaders: dict[str, Callable[[], Any]] = {
-        "native": lambda: load(target, storage_reader=FileSystemReader(native)),
-        "ours": lambda: load(target, storage_reader=hf.dcp.Reader(ours)),
-    }
+    loaders = {name: partial(_load, name, target, folder) for name, folder in folders.items()}
     for warm in loaders.values():  # their files are in memory from here on
         warm()
-    loaded = _in_turns(loaders, number)
+    loads_s = _in_turns(loaders, number)
     assert all(torch.equal(target[name], tensor) for name, tensor in state.items())
     for name in list(state)[:: TENSORS // CHANGED]:
         state[name].add_(1.0)
-    save(state, storage_writer=hf.dcp.Writer(ours, step=2, retention=hf.KeepAll()))
-    first, second = (info.size_bytes for info in hf.open_run(ours).checkpoints())
-    for folder in (native, ours):
+    _save(OURS, state, folders[OURS], step=2)
+    first, second = (info.size_bytes for info in hf.open_run(folders[OURS]).checkpoints())
+    for folder in folders.values():
         shutil.rmtree(folder)
-    return Turn(
-        native_save_s=saved["native"],
-        save_s=saved["ours"],
-        native_load_s=loaded["native"],
-        load_s=loaded["ours"],
-        first_bytes=first,
-        second_bytes=second,
-        disk_s=disk_s,
+    return Turn(saves_s=saves_s, loads_s=loads_s, first_bytes=first, second_bytes=second, disk_s=disk_s)
+
+
+def _save(name: str, state: dict[str, Tensor], folder: Path, step: int = 1) -> None:
+    writer = (
+        hf.dcp.Writer(folder, step=step, retention=hf.KeepAll())
+        if name == OURS
+        else FileSystemWriter(folder, thread_count=RIVALS[name])  # which syncs its files unless told otherwise
     )
+    save(state, storage_writer=writer)
 
 
-def _in_turns(calls: dict[str, Callable[[], Any]], number: int) -> dict[str, float]:
+def _load(name: str, target: dict[str, Tensor], folder: Path) -> None:
+    load(target, storage_reader=hf.dcp.Reader(folder) if name == OURS else FileSystemReader(folder))
+
+
+def _in_turns(calls: Mapping[str, Callable[[], None]], number: int) -> dict[str, float]:
+    """What each takes, the disk at rest before it; another one begins in every round."""
     taken = {}
-    for name in sorted(calls, reverse=bool(number % 2)):
+    for name in (*islice(calls, number % len(calls), None), *islice(calls, number % len(calls))):
+        os.sync()
         started = time.perf_counter()
         calls[name]()
         taken[name] = time.perf_counter() - started
@@ -124,25 +132,38 @@ def _in_turns(calls: dict[str, Callable[[], Any]], number: int) -> dict[str, flo
 
 
 def _figures(turns: list[Turn]) -> dict[str, Figure]:
+    saves = {name: [turn.saves_s[name] for turn in turns] for name in (OURS, *RIVALS)}
+    loads = {name: [turn.loads_s[name] for turn in turns] for name in (OURS, *RIVALS)}
+    disk = [turn.disk_s for turn in turns]
+    saver, loader = (min(RIVALS, key=lambda name: median(times[name])) for times in (saves, loads))
     return {
-        "dcp_save_over_native": statistics.median(turn.save_s / turn.native_save_s for turn in turns),
-        "dcp_load_over_native": statistics.median(turn.load_s / turn.native_load_s for turn in turns),
+        "dcp_save_over_native": _ratio(saves[OURS], saves[saver]),
+        "dcp_save_over_native_default": _ratio(saves[OURS], saves[DEFAULT]),
+        "dcp_load_over_native": _ratio(loads[OURS], loads[loader]),
         "dcp_second_save_bytes_over_first": max(turn.second_bytes / turn.first_bytes for turn in turns),
-        "dcp_save_over_disk_floor": statistics.median(turn.save_s / turn.disk_s for turn in turns),
-        "disk_floor_over_native": statistics.median(turn.disk_s / turn.native_save_s for turn in turns),
-        "save_s": statistics.median(turn.save_s for turn in turns),
-        "native_save_s": statistics.median(turn.native_save_s for turn in turns),
-        "load_s": statistics.median(turn.load_s for turn in turns),
-        "native_load_s": statistics.median(turn.native_load_s for turn in turns),
+        "dcp_save_over_disk_floor": _ratio(saves[OURS], disk),
+        "disk_floor_over_native": _ratio(disk, saves[saver]),
+        "disk_floor_s": median(disk),
+        "save_s": median(saves[OURS]),
+        "native_save_s": median(saves[saver]),
+        "native_default_save_s": median(saves[DEFAULT]),
+        "native_fastest_save": saver,
+        "load_s": median(loads[OURS]),
+        "native_load_s": median(loads[loader]),
+        "native_fastest_load": loader,
     }
 
 
-def _table(turns: list[Turn]) -> Table:
+def _ratio(ours: list[float], others: list[float]) -> float:
+    return median(one / other for one, other in zip(ours, others, strict=True))
+
+
+def _table(what: str, rows: list[Mapping[str, float]], **more: list[float]) -> Table:
     return Table(
-        caption=f"rounds; the second save changed {CHANGED} of {TENSORS} tensors",
-        headers=("save, s", "DCP's own", "load, s", "DCP's own", "second save / first"),
+        caption=f"{what}, seconds in each round; DCP's own by the threads of its writer",
+        headers=(OURS, *RIVALS, *(name.replace("_", " ") for name in more)),
         rows=[
-            (turn.save_s, turn.native_save_s, turn.load_s, turn.native_load_s, turn.second_bytes / turn.first_bytes)
-            for turn in turns
+            (*(row[name] for name in (OURS, *RIVALS)), *(values[at] for values in more.values()))
+            for at, row in enumerate(rows)
         ],
     )

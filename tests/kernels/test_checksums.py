@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -21,6 +24,16 @@ def test_any_bytes_at_any_address_have_the_checksums_of_zlib(data: bytes, skippe
 def test_blocks_of_a_bundle(length: int) -> None:
     data = np.random.default_rng(length).integers(0, 256, length, dtype=np.uint8).data
     assert fast_checksums()(data, 131072) == zlib_checksums(data, 131072)
+
+
+def test_nothing_is_loaded_for_a_few_bytes() -> None:
+    """Loading Numba takes longer than zlib takes for a GiB; once it is there, everybody uses it."""
+    program = (
+        "import sys; from holdfast.kernels import checksums as it; it.load_for(1 << 30); "
+        "assert it.ready_checksums() is it.zlib_checksums and 'numba' not in sys.modules; "
+        "it.load_for(8 << 30); assert it.ready_checksums() is it.fast_checksums()"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_a_flipped_bit_shows() -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import struct
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -20,6 +19,7 @@ import numpy as np
 from holdfast.errors import DamagedData
 from holdfast.format.dtypes import itemsize
 from holdfast.format.layout import padded
+from holdfast.kernels.checksums import ready_checksums
 
 BLOCK_BYTES = 128 * 1024
 PAGE = 4096
@@ -45,7 +45,7 @@ def blocks_of(length: int) -> int:
 
 def checksums(chunk: memoryview) -> list[int]:
     """The CRC-32 of each block of a chunk."""
-    return [zlib.crc32(chunk[start : start + BLOCK_BYTES]) for start in range(0, len(chunk), BLOCK_BYTES)]
+    return ready_checksums()(chunk, BLOCK_BYTES)
 
 
 def build_head(members: Sequence[Member], body_bytes: int, directory: Sequence[int]) -> bytes:

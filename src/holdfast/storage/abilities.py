@@ -5,12 +5,19 @@ A store that wraps another one has all of these and delegates those that the oth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol, cast, runtime_checkable
 
-from holdfast.storage.base import ObjectInfo, Store
+from holdfast.storage.base import Buffer, ObjectInfo, Store
 
 IsLeft = Callable[[ObjectInfo], bool]
+
+
+class Put(Protocol):
+    """Takes an object's name and bytes; when it returns, these may change."""
+
+    def __call__(self, name: str, data: Buffer | Sequence[Buffer]) -> None: ...
 
 
 class HasFiles(Protocol):
@@ -73,6 +80,28 @@ class HasTemporaries(Protocol):
     def remove_temporaries(self, is_left: IsLeft) -> None:
         """Remove temporary files that nobody will finish; each is named after the object it was to become."""
         ...
+
+
+@runtime_checkable
+class PutsTogether(Protocol):
+    """Makes several objects durable in less time than one after another."""
+
+    def together(self) -> AbstractContextManager[Put]:
+        """What ``abilities.together`` says."""
+        ...
+
+
+@contextmanager
+def together(store: Store) -> Iterator[Put]:
+    """Put objects that are durable when the block has ended, not before.
+
+    Threads may put at the same time. If the block ends with an error, any of the objects may exist.
+    """
+    if isinstance(store, PutsTogether):
+        with store.together() as put:
+            yield put
+    else:
+        yield lambda name, data: store.put(name, data)
 
 
 def path_of(store: Store, name: str) -> str | None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _BLOCK_BYTES = 4096
 _DIRECT_BYTES = 1 << 20  # below this, going around the page cache saves nothing
+_PIECE_BYTES = 4 << 20  # in one direct write(2): the kernel prepares the next piece while the disk writes another's
 _CLEARED_BYTES = 1 << 16  # up to this, clearing memory before reading into it costs nothing
 _READ_BYTES = 1 << 30  # one read(2) returns less than 2 GiB
 _VECTORS = 1024  # IOV_MAX: buffers in one writev(2)
@@ -239,7 +240,7 @@ def _write_direct(handle: int, view: memoryview) -> int:
     try:
         fcntl.fcntl(handle, fcntl.F_SETFL, flags | _O_DIRECT)
         while written < view.nbytes:
-            written += os.write(handle, view[written:])
+            written += os.write(handle, view[written : written + _PIECE_BYTES])
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
             raise

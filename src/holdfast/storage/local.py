@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from random import Random
 
-from holdfast.errors import ConfigurationError, ObjectExists, StorageUnavailable
 from holdfast.runtime import SYSTEM, Runtime
+from holdfast.storage.abilities import Put
 from holdfast.storage.base import Buffer, ObjectInfo
 from holdfast.storage.buffers import as_views, check_complete, check_range
 from holdfast.storage.files import POSIX, FileSystem, Listed
+from holdfast.storage.local_batch import LocalBatch
 from holdfast.storage.local_errors import explained, read_error
+from holdfast.storage.local_writes import MARK, LocalWrites
 from holdfast.storage.names import check_name, check_prefix, is_name
 
-_MARK = "~"  # in every temporary's name and in no object's, so neither is ever taken for the other
 _RESERVE = "reserve+"  # no object's name
 _STALE_S = 3600.0  # a temporary untouched for so long has lost its writer
-_CREATE_ATTEMPTS = 10
 
 
 class LocalStore:
@@ -33,8 +32,7 @@ class LocalStore:
     def __init__(self, root: str | os.PathLike[str], files: FileSystem = POSIX, runtime: Runtime = SYSTEM) -> None:
         self._root = os.path.abspath(root)
         self._files = files
-        self._runtime = runtime
-        self._root_is_durable = False
+        self._writes = LocalWrites(self._root, files, runtime)
         self._swept = False
 
     @property
@@ -45,14 +43,24 @@ class LocalStore:
         path = self._path(name)
         views = as_views(data)
         with explained(path):
-            temporary = self._temporary(path)
+            temporary = self._writes.temporary(path)
             try:
-                self._write(temporary, views)
-                self._publish(temporary, path, create)
+                self._writes.write(temporary, views)
+                self._writes.publish(temporary, path, create=create)
             finally:
-                self._discard(temporary)
-            self._sync_names(path)
+                self._writes.discard(temporary)
+            self._writes.sync_names([path])
             self._sweep(path)
+
+    @contextmanager
+    def together(self) -> Iterator[Put]:
+        """Put objects that get their names, and are durable, when the block has ended: see ``abilities.together``."""
+        batch = LocalBatch(self._writes, self._path)
+        try:
+            yield batch.put
+            batch.seal()
+        finally:
+            batch.discard()
 
     def get(self, name: str) -> Buffer:
         path = self._path(name)
@@ -87,19 +95,21 @@ class LocalStore:
         with explained(path):
             if self._size_bytes(path) >= size_bytes:
                 return
-            temporary = self._temporary(path)
+            temporary = self._writes.temporary(path)
             try:
-                self._write(temporary, [memoryview(Random(0).randbytes(size_bytes))])  # not to be compressed away
+                self._writes.write(
+                    temporary, [memoryview(Random(0).randbytes(size_bytes))]
+                )  # not to be compressed away
                 self._files.rename(temporary, path)
             finally:
-                self._discard(temporary)
+                self._writes.discard(temporary)
 
     def release(self) -> int:
         """Give free what was reserved; how much that was."""
         path = os.path.join(self._root, _RESERVE)
         with explained(path):
             size_bytes = self._size_bytes(path)
-            self._discard(path)
+            self._writes.discard(path)
             return size_bytes
 
     def sweep(self) -> None:
@@ -118,7 +128,7 @@ class LocalStore:
     def delete(self, names: Iterable[str]) -> None:
         for path in [self._path(name) for name in names]:
             with explained(path):
-                self._discard(path)
+                self._writes.discard(path)
                 self._prune(path)
 
     def remove_temporaries(self, is_left: Callable[[ObjectInfo], bool]) -> None:
@@ -126,93 +136,23 @@ class LocalStore:
         with explained(self._root), suppress(FileNotFoundError):
             for path in list(self._temporaries(self._root)):
                 with suppress(FileNotFoundError):  # finished meanwhile
-                    name = os.path.relpath(path, self._root).partition(_MARK)[0]
+                    name = os.path.relpath(path, self._root).partition(MARK)[0]
                     info = self._files.stat(path)
                     if is_left(ObjectInfo(name=name, size_bytes=info.size_bytes, modified_s=info.modified_s)):
-                        self._discard(path)
+                        self._writes.discard(path)
                         self._prune(path)
 
     def now_s(self) -> float:
         with explained(self._root):
-            clock = self._temporary(os.path.join(self._root, "clock"))
+            clock = self._writes.temporary(os.path.join(self._root, "clock"))
             try:
-                self._files.close(self._create(clock))
+                self._files.close(self._writes.create(clock))
                 return self._files.stat(clock).modified_s
             finally:
-                self._discard(clock)
+                self._writes.discard(clock)
 
     def _path(self, name: str) -> str:
         return os.path.join(self._root, check_name(name))
-
-    def _temporary(self, path: str) -> str:
-        return f"{path}{_MARK}{self._runtime.token()}"
-
-    def _write(self, path: str, views: Sequence[memoryview]) -> None:
-        handle = self._create(path)
-        try:
-            self._files.write(handle, views)
-            self._files.sync(handle)
-        finally:
-            self._files.close(handle)
-
-    def _create(self, path: str) -> int:
-        """Create a file and the directories above it, which another process's delete may take away meanwhile."""
-        for _ in range(_CREATE_ATTEMPTS):
-            with suppress(FileNotFoundError):
-                return self._files.create(path)
-            with suppress(FileNotFoundError):
-                self._make_directory(os.path.dirname(path))
-        raise StorageUnavailable(f"{path}: its directory was removed each time it was created; try again")
-
-    def _make_directory(self, path: str) -> None:
-        with suppress(FileExistsError):
-            try:
-                self._files.mkdir(path)
-            except FileNotFoundError:
-                self._make_directory(os.path.dirname(path))
-                self._files.mkdir(path)
-
-    def _publish(self, temporary: str, path: str, create: bool) -> None:
-        if not create:
-            self._files.rename(temporary, path)
-            return
-        try:
-            self._files.link(temporary, path)
-        except FileExistsError as error:
-            self._sync_names(path)  # who is told that the object exists may build on it: it must not vanish again
-            raise ObjectExists(f"{path}: already exists") from error
-        except OSError as error:
-            if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
-                raise
-            raise ConfigurationError(
-                f"{path}: this filesystem has no hard links, which exclusive commits need; keep the run on another "
-                "filesystem or in an object store"
-            ) from error
-
-    def _sync_names(self, path: str) -> None:
-        """Make every name durable, from the root's down to the object's.
-
-        Only after the object has its name: from then on its directories are not empty, so none can be removed.
-        """
-        directory = os.path.dirname(path)
-        self._files.sync_directory(directory)
-        while directory != self._root:
-            directory = os.path.dirname(directory)
-            self._files.sync_directory(directory)
-        if not self._root_is_durable:
-            self._sync_above_root()
-            self._root_is_durable = True
-
-    def _sync_above_root(self) -> None:
-        directory = self._root
-        while (parent := os.path.dirname(directory)) != directory:
-            with suppress(OSError):  # a directory we may pass through but not open was not made by us
-                self._files.sync_directory(parent)
-            directory = parent
-
-    def _discard(self, path: str) -> None:
-        with suppress(FileNotFoundError, NotADirectoryError):
-            self._files.unlink(path)
 
     def _prune(self, path: str) -> None:
         """Remove the directories above ``path`` that hold nothing any more."""
@@ -234,7 +174,7 @@ class LocalStore:
         with suppress(OSError):  # others may sweep at the same time
             for leftover in list(self._temporaries(self._root)):
                 if now_s - self._files.stat(leftover).modified_s > _STALE_S:
-                    self._discard(leftover)
+                    self._writes.discard(leftover)
                     self._prune(leftover)
 
     def _size_bytes(self, path: str) -> int:
@@ -248,7 +188,7 @@ class LocalStore:
             path = os.path.join(directory, entry.name)
             if entry.is_directory and is_name(entry.name):
                 yield from self._temporaries(path)
-            elif _MARK in entry.name:
+            elif MARK in entry.name:
                 yield path
 
     def _walk(self, directory: str, prefix: str, after: str) -> Iterator[str]:

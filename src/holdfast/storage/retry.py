@@ -14,12 +14,14 @@ from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage.abilities import (
     IsLeft,
     KeepsReserve,
+    Put,
     forget,
     is_remote,
     list_names,
     path_of,
     remove_temporaries,
     sweep,
+    together,
 )
 from holdfast.storage.base import Buffer, ObjectInfo, Store
 from holdfast.storage.buffers import as_views, same_bytes
@@ -90,6 +92,17 @@ class RetryingStore:
                     raise
 
         self._retry(f"put of {name}", attempt)
+
+    @contextmanager
+    def together(self) -> Iterator[Put]:
+        """Each put is tried again; that all become durable at the end is not, because their bytes may be gone."""
+        with together(self._store) as put:
+
+            def patient(name: str, data: Buffer | Sequence[Buffer]) -> None:
+                views = as_views(data)
+                self._retry(f"put of {name}", lambda _: put(name, views))
+
+            yield patient
 
     def get(self, name: str) -> Buffer:
         return self._retry(f"get of {name}", lambda _: self._store.get(name))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +21,9 @@ import holdfast as hf
 from holdfast import errors
 from holdfast.errors import ConfigurationError, RunError
 from holdfast.integrations.dcp import writer as writer_module
+from holdfast.run import Run
 from holdfast.storage import LocalStore
+from holdfast.testing.disk import SimulatedDisk
 from holdfast.testing.faults import Fault, FaultyStore, Operation
 from holdfast.testing.server import S3Place
 
@@ -197,6 +201,28 @@ def test_full_store_fails_the_save_and_takes_back_what_was_written(url: str) -> 
     left = {each.name for each in LocalStore(url).list("data/")} - before
     assert all(name.endswith("/intent") for name in left)
     assert torch.equal(load(url, ["a"])["a"], numbers(1))
+
+
+def test_what_could_not_be_made_durable_is_written_again(caplog: pytest.LogCaptureFixture) -> None:
+    class Disk(SimulatedDisk):
+        """Loses a bundle that it was given, once."""
+
+        syncs = 0
+
+        def sync(self, handle: int) -> None:
+            Disk.syncs += 1
+            if Disk.syncs == 3:  # after the catalog and the intent
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            super().sync(handle)
+
+    disk = Disk()
+    save(LocalStore("/run", disk), {"a": numbers(1)}, 1)
+    assert "could not be made durable, and is written again" in caplog.text
+    disk.reboot(lose_unsynced=True)
+    store = LocalStore("/run", disk)
+    assert torch.equal(load(store, ["a"])["a"], numbers(1))
+    assert Run(store).verify() == []
+    assert sum(each.name.endswith(".safetensors") for each in store.list("data/")) == 2  # tensors, and the tree
 
 
 @pytest.mark.slow

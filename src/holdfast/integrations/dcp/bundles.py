@@ -1,16 +1,19 @@
 """Writes sections of tensors as bundles, past the page cache.
 
-Several threads take sections from one list, each into a frame of its own. Hashing takes the most time, and writing
-waits for the disk, so one thread more than there are processors keeps both busy.
+Several threads take sections from one list, each into a frame of its own. Hashing keeps a processor busy, and writing
+the disk; two threads more than there are processors let neither wait for the other.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from holdfast.checkpoint.read.crew import WORKERS
+from holdfast.errors import StorageUnavailable
 from holdfast.format.bundle import Member, build_head
 from holdfast.format.catalog import object_name
 from holdfast.format.document import digest
@@ -21,8 +24,11 @@ from holdfast.integrations.dcp.stored import StoredPiece
 from holdfast.kernels.checksums import fast_checksums
 from holdfast.kernels.digests import fast_copies
 from holdfast.storage import Store
+from holdfast.storage.abilities import Put, together
 
-_THREADS = WORKERS + 1
+logger = logging.getLogger("holdfast")
+
+_THREADS = WORKERS + 2
 
 
 class BundleWriter:
@@ -32,32 +38,50 @@ class BundleWriter:
         self._store = store
         self._checkpoint = checkpoint
         self._rank = rank
+        self._turns = threading.Semaphore(WORKERS)
         self._lock = threading.Lock()
         self._attempted: list[str] = []
 
-    def write(self, sources: Iterable[Source]) -> list[StoredPiece]:
-        """Store these, in their order. Returns when they are durable."""
-        fast_checksums()  # compiled before the threads need them
-        fast_copies()
-        sections = Sections(sources)
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="holdfast-dcp") as pool:
-            working = [pool.submit(Frame(sections, self._put).fill) for _ in range(_THREADS)]
-        for each in working:
-            each.result()
-        return sections.stored()
+    def write(self, sources: Callable[[], Iterable[Source]]) -> list[StoredPiece]:
+        """Store these, in their order. Returns when they are durable.
+
+        If they were written and could not be made durable, they are written again, each waited for by itself.
+        """
+        stored: list[StoredPiece] | None = None
+        try:
+            with together(self._store) as put:
+                stored = self._write(sources(), put)
+        except StorageUnavailable as error:
+            if stored is None:
+                raise
+            logger.warning("what was written could not be made durable, and is written again: %s", error)
+            self.discard()
+            stored = self._write(sources(), self._store.put)
+        return stored
 
     def discard(self) -> None:
         """Delete what was written for a checkpoint that will not be."""
         self._store.delete(self._attempted)
 
-    def _put(self, body: memoryview, placed: Sequence[PlacedSection]) -> BundleRef:
+    def _write(self, sources: Iterable[Source], put: Put) -> list[StoredPiece]:
+        fast_checksums()  # compiled before the threads need them
+        fast_copies()
+        sections = Sections(sources)
+        frames = [Frame(sections, self._turns, partial(self._put, put)) for _ in range(_THREADS)]
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="holdfast-dcp") as pool:
+            working = [pool.submit(frame.fill) for frame in frames]
+        for each in working:
+            each.result()
+        return sections.stored()
+
+    def _put(self, put: Put, body: memoryview, placed: Sequence[PlacedSection]) -> BundleRef:
         """Store a frame as the next bundle; the chunks' checksums stand in its head in their order."""
         directory = [crc for each in placed for crc in each.checksums]
         head = build_head([_member(each) for each in placed], len(body), directory)
         with self._lock:
             name = object_name(self._checkpoint, f"{self._rank:05d}-{len(self._attempted) + 1:06d}.safetensors")
             self._attempted.append(name)
-        self._store.put(name, [head, body])
+        put(name, [head, body])
         return BundleRef(name=name, size_bytes=len(head) + len(body), head_bytes=len(head), digest=digest(head))
 
 

@@ -62,7 +62,7 @@ def write_part(
     sources = [
         Source(name=f"state/{number}", spec=_spec(each), tensor=each, known={}) for number, each in enumerate(own)
     ]
-    written = iter(bundles.write(sources))
+    written = iter(bundles.write(lambda: sources))
     tensors = [next(written), *(marks.get(id(each)) or next(written) for each in tree.tensors)]
     manifest = _manifest(intent, tensors)
     data = manifest.encode()

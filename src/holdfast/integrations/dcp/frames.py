@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from threading import Semaphore
 
 import numpy as np
 import torch
@@ -20,6 +22,7 @@ from holdfast.kernels.checksums import fast_checksums
 from holdfast.kernels.digests import fast_copies
 
 _FRAME_BYTES = 4 * SECTION_BYTES
+_HUGE_PAGE_BYTES = 2 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +42,16 @@ class Frame:
     meanwhile; where the last checkpoint holds the same bytes, the copy is dropped.
     """
 
-    def __init__(self, sections: Sections, put: Callable[[memoryview, Sequence[PlacedSection]], BundleRef]) -> None:
+    def __init__(
+        self,
+        sections: Sections,
+        turns: Semaphore,
+        put: Callable[[memoryview, Sequence[PlacedSection]], BundleRef],
+    ) -> None:
         self._sections = sections
+        self._turns = turns
         self._put = put
-        self._memory: NDArray[np.uint8] = np.frombuffer(mmap.mmap(-1, _FRAME_BYTES), np.uint8)
+        self._memory = _pages(_FRAME_BYTES)
         self._placed: list[PlacedSection] = []
         self._used = 0
 
@@ -51,7 +60,8 @@ class Frame:
         try:
             while (taken := self._sections.take(len(self._memory) - self._used)) or self._placed:
                 if taken:
-                    self._add(taken)
+                    with self._turns:
+                        self._add(taken)
                 else:
                     self._write()
         except BaseException:
@@ -91,6 +101,20 @@ class Frame:
             )
             self._sections.add(each.section, stored)
         self._placed, self._used = [], 0
+
+
+def _pages(size_bytes: int) -> NDArray[np.uint8]:
+    """Memory that begins with a page, in huge pages where the system has them.
+
+    Measured: direct writes of a GiB, 32 MiB at a time, take 0.5 s from small pages and 0.25 s from huge ones.
+    """
+    mapped = mmap.mmap(-1, size_bytes + _HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel without them
+            mapped.madvise(mmap.MADV_HUGEPAGE)
+    memory: NDArray[np.uint8] = np.frombuffer(mapped, np.uint8)
+    start = -memory.ctypes.data % _HUGE_PAGE_BYTES
+    return memory[start : start + size_bytes]
 
 
 def _in_memory(section: Section, place: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -23,6 +23,7 @@ from holdfast.format.tree import decode_tree
 from holdfast.integrations.dcp.boxes import BoxCopy, box_tasks
 from holdfast.integrations.dcp.contents import described_tensor
 from holdfast.integrations.dcp.stored import Key, StoredPiece, StoredSection, without_elements
+from holdfast.kernels.checksums import load_for
 
 _REMOTE_WORKERS = 8  # these mostly wait
 
@@ -69,6 +70,7 @@ class DcpCheckpoint:
         tasks: list[Task] = []
         for copy in copies:
             tasks += box_tasks(self.fetcher, self.pieces[copy.key], copy)
+        load_for(sum(copy.target.nbytes for copy in copies))
         with Crew(_REMOTE_WORKERS if self.fetcher.is_remote else WORKERS) as crew:
             crew.do(tasks)
 

@@ -161,7 +161,7 @@ class Writer(StorageWriter):
         results = [_value_result(item, planner) for item in values]
         bundles = BundleWriter(self._store, assignment.checkpoint, assignment.rank)
         try:
-            stored = bundles.write(_sources(tensors, planner, assignment))
+            stored = bundles.write(lambda: _sources(tensors, planner, assignment))
         except BaseException:
             _try_to(bundles.discard)
             raise

@@ -1,7 +1,7 @@
 """CRC-32 (the one of zlib, gzip and PNG) of each block of some bytes: with zlib, or by carry-less multiplication.
 
 zlib takes 0.27 s of a core for a GiB. Where the processor multiplies without carries and Numba is installed, it takes
-0.08 s.
+0.08 s, but loading Numba takes 0.7 s.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import cache
 
 Checksums = Callable[[memoryview, int], list[int]]  # of bytes, and of how many at a time
+_WORTHWHILE_BYTES = 4 << 30  # from here on, loading Numba saves more time than it takes
 
 
 def zlib_checksums(data: memoryview, block_bytes: int) -> list[int]:
@@ -30,3 +31,14 @@ def fast_checksums() -> Checksums:
     except (ImportError, RuntimeError):
         return zlib_checksums
     return folded_checksums
+
+
+def load_for(size_bytes: int) -> None:
+    """Load the fastest, if so many bytes are worth it: ``ready_checksums`` gives it from then on."""
+    if size_bytes >= _WORTHWHILE_BYTES:
+        fast_checksums()
+
+
+def ready_checksums() -> Checksums:
+    """The fastest that is loaded: nothing is imported or compiled."""
+    return fast_checksums() if fast_checksums.cache_info().currsize else zlib_checksums
