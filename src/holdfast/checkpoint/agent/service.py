@@ -53,8 +53,7 @@ from holdfast.checkpoint.write.part_writer import PartWriter
 from holdfast.errors import HoldfastError, SaveFailed, StorageError, TakenOver
 from holdfast.format.catalog import Entry, Intent
 from holdfast.format.manifest import Manifest
-from holdfast.kernels import quantize
-from holdfast.kernels.checksums import fast_checksums
+from holdfast.kernels import checksums, quantize
 from holdfast.policy import Grid, Retention
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage.retry import RetryingStore
@@ -104,7 +103,7 @@ class Agent:
         self._threads = AgentThreads(uploads=config.uploads, on_fatal=channel.hang_up)
         if config.encodes:
             self._threads.write(quantize.warm_up)  # compiling, on a machine that never did, takes longer than a save
-            self._threads.write(fast_checksums)  # little more, now that Numba is loaded
+            self._threads.write(checksums.warm_up)  # little more, now that Numba is loaded
         self._save: AgentSave | None = None
         self._starting = config.starting
         self._grid_worker = self._start_grid_worker(Grid.from_dict(config.grid)) if config.grid else None

@@ -33,10 +33,15 @@ def fast_checksums() -> Checksums:
     return folded_checksums
 
 
+def warm_up() -> None:
+    """Compile or load now what is fastest: ``ready_checksums`` gives it from then on."""
+    fast_checksums()
+
+
 def load_for(size_bytes: int) -> None:
-    """Load the fastest, if so many bytes are worth it: ``ready_checksums`` gives it from then on."""
+    """Load the fastest, if so many bytes are worth it."""
     if size_bytes >= _WORTHWHILE_BYTES:
-        fast_checksums()
+        warm_up()
 
 
 def ready_checksums() -> Checksums:
