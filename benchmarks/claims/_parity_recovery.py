@@ -31,18 +31,25 @@ class Rebuilding:
     took_s: float
     longest_pause_s: float  # between two finished steps
     throughput: float  # over what it was before
+    steps_per_s: float  # before
 
 
 class RebuildWatch(Killer):
     """Kills servers of a job that has parity, each when redundancy is whole.
 
+    Args:
+        folder: Of the job.
+        kills: How many.
+        spares: Whether a process is there that takes a dead one's place at once; 0: one is started.
+
     Attributes:
         rebuildings: What each death cost.
     """
 
-    def __init__(self, folder: Path, kills: int) -> None:
+    def __init__(self, folder: Path, kills: int, *, spares: int = 1) -> None:
         super().__init__(folder, kills)
         self.rebuildings: list[Rebuilding] = []
+        self._spares = spares
         self._is_whole = threading.Event()
 
     def hear(self, event: Event) -> None:
@@ -50,6 +57,10 @@ class RebuildWatch(Killer):
         if isinstance(event, Redundant):
             self._is_whole.set()
             self._is_ready.set()
+
+    def _await_spare(self) -> None:
+        if self._spares:
+            super()._await_spare()
 
     def _measure(self, server: int) -> None:
         time.sleep(_NORMAL_S)
@@ -80,10 +91,13 @@ def rebuilding(stamps: list[float], killed_s: float, whole_s: float) -> Rebuildi
         took_s=whole_s - killed_s,
         longest_pause_s=max(later - sooner for sooner, later in pairwise(during)),
         throughput=(len(during) - 1) / (during[-1] - during[0]) / normal,
+        steps_per_s=normal,
     )
 
 
-def rebuild(plan: JobPlan, *, servers: int, kills: int, pace: str, profile: Path | None = None) -> Rebuilding:
+def rebuild(
+    plan: JobPlan, *, servers: int, kills: int, pace: str, spares: int = 1, profile: Path | None = None
+) -> Rebuilding:
     """The medians over some deaths, and the longest pause of them all.
 
     Args:
@@ -91,14 +105,15 @@ def rebuild(plan: JobPlan, *, servers: int, kills: int, pace: str, profile: Path
         servers: How many there are.
         kills: How many of them die, one after the other.
         pace: Of the rebuild.
+        spares: Processes that wait for a death.
         profile: Where servers write down what they did, and what that amounts to. None: they do not.
     """
     options: dict[str, Any] = {} if profile is None else {"launcher": profiled(profile)}
     with folder_for(plan) as planned:
-        watch = RebuildWatch(Path(planned.folder), kills)
+        watch = RebuildWatch(Path(planned.folder), kills, spares=spares)
         watch.start()
         parity = protected(plan.data, rebuild=pace)
-        run_cluster(planned, servers=servers, spares=1, parity=parity, on_event=watch.hear, **options)
+        run_cluster(planned, servers=servers, spares=spares, parity=parity, on_event=watch.hear, **options)
         watch.join()
     found = watch.rebuildings
     if profile is not None:
@@ -108,6 +123,7 @@ def rebuild(plan: JobPlan, *, servers: int, kills: int, pace: str, profile: Path
         took_s=statistics.median(each.took_s for each in found),
         longest_pause_s=max(each.longest_pause_s for each in found),
         throughput=statistics.median(each.throughput for each in found),
+        steps_per_s=statistics.median(each.steps_per_s for each in found),
     )
 
 

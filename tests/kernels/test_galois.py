@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from holdfast.errors import ConfigurationError
 from holdfast.kernels import galois
 from holdfast.kernels.galois import cpu, reference
+from holdfast.kernels.runs import Runs
 
 elements = st.integers(0, 255)
 
@@ -31,6 +32,47 @@ def test_numba_adds_as_the_reference_does(size: int, count: int, width: int, coe
     reference.add(wanted, None, whole, coefficient)
     cpu.add(target, None, whole, coefficient)
     np.testing.assert_array_equal(target, wanted)
+
+
+@st.composite
+def runs(draw: st.DrawFn, size: int = 40) -> Runs:
+    """That may meet each other, and may be empty."""
+    starts = draw(st.lists(st.integers(0, size), max_size=6))
+    counts = [draw(st.integers(0, size - start)) for start in starts]
+    return Runs(np.array(starts, np.int64), np.array(counts, np.int64))
+
+
+@settings(deadline=None)
+@given(runs(), st.integers(1, 70), elements, st.integers(0, 2**32))
+def test_runs_are_added_as_their_rows_are(found: Runs, width: int, coefficient: int, seed: int) -> None:
+    records = words(seed, found.size, width)
+    wanted = words(seed + 1, 40, width)
+    reference.add(wanted, found.rows(), records, coefficient)
+    for kernels in (reference, cpu):
+        target = words(seed + 1, 40, width)
+        kernels.add_runs(target, found, records, coefficient)
+        np.testing.assert_array_equal(target, wanted)
+        sums = records.copy()
+        kernels.add_from(sums, wanted, found)
+        np.testing.assert_array_equal(sums, records ^ wanted[found.rows()])
+
+
+def test_runs_outside_and_records_of_another_number_are_refused() -> None:
+    target, records = np.zeros((4, 2), np.uint32), np.ones((2, 2), np.uint32)
+    for start in (-1, 3):
+        outside = Runs(np.array([start]), np.array([2]))
+        with pytest.raises(ConfigurationError, match="outside parities of 4 rows"):
+            galois.add_runs(target, outside, records)
+        with pytest.raises(ConfigurationError, match="outside parities of 4 rows"):
+            galois.add_from(records.copy(), target, outside)
+    inside = Runs(np.array([1]), np.array([3]))
+    with pytest.raises(ConfigurationError, match="3 records"):
+        galois.add_runs(target, inside, records)
+    with pytest.raises(ConfigurationError, match="3 records"):
+        galois.add_from(records, target, inside)
+    with pytest.raises(ConfigurationError, match="2 runs have 1 lengths"):
+        galois.add_from(records, target, Runs(np.array([1, 2]), np.array([2])))
+    assert not target.any()
 
 
 @settings(deadline=None)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from holdfast.errors import ConfigurationError
 from holdfast.kernels import records
 from holdfast.kernels.records import RowRecords, cpu, reference, words_of
+from holdfast.kernels.runs import Runs
 from holdfast.types import UpdateRule
 from tests.kernels.optimize_cases import RULES, Case, Shard, cases, trained_shard
 
@@ -48,6 +49,31 @@ def test_records_come_back_bit_for_bit_whatever_they_hold(kernels: object, rule:
         of(shard).write(rows, wanted)
     before[rows] = wanted
     np.testing.assert_array_equal(of(shard).read(np.arange(case.rows)), before)
+
+
+@pytest.mark.parametrize("kernels", [reference, cpu])
+@settings(deadline=None)
+@given(rule=any_rule, case=cases())
+def test_runs_of_rows_leave_and_come_back_as_their_rows_do(kernels: object, rule: UpdateRule, case: Case) -> None:
+    shard, draw = trained_shard(rule, case.rows, case.dim, case.seed), np.random.default_rng(case.seed)
+    cuts = np.unique(draw.integers(0, case.rows + 1, 6))
+    found = Runs(cuts[:-1][::2], np.diff(cuts)[::2])
+    before = of(shard).read(np.arange(case.rows))
+    wanted = draw.integers(0, 2**32, (found.size, words_of(rule, case.dim)), dtype=np.uint32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(records, "_kernels", lambda: kernels)
+        np.testing.assert_array_equal(of(shard).read_runs(found), before[found.rows()])
+        of(shard).write_runs(found, wanted)
+    before[found.rows()] = wanted
+    np.testing.assert_array_equal(of(shard).read(np.arange(case.rows)), before)
+
+
+def test_runs_outside_a_shard_are_refused() -> None:
+    shard = of(trained_shard(RULES["adagrad", False], 5, 4, seed=1))
+    with pytest.raises(ConfigurationError, match="outside a shard of 5 rows"):
+        shard.read_runs(Runs(np.array([3]), np.array([3])))
+    with pytest.raises(ConfigurationError, match="records of 2 rows"):
+        shard.write_runs(Runs(np.array([3]), np.array([2])), np.zeros((1, 8), np.uint32))
 
 
 def test_no_rows_of_an_empty_shard_are_no_records() -> None:

@@ -36,7 +36,10 @@ class Link:
         self._is_orphaned = False
         self._orphaned_s: float | None = None
         self._endpoint = Endpoint(
-            member, contacts.credentials, f"tcp://{surroundings.host}:*", io_threads=_io_threads(member, job)
+            member,
+            contacts.credentials,
+            f"tcp://{surroundings.host}:*",
+            io_threads=io_threads(member.role, has_parity=bool(job.rings)),
         )
         self._endpoint.connect(CONTROLLER, contacts.controller)
         self._heartbeat = Heartbeat(member, self._endpoint.sockets, contacts.beats, period_s=pacing.beat_s)
@@ -87,12 +90,17 @@ class Link:
         self._endpoint.close()
 
 
-def _io_threads(member: Member, job: Job) -> int:
-    """A worker moves what all servers together do: as much as one thread can, with a model of a few megabytes.
+def io_threads(role: Role, *, has_parity: bool) -> int:
+    """How many threads of a process move bytes.
 
-    Beside rows and gradients, a server with parity sends and receives a record for each row: twice as much again.
+    A worker moves what all servers together do: as much as one thread can, with a model of a few megabytes. Beside
+    rows and gradients, a server with parity sends and receives a record for each row: twice as much again.
+
+    Args:
+        role: Of the process.
+        has_parity: Whether the job has parity.
     """
     cores = len(os.sched_getaffinity(0))
-    if member.role is Role.WORKER:
+    if role is Role.WORKER:
         return max(1, min(4, cores // 4))
-    return max(1, min(2, cores // 8)) if job.rings else 1
+    return max(1, min(2, cores // 8)) if has_parity else 1

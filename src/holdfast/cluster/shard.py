@@ -13,6 +13,7 @@ from holdfast.cluster.placement import DensePiece, Group, Keys, Placement, Range
 from holdfast.cluster.plan import ModelPlan
 from holdfast.kernels import optimize, start
 from holdfast.kernels.records import RowRecords, Words
+from holdfast.kernels.runs import Runs
 from holdfast.policy.optimizer import Optimizer
 from holdfast.types import UpdateRule
 
@@ -105,6 +106,14 @@ class GroupShard:
     def put_records(self, rows: Keys, records: Words) -> None:
         """Take whole records, one for each row."""
         self._records.write(rows, records)
+
+    def records_of(self, runs: Runs) -> Words:
+        """Copies of the records of rows that lie side by side, ``[rows, words]``."""
+        return self._records.read_runs(runs)
+
+    def put_records_of(self, runs: Runs, records: Words) -> None:
+        """Take whole records of rows that lie side by side."""
+        self._records.write_runs(runs, records)
 
 
 class DenseShard:

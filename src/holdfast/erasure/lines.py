@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.erasure.stripes import Ids, Integers, Stripes
+from holdfast.kernels.runs import Runs
 
 
 class Lines:
@@ -57,6 +58,14 @@ class Lines:
         lines, places = np.divmod(numbers, max(self.rows, 1))
         return self._rows(places, self._parity_cycle, (position - lines) % self.ring.size)
 
+    def data_runs(self, position: int, line: int, bounds: Ids) -> Runs:
+        """The rows of a server in runs of stripes of one line: where they begin, and where they end, in turns."""
+        return self._runs(bounds - line * self.rows, self._data_cycle, position - self.ring.parity - line)
+
+    def parity_runs(self, position: int, line: int, bounds: Ids) -> Runs:
+        """The rows in which a server keeps the parities of runs of stripes of one line."""
+        return self._runs(bounds - line * self.rows, self._parity_cycle, position - line)
+
     def cuts(self, numbers: Ids) -> list[int]:
         """Where ascending numbers fall apart: those of line ``q`` are ``numbers[cuts[q]:cuts[q + 1]]``."""
         bounds = np.searchsorted(numbers, np.arange(self.ring.size + 1) * self.rows)
@@ -71,3 +80,16 @@ class Lines:
         cycles, offsets = np.divmod(places, self.stripes.block_rows)
         found: Ids = cycles * cycle + blocks * self.stripes.block_rows + offsets
         return found
+
+    def _runs(self, places: Ids, cycle: int, block: int) -> Runs:
+        """Cut where a cycle ends: the next block of the same number lies behind those of the others."""
+        size, skipped = self.stripes.block_rows, block % self.ring.size * self.stripes.block_rows
+        starts, ends = places[::2], places[1::2]
+        if cycle == size:
+            return Runs(starts + skipped, ends - starts)
+        first = starts // size
+        pieces = -(-ends // size) - first
+        run = np.repeat(np.arange(len(pieces)), pieces)
+        cycles = np.arange(len(run)) - np.repeat(np.cumsum(pieces) - pieces - first, pieces)
+        begin, end = np.maximum(starts[run], cycles * size), np.minimum(ends[run], (cycles + 1) * size)
+        return Runs(begin + cycles * (cycle - size) + skipped, end - begin)

@@ -325,6 +325,20 @@ class BeginsWithTheFirst(ProtectedSynchronous):
         return True
 
 
+class BeginsWithoutPulls(ProtectedSynchronous):
+    """Does not answer pulls that came before it heard of the last worker."""
+
+    _is_beginning = False
+
+    def _begin(self) -> Iterator[Send]:
+        self._is_beginning = True
+        yield from super()._begin()
+        self._is_beginning = False
+
+    def _answer(self) -> Iterator[Send]:
+        return iter(()) if self._is_beginning else super()._answer()
+
+
 class LeavesPromisesToTheDead(ProtectedSynchronous):
     """Does not promise again what a predecessor promised."""
 
@@ -458,6 +472,7 @@ class UsesSavedRowsAtOnce(Possession):
     def fall_back(self, dense: Any) -> Iterator[Send]:
         sends = list(super().fall_back(dense))
         self.missing -= self._fallen
+        self.arrivals += 1
         self._fallen = self._layout.none
         yield from sends
 

@@ -70,6 +70,14 @@ class Scene:
         self.shard._take(sums, host, STRIPE, MINE, self.mine)
         return sums
 
+    def given(self, host: int, want: Want) -> Given:
+        """All rows of this server that a host is asked for."""
+        sums = dict.fromkeys(want.stripes, 0)
+        for stripe in want.stripes:
+            row = LAYOUT.row[MINE][stripe]
+            self.shard._take(sums, host, stripe, MINE, self.striping.ledger.first(MINE, row))
+        return Given(want.attempt, want.stripes, sums, (server(MINE),), {})
+
 
 def wants(sends: list[Send]) -> list[tuple[int, int]]:
     """Who is asked for rows, in which attempt."""
@@ -186,6 +194,34 @@ def test_a_saved_row_is_used_when_both_hosts_have_dropped_the_former() -> None:
 def test_without_that_rule_it_is_used_at_once() -> None:
     at_once: Cores = mutants.protected(rows=mutants.UsesSavedRowsAtOnce)
     assert uses_of_a_saved_row(at_once.server) == [True, False, False]
+
+
+# ---- a server in step that hears of the last worker when all its rows are there --------------------------------------
+
+
+def answers_to_the_last_hello(cores: Callable[..., ServerCore]) -> list[type]:
+    """What it sends to the first worker, whose pull came before."""
+    scene = Scene()
+    core = cores(server(MINE), scene.shard, synchronous=True, protection=Protection(LAYOUT, scene.shard))
+    core.handle(CONTROLLER, Rebuild(View.first(servers=4, workers=2), {}))
+    core.handle(WORKER, Hello(BEGINNING, BEGINNING))
+    asked = core.handle(WORKER, Pull(1, (MINE, 0, 1), 0))
+    while asked := [*asked, *core.advance()]:
+        each, *asked = asked
+        if isinstance(each.message, Want):
+            given = scene.given(each.to.index, each.message)
+            asked.extend(core.handle(each.to, given))
+    sends = core.handle(Member(Role.WORKER, 1, 1), Hello(BEGINNING, BEGINNING))
+    return [type(each.message) for each in sends if each.to == WORKER]
+
+
+def test_a_pull_that_came_before_the_last_hello_is_answered_with_it() -> None:
+    assert Rows in answers_to_the_last_hello(ServerCore)
+
+
+def test_without_that_rule_nobody_ever_answers_it() -> None:
+    later: Cores = mutants.protected(pace=mutants.BeginsWithoutPulls)
+    assert Rows not in answers_to_the_last_hello(later.server)
 
 
 # ---- two hosts of a row that came from a save -----------------------------------------------------------------------

@@ -58,6 +58,20 @@ def test_a_host_keeps_one_parity_row_for_each_stripe(made: tuple[Placement, Ring
 
 
 @settings(deadline=None, max_examples=40)
+@given(placements(), st.integers(0, 2**32))
+def test_runs_of_stripes_lie_in_the_rows_of_their_stripes(made: tuple[Placement, Ring], seed: int) -> None:
+    layout, ring, draw = RingLayout(*made), made[1], np.random.default_rng(seed)
+    for position, server in enumerate(ring.servers):
+        for stripes, is_data in ((layout.owned(server), True), (layout.hosted(server), False)):
+            numbers = stripes.numbers()
+            for group, line, part in layout.split(StripeSet.of(numbers[draw.random(len(numbers)) < 0.7])):
+                lines, bounds = layout.lines[group], part.to_arrays()[0]
+                rows = lines.data_rows if is_data else lines.parity_rows
+                runs = lines.data_runs if is_data else lines.parity_runs
+                np.testing.assert_array_equal(runs(position, line, bounds).rows(), rows(position, part.numbers()))
+
+
+@settings(deadline=None, max_examples=40)
 @given(placements())
 def test_members_of_stripes_are_those_who_own_them(made: tuple[Placement, Ring]) -> None:
     layout, ring = RingLayout(*made), made[1]

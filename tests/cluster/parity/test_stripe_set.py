@@ -48,6 +48,14 @@ def test_parts_of_a_set(a: set[int], start: int, end: int, count: int) -> None:
     assert plain(StripeSet.run(start, end)) == set(range(start, end))
 
 
+@given(sets, sets)
+def test_numbers_stand_where_they_stand_among_all(a: set[int], b: set[int]) -> None:
+    order, some = sorted(a | b), sorted(b)
+    places = [order.index(each) for each in some]
+    assert of(a | b).places(np.array(some, np.int64)).tolist() == places
+    assert of(a | b).runs_of(of(b)).rows().tolist() == places
+
+
 @given(sets)
 def test_a_set_comes_back_from_a_message(a: set[int]) -> None:
     assert StripeSet.from_arrays(of(a).to_arrays()) == of(a)

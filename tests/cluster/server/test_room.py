@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from holdfast.checkpoint.shards import ShardedRun, ShardWriter
 from holdfast.checkpoint.trainer.settings import Settings
+from holdfast.cluster.parity.layout import RingLayout
+from holdfast.cluster.parity.shard_parity import ShardParity
 from holdfast.cluster.placement import Placement
 from holdfast.cluster.plan import ModelPlan, TableSpec
 from holdfast.cluster.server import room as rooms
@@ -58,6 +60,21 @@ def test_its_buffer_serves_the_saves_of_whoever_has_the_most_rows(
     writer = ShardWriter(run, list(shards_of(rows)), part=0, parts=1, settings=SETTINGS, reserved=room.buffer)
     assert writer._buffer is room.buffer
     room.buffer.close()
+
+
+@given(placements())
+@settings(max_examples=30)
+def test_parities_of_any_server_fit_into_it(found: tuple[Placement, Ring]) -> None:
+    placement, ring = found
+    room = Room.for_any(placement, TABLES, DENSE, SETTINGS, [ring])
+    assert room is not None and room.parities is not None
+    layout = RingLayout(placement, ring)
+    for server in ring.servers:
+        rows = Shard(placement, server, TABLES, DENSE)
+        ready, new = ShardParity(layout, rows, room.parities), ShardParity(layout, rows)
+        for mine, fresh in zip(ready.parities.arrays, new.parities.arrays, strict=True):
+            np.testing.assert_array_equal(mine, fresh)
+    assert room_for(placement).parities is None
 
 
 def test_a_spare_takes_no_memory_where_little_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,6 +109,15 @@ class Parity:
         """Whether some of these rows are not there."""
         return bool(stripes & self._rows.missing)
 
+    def missing_of(self, stripes: StripeSet) -> StripeSet:
+        """Those of these rows that are not there."""
+        return stripes & self._rows.missing
+
+    @property
+    def arrivals(self) -> int:
+        """Grows when rows come."""
+        return self._rows.arrivals
+
     def lacks_for(self, pushes: Iterable[Any]) -> bool:
         """Whether rows are not there that some of these pushes change."""
         return not self._is_rebuilt and any(self.lacks(self._records.touched(each)) for each in pushes)
@@ -132,10 +141,13 @@ class Parity:
         return self._rows.fetch(stripes)
 
     def advance(self, *, both: bool = False) -> Iterator[Send]:
-        """Ask for a block of what nobody waits for: rows first, then parities; or a block of ``both``."""
+        """Ask for a block of what nobody waits for: rows first, then parities; or a block of ``both``.
+
+        Then questions for parities are at most as many as those for rows, which take longer and are more.
+        """
         sends = list(self._rows.advance())
         yield from sends
-        if both or not sends:
+        if not sends or (both and self._host.asked < self._rows.asked):
             yield from self._host.advance()
 
     # ---- pushes ----------------------------------------------------------------------------------------------------

@@ -66,6 +66,7 @@ class ParityHost:
         self._absorbed: dict[int, int] = {}  # by member, differences of the present incarnation
         self._attempts = count(1)
         self._asked: dict[int, _Asked] = {}  # by attempt
+        self._unasked: dict[int, StripeSet] = {}  # by member, what is lacking and not asked for, as far as it is known
         self._decodes: dict[int, _Decode] = {}  # by attempt
         self._waiting: list[tuple[Member, Want]] = []  # for parities that lack others' records
         self._renewed: dict[int, StripeSet] = {}  # by member, the records that are of its present incarnation
@@ -99,6 +100,7 @@ class ParityHost:
         yield from self._agreement.adopt(member)
         self._waiting = [each for each in self._waiting if each[0].index != member]
         self._asked = {attempt: each for attempt, each in self._asked.items() if each.member != member}
+        self._unasked.pop(member, None)
         self._decodes = {attempt: each for attempt, each in self._decodes.items() if each.asker.index != member}
         for attempt, decode in self._decodes.items():
             if decode.needed.get(member):
@@ -150,11 +152,20 @@ class ParityHost:
 
     def advance(self) -> Iterator[Send]:
         """Ask for the records of some parities that lack them."""
-        asked = self._layout.none
-        for each in self._asked.values():
-            asked |= each.stripes
-        if block := self._layout.block(self.lacks - asked):
+        unasked = self._layout.none
+        for member in self._lacking:
+            unasked |= self._unasked_of(member)
+        if block := self._layout.block(unasked):
             yield from self._complete(block)
+
+    def _unasked_of(self, member: int) -> StripeSet:
+        """The stripes whose parity lacks a member's record, which is not asked for."""
+        if (found := self._unasked.get(member)) is None:
+            found = self._lacking[member]
+            for each in self._asked.values():
+                found -= each.stripes if each.member == member else self._layout.none
+            self._unasked[member] = found
+        return found
 
     def values(self, sender: Member, values: Values) -> Iterator[Send]:
         """A member's answer; one to an older attempt is dropped."""
@@ -174,7 +185,7 @@ class ParityHost:
         yield Send(sender, Dropped(fell.stripes, self.drops))
 
     def _add(self, values: Values, asked: _Asked) -> Iterator[Send]:
-        member, before = asked.member, self.lacks
+        member = asked.member
         self._records.add(member, values.stripes, values.records)
         self._lacking[member] -= values.stripes
         asked.stripes -= values.stripes
@@ -182,7 +193,7 @@ class ParityHost:
             del self._asked[values.attempt]
         self._seen[member].put(values.stripes, values.held)
         self._renewed[member] = self._renewed.get(member, self._layout.none) | values.stripes
-        self.encoded += len(before) - len(self.lacks)
+        self.encoded += len(values.stripes - self.lacks)
         yield from self._serve_waiting()
 
     def _encode_anew(self, stripes: StripeSet) -> Iterator[Send]:
@@ -200,6 +211,7 @@ class ParityHost:
             self._wait(asker, want, want.stripes - stripes)
         for member, theirs in self._layout.by_member(stripes).items():
             self._lacking[member] |= theirs
+        self._unasked.clear()
         self._records.clear(stripes)
         self.drops += 1
 
@@ -207,12 +219,10 @@ class ParityHost:
         """Ask members for what the parities of these stripes lack, unless they are asked."""
         for hosts, part in self._layout.by_hosts(stripes).items():
             for member, theirs in self._layout.by_member(part).items():
-                lacking = theirs & self._lacking[member]
-                for each in self._asked.values():
-                    lacking -= each.stripes if each.member == member else self._layout.none
-                if lacking:
+                if lacking := theirs & self._unasked_of(member):
                     attempt = next(self._attempts)
                     self._asked[attempt] = _Asked(member, lacking)
+                    self._unasked[member] -= lacking
                     yield Send(self._peers.member(member), Ask(attempt, lacking, hosts))
 
     # ---- lost rows -------------------------------------------------------------------------------------------------
@@ -233,6 +243,8 @@ class ParityHost:
 
     def _refuse_hopeless(self) -> Iterator[Send]:
         """Where a stripe has several hosts, a member without its row may wait for another host, and that for this."""
+        if not self._waiting:
+            return
         absent = self._layout.none
         for asked in self._asked.values():
             absent |= asked.stripes if asked.is_answered else self._layout.none

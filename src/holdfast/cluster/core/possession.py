@@ -57,6 +57,8 @@ class Possession:
         self._wanted: dict[int, _Wanted] = {}  # by attempt
         self._refused: dict[int, StripeSet] = {}  # by host
         self._found: list[_Found] = []
+        self._unasked: StripeSet | None = None  # what ``unasked`` is; None: it has to be found out again
+        self.arrivals = 0  # how often rows came
         self.renewals = 0  # how often rows that were asked for may have to be asked for again
 
     @property
@@ -67,10 +69,12 @@ class Possession:
     @property
     def unasked(self) -> StripeSet:
         """Rows that are missing, and that a host may still give, if it is asked."""
-        asked = self.doomed | self._fallen
-        for each in self._wanted.values():
-            asked |= each.stripes
-        return self.missing - asked
+        if self._unasked is None:
+            asked = self.doomed | self._fallen
+            for each in self._wanted.values():
+                asked |= each.stripes
+            self._unasked = self.missing - asked
+        return self._unasked
 
     def held(self, stripes: StripeSet, applied: Vector) -> Iterator[tuple[StripeSet, Vector]]:
         """Stripes whose rows hold the same, with the pushes that they hold."""
@@ -101,20 +105,11 @@ class Possession:
 
     def fetch(self, stripes: StripeSet) -> Iterator[Send]:
         """Ask hosts for what is missing of these and not asked for."""
-        stripes = self._unasked_of(stripes)
-        for hosts, part in self._layout.by_hosts(stripes).items():
+        for hosts, part in self._layout.by_hosts(stripes & self.unasked).items():
             for host in hosts:
                 if wanted := part - self._tried(host):
                     yield from self._want(host, hosts, wanted)
                     part -= wanted
-
-    def _unasked_of(self, stripes: StripeSet) -> StripeSet:
-        """Those that are missing and not asked for. What a pull wants is little beside all that is missing."""
-        rest = stripes & self.missing
-        for taken in (self.doomed, self._fallen, *(each.stripes for each in self._wanted.values())):
-            if rest:
-                rest -= taken & rest
-        return rest
 
     def advance(self) -> Iterator[Send]:
         """Ask for some rows that nobody waits for."""
@@ -127,6 +122,7 @@ class Possession:
         another host finds from now on would be the sum of other rows.
         """
         self.renewals += 1
+        self._unasked = None
         self._wanted = {attempt: each for attempt, each in self._wanted.items() if each.host != server}
         self._found = [each for each in self._found if all(other.index != server for other in each.lost)]
         self._drop(server, self._undropped.get(server, self._layout.none))
@@ -137,6 +133,7 @@ class Possession:
         if (wanted := self._answered(given)) is None:
             return
         if any(self._peers.is_replaced(each) for each in given.lost):
+            self._unasked = None
             yield from self.fetch(given.stripes)
             return
         self._held.put(given.stripes, given.held)
@@ -165,6 +162,7 @@ class Possession:
         heard of it and one that had not, each would hold another row.
         """
         stripes, self.doomed = self.doomed, self._layout.none
+        self._unasked = None
         if not stripes:
             return
         saved = self._records.fall_back(stripes, dense)
@@ -189,10 +187,12 @@ class Possession:
             there -= waiting
         self._fallen -= there
         self.missing -= there
+        self.arrivals += 1
 
     def _want(self, host: int, hosts: Hosts, stripes: StripeSet) -> Iterator[Send]:
         attempt = next(self._attempts)
         self._wanted[attempt] = _Wanted(host, hosts, stripes)
+        self._unasked = self.unasked - stripes
         yield Send(self._peers.member(host), Want(attempt, stripes, hosts))
 
     def _answered(self, answer: Given | Refused) -> _Wanted | None:
@@ -208,6 +208,7 @@ class Possession:
         if stripes:
             self._records.solve(stripes, syndromes, tuple(each.index for each in lost))
             self.missing -= stripes
+            self.arrivals += 1
 
     def _tried(self, host: int) -> StripeSet:
         """What a host cannot give, or not alone."""
@@ -218,6 +219,7 @@ class Possession:
 
     def _try_others(self, hosts: Hosts, stripes: StripeSet) -> Iterator[Send]:
         """Go on to the next host; a row that none can give is lost to parity."""
+        self._unasked = None
         stripes &= self.missing
         doomed = stripes
         for host in hosts:

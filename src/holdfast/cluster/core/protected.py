@@ -22,7 +22,8 @@ class _Waiting:
 
     sender: Member
     message: Pull | Push
-    stripes: StripeSet
+    stripes: StripeSet  # of those, which were not there when it was last looked
+    looked: int = -1  # how often rows had come by then
     fetched: int = -1  # the renewals of its rows when they were asked for
 
 
@@ -110,7 +111,7 @@ class ProtectedAsynchronous(OwnSteps):
         yield from self._work_off(queue)
 
     def _work_off(self, queue: deque[_Waiting]) -> Iterator[Send]:
-        while queue and not self._parity.lacks(queue[0].stripes):
+        while queue and not self._lacks(queue[0]):
             waiting = queue.popleft()
             match waiting.message:
                 case Pull(number, rows):
@@ -121,6 +122,13 @@ class ProtectedAsynchronous(OwnSteps):
             if waiting.fetched != self._parity.renewals:
                 waiting.fetched = self._parity.renewals
                 yield from self._parity.fetch(waiting.stripes)
+
+    def _lacks(self, waiting: _Waiting) -> bool:
+        """Rows that came stay: only those are looked for that were not there before, when others have come."""
+        if waiting.looked != self._parity.arrivals:
+            waiting.looked = self._parity.arrivals
+            waiting.stripes = self._parity.missing_of(waiting.stripes)
+        return bool(waiting.stripes)
 
     def _apply(self, sender: Member, push: Push) -> Iterator[Send]:
         worker = sender.index

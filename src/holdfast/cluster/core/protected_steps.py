@@ -96,6 +96,7 @@ class ProtectedSynchronous(Synchronous):
         yield from self._promise_again()
         yield from self._promise()
         yield from self._apply()
+        yield from self._answer()  # pulls of those who knew of this server before the last one did
 
     def _promise_again(self) -> Iterator[Send]:
         """What a predecessor promised of the step that ended may not have reached all."""

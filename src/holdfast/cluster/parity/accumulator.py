@@ -7,11 +7,10 @@ none that came before. So at any time, parity XOR sum is what the rows that were
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from holdfast.cluster.parity.mirror import Mirrors
 from holdfast.cluster.parity.parity_rows import ParityRows, records_at, shares
-from holdfast.cluster.parity.payload import Difference, StripeRecords
+from holdfast.cluster.parity.payload import Difference, StripeRecords, Words
 from holdfast.cluster.parity.stripe_set import StripeSet
 from holdfast.cluster.payload import Arrays
 from holdfast.kernels import galois
@@ -28,54 +27,63 @@ class Accumulator:
 
     def __init__(self, parities: ParityRows, mirrors: Mirrors, stripes: StripeSet) -> None:
         layout = parities.layout
+        self._layout = layout
         self._parities = parities
         self._mirrors = mirrors
-        self._numbers = [layout.of_group(stripes, group).numbers() for group in range(len(layout.lines))]
-        self._sums = [
-            np.zeros((len(numbers), array.shape[1]), np.uint32)
-            for numbers, array in zip(self._numbers, parities.arrays, strict=True)
-        ]
-        self._added: dict[int, list[NDArray[np.bool_]]] = {}  # by server: the stripes that hold its record
+        self._stripes = [layout.of_group(stripes, group) for group in range(len(layout.lines))]
+        self._sums: list[Words | None] = [None] * len(layout.lines)  # None: nothing was added
+        self._added: dict[int, StripeSet] = {}  # by server: the stripes that hold its record
 
     def add(self, member: int, stripes: StripeSet, records: Arrays) -> None:
-        """A server's records of some of the stripes."""
-        given = StripeRecords.from_arrays(records, groups=len(self._numbers)).groups
-        added = self._added.setdefault(member, [np.zeros(len(numbers), np.bool_) for numbers in self._numbers])
-        for share in shares(self._parities.layout, stripes):
-            at = np.searchsorted(self._numbers[share.group], share.numbers)
+        """A server's records of some of the stripes. They are given away: sums may begin with them."""
+        given = StripeRecords.from_arrays(records, groups=len(self._stripes)).groups
+        self._added[member] = self._added.get(member, self._layout.none) | stripes
+        for share in shares(self._layout, stripes):
             coefficient = self._parities.coefficient(member, share.line)
-            galois.add(self._sums[share.group], at, given[share.group][share.at], coefficient)
-            added[share.group][at] = True
+            self._add(share.group, share.stripes, given[share.group][share.at], coefficient)
 
     def absorb(self, member: int, difference: Arrays) -> None:
         """A server's difference: of it, what concerns records that were added."""
         if (added := self._added.get(member)) is None:
             return
-        ring, position = self._parities.layout.ring, self._parities.position
-        given = Difference.from_arrays(difference, groups=len(added), parity=ring.parity)
+        ring, position = self._layout.ring, self._parities.position
+        given = Difference.from_arrays(difference, groups=len(self._stripes), parity=ring.parity)
         for group, changes in enumerate(given.changed):
+            mine = self._layout.of_group(added, group)
             for parity, (rows, records) in enumerate(changes):
-                at, concerned = self._found(group, self._parities.numbers(group, rows), added[group])
-                if len(at):
+                numbers = self._parities.numbers(group, rows)
+                concerned = np.flatnonzero(mine.contains(numbers))
+                if len(concerned):
+                    at = self._stripes[group].places(numbers[concerned])
                     coefficient = self._parities.coefficient(member, ring.hosted(position, parity))
-                    galois.add(self._sums[group], at, records[concerned], coefficient)
+                    galois.add(self._sum(group), at, records[concerned], coefficient)
 
     def syndrome(self, stripes: StripeSet) -> Arrays:
-        """Of some of the stripes: parity XOR sum, and copies of dense parts."""
-        found = self._parities.give(stripes)
-        for group, numbers in enumerate(self._numbers):
-            found[group] ^= records_at(
-                self._sums[group], numbers, self._parities.layout.of_group(stripes, group).numbers()
-            )
+        """Of some of the stripes: parity XOR sum, and copies of dense parts. Asked for once: sums are given away."""
+        found = []
+        for group, mine in enumerate(self._stripes):
+            wanted = self._layout.of_group(stripes, group)
+            found.append(records_at(self._sum(group), mine, wanted))
+        self._parities.add_to(found, stripes)
         return StripeRecords(groups=found, dense=self._mirrors.give(stripes)).to_arrays()
 
-    def _found(
-        self, group: int, numbers: NDArray[np.int64], added: NDArray[np.bool_]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Where stripes stand here, of those that are here and hold the record; and which of the given they are."""
-        mine = self._numbers[group]
-        if not len(mine):
-            return np.empty(0, np.int64), np.empty(0, np.int64)
-        at = np.minimum(np.searchsorted(mine, numbers), len(mine) - 1)
-        concerned = np.flatnonzero((mine[at] == numbers) & added[at])
-        return at[concerned], concerned
+    def _add(self, group: int, stripes: StripeSet, records: Words, coefficient: int) -> None:
+        mine = self._stripes[group]
+        if stripes != mine:
+            galois.add_runs(self._sum(group), mine.runs_of(stripes), records, coefficient)
+        elif self._sums[group] is None and coefficient == 1 and _is_plain(records):
+            self._sums[group] = records  # most members have a row in all of the stripes: one copy less
+        else:
+            galois.add(self._sum(group), None, records, coefficient)
+
+    def _sum(self, group: int) -> Words:
+        if (found := self._sums[group]) is None:
+            shape = len(self._stripes[group]), self._parities.arrays[group].shape[1]
+            found = self._sums[group] = np.zeros(shape, np.uint32)
+        return found
+
+
+def _is_plain(records: Words) -> bool:
+    """Whether sums can be written to it: what comes in a message may be neither aligned nor contiguous."""
+    flags = records.flags
+    return flags.c_contiguous and flags.aligned and flags.writeable

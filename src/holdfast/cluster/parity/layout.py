@@ -18,7 +18,7 @@ from holdfast.erasure.stripes import Stripes
 
 GROUP_SHIFT = 44  # of the group's number in a stripe's
 BLOCK_STRIPES = 2048  # that are rebuilt in one go: a millisecond of a server's time
-LARGE_BLOCK_STRIPES = 8192  # the same where speed counts and a worker's wait does not: a third of the work for a row
+LARGE_BLOCK_STRIPES = 16384  # the same where speed counts and a worker's wait does not: a third of the work for a row
 
 
 class Line(NamedTuple):
@@ -125,7 +125,7 @@ class RingLayout:
 
     def dense_of(self, stripes: StripeSet) -> list[int]:
         """The servers whose dense parts are among the stripes, ascending."""
-        if not stripes:
+        if not stripes or stripes.highest < self._dense:
             return []
         found = stripes.within(self._dense, self._dense + (1 << GROUP_SHIFT)).numbers() - self._dense
         return [server for server in found.tolist() if server in self.ring.servers]
@@ -140,6 +140,9 @@ class RingLayout:
         """Those that are no dense parts, by group and line; none of them empty."""
         for group, lines in enumerate(self.lines):
             mine = self.of_group(stripes, group)
+            if mine and (only := mine.lowest // lines.rows) == mine.highest // lines.rows:
+                yield Line(group, only, mine)
+                continue
             for line in range(mine.lowest // max(lines.rows, 1), self.ring.size) if mine else ():
                 if found := mine.within(line * lines.rows, (line + 1) * lines.rows):
                     yield Line(group, line, found)

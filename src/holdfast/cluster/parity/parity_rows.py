@@ -13,6 +13,7 @@ from holdfast.cluster.parity.stripe_set import StripeSet
 from holdfast.cluster.payload import Numbers
 from holdfast.erasure.code import Code
 from holdfast.kernels import galois, records
+from holdfast.kernels.runs import Runs
 from holdfast.types import UpdateRule
 
 
@@ -22,7 +23,13 @@ class Share(NamedTuple):
     group: int
     line: int
     at: slice  # of the set's stripes of the group, in the order of their numbers
-    numbers: Numbers
+    stripes: StripeSet  # numbered within the group
+
+    @property
+    def bounds(self) -> Numbers:
+        """Where its runs of stripes begin and end, in turns."""
+        found: Numbers = self.stripes.to_arrays()[0]
+        return found
 
 
 class ParityRows:
@@ -32,16 +39,19 @@ class ParityRows:
         layout: Which server has what.
         server: Whose parities they are.
         rule: Whose slots records hold.
+        arrays: Memory for them, all zeros: an array for each group, of as many rows at least. None: new memory.
     """
 
-    def __init__(self, layout: RingLayout, server: int, rule: UpdateRule) -> None:
+    def __init__(
+        self, layout: RingLayout, server: int, rule: UpdateRule, arrays: Sequence[Words] | None = None
+    ) -> None:
         self.layout = layout
         self.position = layout.ring.position(server)
         self.code = Code(data=layout.ring.data, parity=layout.ring.parity)
-        self.arrays = [
-            np.zeros((lines.stripes.size(self.position), records.words_of(rule, group.width)), np.uint32)
-            for lines, group in zip(layout.lines, layout.placement.groups, strict=True)
-        ]
+        shapes = parity_shapes(layout, server, rule)
+        given = [np.zeros(shape, np.uint32) for shape in shapes] if arrays is None else arrays
+        self.arrays = [array[:rows] for array, (rows, _) in zip(given, shapes, strict=True)]
+        self._is_blank = True  # no parity was ever written
 
     @property
     def size_bytes(self) -> int:
@@ -58,35 +68,52 @@ class ParityRows:
 
     def clear(self, stripes: StripeSet) -> None:
         """Parities as they are of rows that are all 0."""
-        for share in shares(self.layout, stripes):
-            self.arrays[share.group][self._rows(share)] = 0
+        if not self._is_blank:  # else each page would be taken just to write zeros
+            for share in shares(self.layout, stripes):
+                self.arrays[share.group][self.runs(share).rows()] = 0
 
     def add(self, member: int, stripes: StripeSet, found: Sequence[Words]) -> None:
         """Add a server's records, an array for each group, to the parities of these stripes."""
+        self._is_blank = False
         for share in shares(self.layout, stripes):
             coefficient = self.coefficient(member, share.line)
-            galois.add(self.arrays[share.group], self._rows(share), found[share.group][share.at], coefficient)
+            galois.add_runs(self.arrays[share.group], self.runs(share), found[share.group][share.at], coefficient)
 
     def take(self, member: int, group: int, parity: int, changed: Changed) -> None:
         """Bring parities up to date after a server's rows have changed."""
         line = self.layout.ring.hosted(self.position, parity)
         if len(changed.rows):
+            self._is_blank = False
             galois.add(self.arrays[group], changed.rows, changed.records, self.coefficient(member, line))
+
+    def add_to(self, found: Sequence[Words], stripes: StripeSet) -> None:
+        """Add the parities of some stripes to records of them, an array for each group."""
+        for share in shares(self.layout, stripes):
+            galois.add_from(found[share.group][share.at], self.arrays[share.group], self.runs(share))
 
     def give(self, stripes: StripeSet) -> list[Words]:
         """Copies of the parities of some stripes: an array for each group."""
-        found = [
-            self.arrays[group][lines.parity_rows(self.position, self.layout.of_group(stripes, group).numbers())]
-            for group, lines in enumerate(self.layout.lines)
-        ]
+        sizes = [len(self.layout.of_group(stripes, group)) for group in range(len(self.arrays))]
+        found = [np.zeros((size, array.shape[1]), np.uint32) for size, array in zip(sizes, self.arrays, strict=True)]
+        self.add_to(found, stripes)
         return found
 
     def numbers(self, group: int, parity_rows: Numbers) -> Numbers:
         """The stripes of some rows of parity, numbered within the group."""
         return self.layout.lines[group].parity_numbers(self.position, parity_rows)
 
-    def _rows(self, share: Share) -> Numbers:
-        return self.layout.lines[share.group].parity_rows(self.position, share.numbers)
+    def runs(self, share: Share) -> Runs:
+        """The rows of the parities of some stripes."""
+        return self.layout.lines[share.group].parity_runs(self.position, share.line, share.bounds)
+
+
+def parity_shapes(layout: RingLayout, server: int, rule: UpdateRule) -> list[tuple[int, int]]:
+    """Of each group: how many parities a server keeps, and how many words each has."""
+    position = layout.ring.position(server)
+    return [
+        (lines.stripes.size(position), records.words_of(rule, group.width))
+        for lines, group in zip(layout.lines, layout.placement.groups, strict=True)
+    ]
 
 
 def shares(layout: RingLayout, stripes: StripeSet) -> Iterator[Share]:
@@ -94,11 +121,10 @@ def shares(layout: RingLayout, stripes: StripeSet) -> Iterator[Share]:
     before, at = -1, 0
     for group, line, found in layout.split(stripes):
         at = at if group == before else 0
-        numbers = found.numbers()
-        yield Share(group, line, slice(at, at + len(numbers)), numbers)
-        before, at = group, at + len(numbers)
+        yield Share(group, line, slice(at, at + len(found)), found)
+        before, at = group, at + len(found)
 
 
-def records_at(found: Words, numbers: Numbers, wanted: Numbers) -> Words:
+def records_at(found: Words, stripes: StripeSet, wanted: StripeSet) -> Words:
     """Of the records of some stripes, by ascending numbers, those of stripes among them: mostly all."""
-    return found if len(wanted) == len(numbers) else found[np.searchsorted(numbers, wanted)]
+    return found if wanted == stripes else found[stripes.runs_of(wanted).rows()]

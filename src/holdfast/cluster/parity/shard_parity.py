@@ -21,6 +21,7 @@ from holdfast.cluster.payload import Arrays, Gradients, Numbers, WantedRows
 from holdfast.cluster.shard import Shard
 from holdfast.erasure.code import Code
 from holdfast.kernels import galois
+from holdfast.kernels.runs import Runs, joined
 
 _NOTHING = Changed(np.empty(0, np.int64), np.empty((0, 0), np.uint32))
 
@@ -45,14 +46,15 @@ class ShardParity:
     Args:
         layout: Of its ring.
         rows: What it keeps of the model.
+        arrays: Memory for parities, all zeros: an array for each group, of as many rows at least. None: new memory.
     """
 
-    def __init__(self, layout: RingLayout, rows: Shard) -> None:
+    def __init__(self, layout: RingLayout, rows: Shard, arrays: Sequence[Words] | None = None) -> None:
         self.layout = layout
         self._rows = rows
         self._position = layout.ring.position(rows.server)
         self._code = Code(data=layout.ring.data, parity=layout.ring.parity)
-        self.parities = ParityRows(layout, rows.server, rows.rule)
+        self.parities = ParityRows(layout, rows.server, rows.rule, arrays)
         self.mirrors = Mirrors(layout, rows.server, rows.dense.rule)
 
     # ---- rows ------------------------------------------------------------------------------------------------------
@@ -93,10 +95,10 @@ class ShardParity:
 
     def give(self, stripes: StripeSet) -> Arrays:
         """Records of the rows of this server."""
-        found = [
-            shard.records(lines.data_rows(self._position, self.layout.of_group(stripes, group).numbers()))
-            for group, (shard, lines) in enumerate(zip(self._rows.groups, self.layout.lines, strict=True))
-        ]
+        runs: list[list[Runs]] = [[] for _ in self._rows.groups]
+        for share in shares(self.layout, stripes):
+            runs[share.group].append(self._runs(share))
+        found = [shard.records_of(joined(each)) for shard, each in zip(self._rows.groups, runs, strict=True)]
         is_dense = self._rows.server in self.layout.dense_of(stripes)
         dense = dense_words(self._rows.dense) if is_dense else np.empty(0, np.uint32)
         return StripeRecords(groups=found, dense=dense).to_arrays()
@@ -108,8 +110,7 @@ class ShardParity:
         """
         given = {host: _Given(self.layout, each) for host, each in syndromes.items()}
         for share in shares(self.layout, stripes):
-            rows = self.layout.lines[share.group].data_rows(self._position, share.numbers)
-            self._rows.groups[share.group].put_records(rows, self._solved(share, given, lost))
+            self._rows.groups[share.group].put_records_of(self._runs(share), self._solved(share, given, lost))
         if self._rows.server in self.layout.dense_of(stripes):
             put_dense_words(self._rows.dense, next(self._given_dense(given)))
 
@@ -161,6 +162,10 @@ class ShardParity:
         return Accumulator(self.parities, self.mirrors, stripes)
 
     # ---- how -------------------------------------------------------------------------------------------------------
+
+    def _runs(self, share: Share) -> Runs:
+        """The rows of this server in some stripes."""
+        return self.layout.lines[share.group].data_runs(self._position, share.line, share.bounds)
 
     def _stripes(self, rows: Sequence[Numbers], *, dense: bool) -> StripeSet:
         parts = [
@@ -226,7 +231,9 @@ class ShardParity:
         mine = ring.member(self._position, share.line)
         assert mine is not None
         coefficients = code.recovery([mine], present)[0][-len(used) :]
-        found = np.zeros((len(share.numbers), self._rows.groups[share.group].record_words), np.uint32)
+        if coefficients == [1]:  # the row itself
+            return parities[used[0]].of(share)
+        found = np.zeros((len(share.stripes), self._rows.groups[share.group].record_words), np.uint32)
         for parity, coefficient in zip(used, coefficients, strict=True):
             galois.add(found, None, parities[parity].of(share), coefficient)
         return found
@@ -238,8 +245,8 @@ class _Given:
     def __init__(self, layout: RingLayout, syndrome: Syndrome) -> None:
         self.records = StripeRecords.from_arrays(syndrome.records, groups=len(layout.lines))
         self.dense_servers = layout.dense_of(syndrome.stripes)
-        self._numbers = [layout.of_group(syndrome.stripes, group).numbers() for group in range(len(layout.lines))]
+        self._stripes = [layout.of_group(syndrome.stripes, group) for group in range(len(layout.lines))]
 
     def of(self, share: Share) -> Words:
         """What it says of some stripes, all of which it knows."""
-        return records_at(self.records.groups[share.group], self._numbers[share.group], share.numbers)
+        return records_at(self.records.groups[share.group], self._stripes[share.group], share.stripes)

@@ -8,10 +8,13 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.kernels.runs import Runs
+
 Ids: TypeAlias = NDArray[np.int64]
 Arrays: TypeAlias = tuple[NDArray[Any], ...]
 
 _OUTSIDE = np.zeros(1, np.bool_)
+_SOME_STEPS: Ids = np.resize(np.array([1, -1]), 1 << 14)  # of as many bounds as most sets have
 
 
 class StripeSet:
@@ -74,6 +77,8 @@ class StripeSet:
 
     def numbers(self) -> Ids:
         """All of them, ascending."""
+        if len(self._bounds) == 2:
+            return np.arange(*self._bounds.tolist())
         starts, sizes = self._bounds[::2], np.diff(self._bounds)[::2]
         before = np.cumsum(sizes) - sizes
         found: Ids = np.repeat(starts - before, sizes) + np.arange(len(self))
@@ -81,8 +86,12 @@ class StripeSet:
 
     def within(self, start: int, end: int) -> Self:
         """Those from ``start`` to before ``end``."""
+        if len(self._bounds) and start <= self._bounds[0] and self._bounds[-1] <= end:
+            return self
         first, last = np.searchsorted(self._bounds, [start, end], side="right").tolist()
         kept = self._bounds[first:last]
+        if start < end and not (first % 2 or last % 2):
+            return type(self)(kept)
         head, tail = [start] if first % 2 else [], [end] if last % 2 else []
         found = np.concatenate([head, kept, tail]).astype(np.int64) if start < end else kept[:0]
         return type(self)(found[:-2] if len(found) > 1 and found[-1] == found[-2] else found)
@@ -101,6 +110,23 @@ class StripeSet:
         found: NDArray[np.bool_] = np.searchsorted(self._bounds, numbers, side="right") % 2 == 1
         return found
 
+    def places(self, numbers: Ids) -> Ids:
+        """Where these stand among the set's numbers, all of which are in it."""
+        run = np.searchsorted(self._bounds[::2], numbers, side="right") - 1
+        found: Ids = numbers - self._before()[run]
+        return found
+
+    def runs_of(self, part: Self) -> Runs:
+        """Where the numbers of another set stand among this set's, all of which are in it."""
+        starts, ends = part._bounds[::2], part._bounds[1::2]
+        return Runs(self.places(starts), ends - starts)
+
+    def _before(self) -> Ids:
+        """By run, how many numbers below it are not in the set."""
+        starts, sizes = self._bounds[::2], self._bounds[1::2] - self._bounds[::2]
+        found: Ids = starts - (np.cumsum(sizes) - sizes)
+        return found
+
     def __and__(self, other: Self) -> Self:
         fewer, more = sorted((self._bounds, other._bounds), key=len)
         first = np.searchsorted(more[1::2], fewer[::2], side="right")
@@ -114,19 +140,30 @@ class StripeSet:
     def __or__(self, other: Self) -> Self:
         if not len(self._bounds) or not len(other._bounds):
             return self if len(self._bounds) else other
-        return self.union((self, other))
+        more, fewer = (self, other) if len(self._bounds) >= len(other._bounds) else (other, self)
+        return more._changed(fewer, 1)
 
     def __sub__(self, other: Self) -> Self:
         if not len(self._bounds) or not len(other._bounds):
             return self
-        steps = np.concatenate([_steps(self._bounds), -_steps(other._bounds)])
-        return type(self)(_covered(np.concatenate([self._bounds, other._bounds]), steps))
+        return self._changed(other, -1)
+
+    def _changed(self, other: Self, sign: int) -> Self:
+        """With another's numbers, or without: runs that do not meet it stay as they are."""
+        first = int(np.searchsorted(self._bounds, other._bounds[0])) & ~1
+        last = int(np.searchsorted(self._bounds, other._bounds[-1], side="right")) + 1 & ~1
+        mine = self._bounds[first:last]
+        bounds = np.concatenate([mine, other._bounds])
+        found = _covered(bounds, np.concatenate([_steps(mine), sign * _steps(other._bounds)]))
+        return type(self)(np.concatenate([self._bounds[:first], found, self._bounds[last:]]))
 
     def __bool__(self) -> bool:
         return len(self._bounds) > 0
 
     def __len__(self) -> int:
-        return int(np.diff(self._bounds)[::2].sum())
+        if len(self._bounds) == 2:
+            return int(self._bounds[1] - self._bounds[0])
+        return int((self._bounds[1::2] - self._bounds[::2]).sum())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StripeSet) and np.array_equal(self._bounds, other._bounds)
@@ -141,7 +178,7 @@ class StripeSet:
 
 def _steps(bounds: Ids) -> Ids:
     """By how much each bound changes how many runs a number is in."""
-    return np.where(np.arange(len(bounds)) % 2, -1, 1)
+    return _SOME_STEPS[: len(bounds)] if len(bounds) <= len(_SOME_STEPS) else np.resize(_SOME_STEPS, len(bounds))
 
 
 def _covered(bounds: Ids, steps: Ids) -> Ids:

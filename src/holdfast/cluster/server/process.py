@@ -24,7 +24,7 @@ from holdfast.cluster.core.messages import (
     Snapshot,
 )
 from holdfast.cluster.core.notes import Account, Decide, Decided, DensePart, NamedCheckpoint, Outcome, Stats
-from holdfast.cluster.core.parity_messages import Absorbed, Difference, Rebuild, Rebuilt
+from holdfast.cluster.core.parity_messages import Absorbed, Difference, Given, Rebuild, Rebuilt, Values
 from holdfast.cluster.core.server import ServerCore
 from holdfast.cluster.core.stripes import Layout, Protection, Records
 from holdfast.cluster.heap import keep_freed_memory
@@ -70,7 +70,7 @@ def run(payload: bytes, surroundings: Surroundings) -> None:
     if member.index >= job.servers:
         link = Link(job, member, surroundings)
         placement = Placement(job.plan, job.servers)
-        room = Room.for_any(placement, job.optimizer, job.dense_optimizer, job.saving.settings)
+        room = Room.for_any(placement, job.optimizer, job.dense_optimizer, job.saving.settings, job.rings)
         next_life = _wait_for_place(link)
     if next_life is None:
         return
@@ -109,10 +109,11 @@ class _Place:
         self.protection: Protection | None = None
         if (ring := job.ring_of(index)) is not None:
             block_stripes = LARGE_BLOCK_STRIPES if job.pacing.is_rebuilt_fast else BLOCK_STRIPES
+            parities = None if room is None else room.parities
             layout = RingLayout(placement, ring, block_stripes=block_stripes)
             needed_bytes = server_bytes(layout, index, rows.rule, rows.dense.rule)
             require_memory(f"server {index}", needed_bytes, available_bytes())
-            shard = ProtectedShard(rows, self.saves, job.dense, ShardParity(layout, rows))
+            shard = ProtectedShard(rows, self.saves, job.dense, ShardParity(layout, rows, parities))
             self.shard = shard
             self.protection = Protection(layout=cast(Layout, layout), records=cast(Records, shard))
 
@@ -156,7 +157,7 @@ class _Life:
 
     @property
     def _patience_s(self) -> float:
-        most_s = _PATIENCE_S if self._core.is_whole else self._rebuild_pace.patience_s(_PATIENCE_S)
+        most_s = _PATIENCE_S if self._core.is_whole else self._rebuild_pace.patience_s(_PATIENCE_S, self._core.asked)
         return self._acknowledgements.patience_s(most_s)
 
     def _rebuild(self) -> None:
@@ -165,7 +166,6 @@ class _Life:
         while not self._core.is_whole and self._rebuild_pace.may_ask(self._core.asked):
             if not (sends := self._core.advance(both=self._rebuild_pace.is_fast)):
                 return
-            self._rebuild_pace.asks()
             self._send(sends)
 
     def _fail(self, error: HoldfastError) -> None:
@@ -190,6 +190,10 @@ class _Life:
             case Snapshot() if self._core.member.index == 0:
                 self._snapshot = (sender, message)
                 self._copy_if_gathered()
+            case Given() | Values() if not self._core.is_whole:
+                began_s = SYSTEM.monotonic_s()
+                self._hand_on(sender, message)
+                self._rebuild_pace.worked(SYSTEM.monotonic_s() - began_s)
             case Difference(absorbed=count) if count:
                 self._hand_on(sender, Absorbed(count))
                 self._hand_on(sender, message)

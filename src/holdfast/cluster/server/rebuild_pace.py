@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from holdfast.runtime import SYSTEM, Runtime
 
 _FAST_ASKED = 32  # questions at once: a block of rows takes one, a block of parities one for each member
-_REST = 3.0  # times as long as a block took: so much of the time is training's alone
+_GENTLE_ASKED = 4  # so that whoever is slow to answer is not asked ever more
+_REST = 24.0  # times as long as answers took to handle: 0.04 of a server's time is the rebuild's
 
 
 @dataclass(slots=True)
 class RebuildPace:
-    """Gently: one block at a time, then a rest in proportion to what it took. Fast: as many as keep everyone busy.
+    """Gently: blocks that take a small share of this server's time. Fast: as many as keep everyone busy.
+
+    The share is that of the work which answers make here, not of the time until they come: members and hosts, which
+    take turns, work about as long for a block as the server that asks for it.
 
     Args:
         is_fast: Which of the two.
@@ -22,25 +26,20 @@ class RebuildPace:
     is_fast: bool
     runtime: Runtime = SYSTEM
     is_urgent: bool = False  # rows wait until all that parities give is there
-    _asked_s: float | None = None  # when the block that is under way was asked for
     _next_s: float = 0.0
 
     def may_ask(self, asked: int) -> bool:
         """Whether it is time for another block, while so many questions are not answered."""
         if self.is_fast or self.is_urgent:
             return asked < _FAST_ASKED
-        now_s = self.runtime.monotonic_s()
-        if self._asked_s is not None and not asked:
-            self._next_s = now_s + _REST * (now_s - self._asked_s)
-            self._asked_s = None
-        return not asked and now_s >= self._next_s
+        return asked < _GENTLE_ASKED and self.runtime.monotonic_s() >= self._next_s
 
-    def asks(self) -> None:
-        """A block is asked for."""
-        self._asked_s = self.runtime.monotonic_s()
+    def worked(self, seconds: float) -> None:
+        """So long an answer took to handle."""
+        self._next_s = max(self._next_s, self.runtime.monotonic_s()) + _REST * seconds
 
-    def patience_s(self, most_s: float) -> float:
-        """How long to wait for messages before the next block may be due."""
-        if self._asked_s is not None:
+    def patience_s(self, most_s: float, asked: int) -> float:
+        """How long to wait for messages before the next block may be due, while so many questions are not answered."""
+        if self.is_fast or self.is_urgent or asked >= _GENTLE_ASKED:
             return most_s
         return min(most_s, max(self._next_s - self.runtime.monotonic_s(), 0.0))

@@ -14,8 +14,21 @@ import numpy as np
 from holdfast.errors import ConfigurationError
 from holdfast.kernels.galois.reference import GENERATOR, POLYNOMIAL, Ids, Words, double, multiply
 from holdfast.kernels.plain import plain, rows_inside
+from holdfast.kernels.runs import Runs, runs_inside
 
-__all__ = ["GENERATOR", "POLYNOMIAL", "Ids", "Words", "add", "double", "encode", "multiply", "warm_up"]
+__all__ = [
+    "GENERATOR",
+    "POLYNOMIAL",
+    "Ids",
+    "Words",
+    "add",
+    "add_from",
+    "add_runs",
+    "double",
+    "encode",
+    "multiply",
+    "warm_up",
+]
 
 
 def add(target: Words, rows: Ids | None, records: Words, coefficient: int = 1) -> None:
@@ -30,14 +43,42 @@ def add(target: Words, rows: Ids | None, records: Words, coefficient: int = 1) -
         coefficient: From 0 to 255.
     """
     _require_target(target)
-    if not 0 <= coefficient < 256:
-        raise ConfigurationError(f"a coefficient is an element of GF(2^8), from 0 to 255, got {coefficient}")
-    count = len(target) if rows is None else len(rows)
-    if records.dtype != np.uint32 or records.shape != (count, target.shape[1]):
-        found = f"{records.dtype} of shape {records.shape}"
-        raise ConfigurationError(f"{count} records must be uint32 of shape {(count, target.shape[1])}, got {found}")
+    _require_coefficient(coefficient)
+    _require_records(records, len(target) if rows is None else len(rows), target)
     known = None if rows is None else rows_inside(rows, len(target), "parities")
     _kernels().add(target, known, plain(records), coefficient)
+
+
+def add_runs(target: Words, runs: Runs, records: Words, coefficient: int = 1) -> None:
+    """``target[row] ^= coefficient · record`` for the rows of some runs, one run after another.
+
+    A run outside the target changes nothing and raises ConfigurationError.
+
+    Args:
+        target: ``[rows, words]``, written to.
+        runs: Which of its rows.
+        records: ``[rows, words]``: one for each.
+        coefficient: From 0 to 255.
+    """
+    _require_target(target)
+    _require_coefficient(coefficient)
+    _require_records(records, runs.size, target)
+    _kernels().add_runs(target, runs_inside(runs, len(target), "parities"), plain(records), coefficient)
+
+
+def add_from(target: Words, source: Words, runs: Runs) -> None:
+    """``target ^= source[rows]`` for the rows of some runs, one run after another.
+
+    A run outside the source changes nothing and raises ConfigurationError.
+
+    Args:
+        target: ``[rows, words]``, written to: a row for each.
+        source: ``[rows, words]``.
+        runs: Which of its rows.
+    """
+    _require_target(target)
+    _require_records(target, runs.size, source)
+    _kernels().add_from(target, plain(source), runs_inside(runs, len(source), "parities"))
 
 
 def encode(members: Words, parities: Words) -> None:
@@ -70,8 +111,21 @@ def _require_target(target: Words) -> None:
         raise ConfigurationError(f"sums are written to a plain uint32 matrix, got {found}")
 
 
+def _require_coefficient(coefficient: int) -> None:
+    if not 0 <= coefficient < 256:
+        raise ConfigurationError(f"a coefficient is an element of GF(2^8), from 0 to 255, got {coefficient}")
+
+
+def _require_records(records: Words, count: int, like: Words) -> None:
+    if records.dtype != np.uint32 or records.shape != (count, like.shape[1]):
+        found = f"{records.dtype} of shape {records.shape}"
+        raise ConfigurationError(f"{count} records must be uint32 of shape {(count, like.shape[1])}, got {found}")
+
+
 class _Kernels(Protocol):
     def add(self, target: Words, rows: Ids | None, records: Words, coefficient: int, /) -> None: ...
+    def add_runs(self, target: Words, runs: Runs, records: Words, coefficient: int, /) -> None: ...
+    def add_from(self, target: Words, source: Words, runs: Runs, /) -> None: ...
     def encode(self, members: Words, parities: Words, /) -> None: ...
 
 

@@ -13,6 +13,7 @@ from numba.core import types  # type: ignore[import-untyped, unused-ignore]
 from holdfast.kernels.compiled import compiled
 from holdfast.kernels.galois.reference import POLYNOMIAL, Ids, Words
 from holdfast.kernels.memory import LINE_BYTES, prefetch_line
+from holdfast.kernels.runs import Runs
 
 _AHEAD = 8  # rows between a row's prefetch and its sum
 _TILE = 2048  # words of a parity that stay in the cache while all members are added
@@ -75,6 +76,30 @@ def _add(target: Words, rows: Ids, records: Words, coefficient: int) -> None:
                 target[row, i] ^= _double(y) ^ (x & m0)
 
 
+@compiled([types.void(_TARGET, _IDS, _IDS, _RECORDS)])
+def _add_runs(target: Words, starts: Ids, counts: Ids, records: Words) -> None:
+    width, at = target.shape[1], 0
+    sums, added = target.reshape(target.size), records.reshape(records.size)
+    for number in range(starts.shape[0]):
+        begin, size = starts[number] * width, counts[number] * width
+        sum_, more = sums[begin : begin + size], added[at : at + size]
+        for i in range(size):
+            sum_[i] ^= more[i]
+        at += size
+
+
+@compiled([types.void(_TARGET, _RECORDS, _IDS, _IDS)])
+def _add_from(target: Words, source: Words, starts: Ids, counts: Ids) -> None:
+    width, at = target.shape[1], 0
+    sums, added = target.reshape(target.size), source.reshape(source.size)
+    for number in range(starts.shape[0]):
+        begin, size = starts[number] * width, counts[number] * width
+        sum_, more = sums[at : at + size], added[begin : begin + size]
+        for i in range(size):
+            sum_[i] ^= more[i]
+        at += size
+
+
 @compiled([types.void(_RECORDS, _TARGET)])
 def _encode(members: Words, parities: Words) -> None:
     """By Horner's rule, from the last member to the first: one doubling for each."""
@@ -100,6 +125,19 @@ def add(target: Words, rows: Ids | None, records: Words, coefficient: int) -> No
     """
     if rows is None or len(rows):
         _add(target, _NO_IDS if rows is None else rows, records, coefficient)
+
+
+def add_runs(target: Words, runs: Runs, records: Words, coefficient: int) -> None:
+    """The same for the rows of some runs, one run after another."""
+    if coefficient == 1:
+        _add_runs(target, runs.starts, runs.counts, records)
+    else:
+        add(target, runs.rows(), records, coefficient)
+
+
+def add_from(target: Words, source: Words, runs: Runs) -> None:
+    """``target ^= source[rows]``, for the rows of some runs, one run after another."""
+    _add_from(target, source, runs.starts, runs.counts)
 
 
 def encode(members: Words, parities: Words) -> None:

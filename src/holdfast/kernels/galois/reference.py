@@ -9,6 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.kernels.runs import Runs
+
 Words = NDArray[np.uint32]
 Ids = NDArray[np.int64]
 
@@ -25,6 +27,16 @@ def add(target: Words, rows: Ids | None, records: Words, coefficient: int) -> No
         target ^= times(records, coefficient)
     else:
         np.bitwise_xor.at(target, rows, times(records, coefficient))
+
+
+def add_runs(target: Words, runs: Runs, records: Words, coefficient: int) -> None:
+    """The same for the rows of some runs, one run after another."""
+    add(target, runs.rows(), records, coefficient)
+
+
+def add_from(target: Words, source: Words, runs: Runs) -> None:
+    """``target ^= source[rows]``, for the rows of some runs, one run after another."""
+    target ^= source[runs.rows()]
 
 
 def encode(members: Words, parities: Words) -> None:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from holdfast.errors import ConfigurationError
 from holdfast.kernels.plain import plain, rows_inside
 from holdfast.kernels.records.reference import Columns, Ids, Words
+from holdfast.kernels.runs import Runs, runs_inside
 from holdfast.types import UpdateRule
 
 __all__ = ["RowRecords", "Words", "warm_up", "words_of"]
@@ -66,10 +67,26 @@ class RowRecords:
     def write(self, rows: Integers, records: Words) -> None:
         """Take records, one for each row. A row outside the shard changes nothing and raises ConfigurationError."""
         known = rows_inside(rows, self._rows, "a shard")
-        if records.dtype != np.uint32 or records.shape != (len(known), self.words):
-            found = f"{records.dtype} of shape {records.shape}"
-            raise ConfigurationError(f"records of {len(known)} rows must be uint32 of {self.words} words, got {found}")
+        self._require(records, len(known))
         _kernels().put(self._columns, known, plain(records))
+
+    def read_runs(self, runs: Runs) -> Words:
+        """Copies of the records of some runs. A run outside the shard raises ConfigurationError."""
+        known = runs_inside(runs, self._rows, "a shard")
+        records = np.empty((known.size, self.words), np.uint32)
+        _kernels().gather_runs(self._columns, known, records)
+        return records
+
+    def write_runs(self, runs: Runs, records: Words) -> None:
+        """Take records of some runs. A run outside the shard changes nothing and raises ConfigurationError."""
+        known = runs_inside(runs, self._rows, "a shard")
+        self._require(records, known.size)
+        _kernels().put_runs(self._columns, known, plain(records))
+
+    def _require(self, records: Words, count: int) -> None:
+        if records.dtype != np.uint32 or records.shape != (count, self.words):
+            found = f"{records.dtype} of shape {records.shape}"
+            raise ConfigurationError(f"records of {count} rows must be uint32 of {self.words} words, got {found}")
 
 
 def warm_up() -> None:
@@ -80,6 +97,8 @@ def warm_up() -> None:
 class _Kernels(Protocol):
     def gather(self, columns: Columns, rows: Ids, records: Words, /) -> None: ...
     def put(self, columns: Columns, rows: Ids, records: Words, /) -> None: ...
+    def gather_runs(self, columns: Columns, runs: Runs, records: Words, /) -> None: ...
+    def put_runs(self, columns: Columns, runs: Runs, records: Words, /) -> None: ...
 
 
 @cache

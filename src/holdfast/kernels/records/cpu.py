@@ -8,6 +8,7 @@ from numba.core import types  # type: ignore[import-untyped, unused-ignore]
 from holdfast.kernels.compiled import compiled
 from holdfast.kernels.memory import LINE_BYTES, prefetch_line
 from holdfast.kernels.records.reference import Columns, Ids, Words
+from holdfast.kernels.runs import Runs
 
 _AHEAD = 8  # rows between a row's prefetch and its copy
 
@@ -42,6 +43,28 @@ def _put(column: Words, rows: Ids, at: np.uint64, records: Words) -> None:
             column[row, i] = records[number, at + np.uint64(i)]
 
 
+@compiled([types.void(_COLUMN, _IDS, _IDS, types.uint64, _COLUMN)])
+def _gather_runs(column: Words, starts: Ids, counts: Ids, at: np.uint64, records: Words) -> None:
+    number = 0
+    for run in range(starts.shape[0]):
+        for row in range(starts[run], starts[run] + counts[run]):
+            source, target = column[row], records[number]
+            for i in range(column.shape[1]):
+                target[at + np.uint64(i)] = source[i]
+            number += 1
+
+
+@compiled([types.void(_COLUMN, _IDS, _IDS, types.uint64, _RECORDS)])
+def _put_runs(column: Words, starts: Ids, counts: Ids, at: np.uint64, records: Words) -> None:
+    number = 0
+    for run in range(starts.shape[0]):
+        for row in range(starts[run], starts[run] + counts[run]):
+            source, target = records[number], column[row]
+            for i in range(column.shape[1]):
+                target[i] = source[at + np.uint64(i)]
+            number += 1
+
+
 def gather(columns: Columns, rows: Ids, records: Words) -> None:
     """Copy the rows' columns, one after another, into records."""
     at = 0
@@ -57,4 +80,22 @@ def put(columns: Columns, rows: Ids, records: Words) -> None:
     for column in columns:
         if column.shape[1]:
             _put(column, rows, np.uint64(at), records)
+        at += column.shape[1]
+
+
+def gather_runs(columns: Columns, runs: Runs, records: Words) -> None:
+    """Copy the columns of the rows of some runs into records."""
+    at = 0
+    for column in columns:
+        if column.shape[1]:
+            _gather_runs(column, runs.starts, runs.counts, np.uint64(at), records)
+        at += column.shape[1]
+
+
+def put_runs(columns: Columns, runs: Runs, records: Words) -> None:
+    """Copy records into the columns of the rows of some runs."""
+    at = 0
+    for column in columns:
+        if column.shape[1]:
+            _put_runs(column, runs.starts, runs.counts, np.uint64(at), records)
         at += column.shape[1]

@@ -1,0 +1,49 @@
+"""Rows that lie side by side, as runs: moving them takes the time of their bytes, and not of their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.errors import ConfigurationError
+
+_NONE = np.empty(0, np.int64)
+
+
+class Runs(NamedTuple):
+    """Rows of an array, run after run: each begins at a row, and has so many."""
+
+    starts: NDArray[np.int64]
+    counts: NDArray[np.int64]
+
+    @property
+    def size(self) -> int:
+        """How many rows they have together."""
+        return int(self.counts.sum())
+
+    def rows(self) -> NDArray[np.int64]:
+        """All of them, one by one."""
+        before = np.cumsum(self.counts) - self.counts
+        found: NDArray[np.int64] = np.repeat(self.starts - before, self.counts) + np.arange(self.size)
+        return found
+
+
+def joined(parts: Sequence[Runs]) -> Runs:
+    """The runs of all parts, one part after another."""
+    if len(parts) == 1:
+        return parts[0]
+    starts = np.concatenate([_NONE, *(each.starts for each in parts)])
+    return Runs(starts, np.concatenate([_NONE, *(each.counts for each in parts)]))
+
+
+def runs_inside(runs: Runs, size: int, holder: str) -> Runs:
+    """Runs as kernels take them; one that the holder does not have raises ConfigurationError."""
+    starts, counts = (np.ascontiguousarray(each, np.int64) for each in runs)
+    if len(starts) != len(counts):
+        raise ConfigurationError(f"{len(starts)} runs have {len(counts)} lengths")
+    if len(starts) and not (starts.min() >= 0 and counts.min() >= 0 and (starts + counts).max() <= size):
+        raise ConfigurationError(f"a run of rows is outside {holder} of {size} rows")
+    return Runs(starts, counts)
