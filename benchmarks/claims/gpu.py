@@ -154,7 +154,7 @@ def _busy_share(loop: Loop) -> float:
 
 def _measure(way: Way, loop: Loop, plan: Plan, link_s: float) -> Found:
     """Pairs of stretches with and without a save; the first pair is not counted."""
-    with tempfile.TemporaryDirectory(dir=_fast_place()) as folder, _guard(way, loop, plan, folder) as guard:
+    with tempfile.TemporaryDirectory(dir=fast_place()) as folder, guarded(way, loop, plan, folder) as guard:
         guard.save(wait=True)
         saves = GuardedLoop(guard, loop, plan, touch=None if way.whole else 1 / SHARE)
         since_s = time.perf_counter()
@@ -174,7 +174,8 @@ def _measure(way: Way, loop: Loop, plan: Plan, link_s: float) -> Found:
     )
 
 
-def _guard(way: Way, loop: Loop, plan: Plan, folder: str) -> hf.Checkpointer:
+def guarded(way: Way, loop: Loop, plan: Plan, folder: str) -> hf.Checkpointer:
+    """A Checkpointer that saves like this."""
     settings = hf.Settings(
         handle_sigterm=False,
         grace_s=0.0,
@@ -233,7 +234,7 @@ def _growth(with_save: Callable[[], float], without: Callable[[], float], *, sav
     return with_save() - plain_s
 
 
-def _fast_place() -> str:
+def fast_place() -> str:
     """Memory, where the machine has a large folder in it: the disk is not what is measured."""
     places = [place for place in ("/dev/shm", tempfile.gettempdir()) if Path(place).is_dir()]
     return max(places, key=lambda place: shutil.disk_usage(place).free)

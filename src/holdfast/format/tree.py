@@ -119,10 +119,9 @@ class _Encoder:
         if len(self._open) >= MAX_DEPTH:
             self._refuse_depth(path)
         self._open.append((value, path))
-        try:
-            return encode(self, value, path)
-        finally:
-            self._open.pop()
+        found = {"dict": self._pairs(value, path)} if type(value) is dict else encode(self, value, path)
+        self._open.pop()
+        return found
 
     def _encode_tensor(self, value: object, path: str) -> Json:
         if type(value) is HostTensor:
@@ -162,6 +161,7 @@ class _Encoder:
                 or kind is bool
                 or (kind is int and -_SMALL < item < _SMALL)  # type: ignore[operator]
                 or (kind is float and item - item == 0.0)  # type: ignore[operator]  # finite
+                or (kind is str and item.isascii())  # type: ignore[attr-defined]
             ):
                 pairs.append([known, item])
             else:
@@ -171,8 +171,9 @@ class _Encoder:
     def _item(self, value: object, path: str, key: object) -> Json:
         kind = type(value)
         if kind is not dict and kind is not list:
-            if self._plain.has(value):
-                return {"tensor": self._add(_detached(value))}
+            if kind in self._plain.kinds and self._plain.has(value):
+                self.tensors.append(_detached(value))
+                return {"tensor": len(self.tensors) - 1}
             leaf = encode_leaf(value)  # most items are leaves (a generator's state has hundreds) and need no path
             if leaf is not NOT_A_LEAF:
                 return leaf
@@ -245,7 +246,7 @@ class _PlainTensors(NamedTuple):
     layout: Any
 
     def has(self, value: object) -> TypeGuard[Tensor]:
-        """Whether it is one of them."""
+        """Whether a value of one of the ``kinds`` is one of them."""
         if type(value) not in self.kinds:
             return False
         tensor: Any = value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -79,22 +80,27 @@ class StagedPart:
             mark.wait()
 
 
-def stage_part(tables: Sequence[TableStage], buffer: Tensor, streams: SideStreams) -> StagedPart:
-    """Queue the copies of tables' rows into a buffer, and of their tallies to the host."""
-    staged, tallies = stage_tables(tables, buffer, streams)
+Write = Callable[[Sequence[TableStage]], Tensor]  # writes everything; returns the tallies of all tables
+
+
+def stage_part(
+    tables: Sequence[TableStage], buffer: Tensor, streams: SideStreams, write: Write | None = None
+) -> StagedPart:
+    """Queue the copies of tables' rows into a buffer, and of their tallies to the host. ``write``: see ``writer``."""
+    staged, tallies = stage_tables(tables, buffer, streams, write or partial(_write, buffer, streams))
     streams.follow(buffer.device)
     streams.copy(buffer.device, tallies)
     return StagedPart(tables=tuple(staged), tallied=(streams.mark(buffer.device),))
 
 
 def stage_tables(
-    tables: Sequence[TableStage], buffer: Tensor, streams: SideStreams
+    tables: Sequence[TableStage], buffer: Tensor, streams: SideStreams, write: Write
 ) -> tuple[list[StagedTable], list[Copy]]:
     """Queue the copies of tables' rows; also returns what has to be copied to the host for their tallies."""
     tables = [each for each in tables if each.layout.bound]
     if not tables:
         return [], []
-    tally = _write(tables, buffer, streams)
+    tally = write(tables)
     numbers = streams.host_numbers(len(tally))
     staged, at = [], 0
     for each in tables:
@@ -113,6 +119,15 @@ def stage_tables(
     return staged, [Copy(numbers, tally)] if at else []
 
 
+def writer(buffer: Tensor, streams: SideStreams) -> Write:
+    """What writes save after save, if each has left the buffer before the next."""
+    if _is_fused(buffer):
+        from holdfast.checkpoint.snapshot.fused_writer import FusedWriter
+
+        return FusedWriter(buffer, streams).write
+    return partial(_write, buffer, streams)
+
+
 def warm_up(buffer: Tensor) -> None:
     """Compile or load what writes to such a buffer, so that no save waits for it."""
     if _is_fused(buffer):
@@ -125,7 +140,7 @@ def _is_fused(buffer: Tensor) -> bool:
     return buffer.is_cuda and triton_works()
 
 
-def _write(tables: Sequence[TableStage], buffer: Tensor, streams: SideStreams) -> Tensor:
+def _write(buffer: Tensor, streams: SideStreams, tables: Sequence[TableStage]) -> Tensor:
     """Write everything; returns the tallies of all tables, one after another."""
     if _is_fused(buffer):
         from holdfast.checkpoint.snapshot.fused_writer import write_tables

@@ -11,13 +11,21 @@ from torch import Tensor
 
 from holdfast.checkpoint.snapshot.bound_layout import Area, BoundLayout, aligned
 from holdfast.checkpoint.snapshot.captured import Captured
-from holdfast.checkpoint.snapshot.device_stage import StagedPart, TableStage, stage_part, stage_state, warm_up
-from holdfast.checkpoint.snapshot.gpu_records import Encodable, encodable
+from holdfast.checkpoint.snapshot.device_stage import (
+    StagedPart,
+    TableStage,
+    Write,
+    stage_part,
+    stage_state,
+    warm_up,
+    writer,
+)
+from holdfast.checkpoint.snapshot.gpu_records import Encodable
+from holdfast.checkpoint.snapshot.known_views import KnownViews
 from holdfast.checkpoint.snapshot.side_streams import SideStreams
 from holdfast.checkpoint.snapshot.slices import DeviceSlices, Movements, SliceRoom, Slices
 from holdfast.checkpoint.snapshot.table_copy import TableCopy
 from holdfast.checkpoint.snapshot.table_layouts import TableLayouts
-from holdfast.checkpoint.snapshot.tensor_filler import bytes_of
 
 logger = logging.getLogger("holdfast")
 
@@ -71,7 +79,9 @@ class Staging:
         self._movements = movements
         self._sizes = dict(sizes)
         self._layouts = TableLayouts(frame_bytes)
+        self._views = KnownViews()
         self._buffers: dict[torch.device, Tensor] = {}
+        self._writers: dict[torch.device, Write] = {}
         self._parts: dict[torch.device, tuple[dict[int, Area], dict[int, Tensor]]] = {}  # where state went last
         self._escapes: dict[int, int] = {}  # by table: room for more of them than usual
         self._distrusted: set[int] = set()  # tables that had more rows than their bound
@@ -87,8 +97,9 @@ class Staging:
         for device, size in self._sizes.items():
             if size and device not in self._buffers:
                 try:
-                    self._buffers[device] = self._streams.reserve(device, size)
-                    warm_up(self._buffers[device])
+                    buffer = self._streams.reserve(device, size)
+                    warm_up(buffer)
+                    self._buffers[device], self._writers[device] = buffer, writer(buffer, self._streams)
                 except torch.OutOfMemoryError:
                     logger.warning(
                         "%s has no %.1f MiB left for snapshots: training waits for each of them to be copied; pass a "
@@ -127,17 +138,19 @@ class Staging:
         plans: dict[torch.device, _Plan] = {}
         for number, tensor in enumerate(captured.tensors):
             if self._streams.covers(tensor):
-                plan = plans.setdefault(tensor.device, _Plan(device=tensor.device))
-                plan.state[number] = raw = bytes_of(tensor)
-                plan.areas[number] = Area(plan.used, len(raw))
-                plan.used += aligned(len(raw))
+                device = tensor.device
+                if (plan := plans.get(device)) is None:
+                    plan = plans[device] = _Plan(device=device)
+                plan.state[number] = raw = self._views.state_bytes(number, tensor)
+                plan.areas[number] = Area(plan.used, size := raw.numel())
+                plan.used += aligned(size)
         for copy in captured.copies:
             if self._is_staged(copy):
                 if copy.unlisted is not None and copy.index in self._distrusted:
                     return None
                 device = copy.tensors[0].device
                 plan = plans.setdefault(device, _Plan(device=device))
-                columns = encodable(copy)
+                columns = self._views.columns(copy)
                 layout = self._laid_out(copy, columns, plan.used)
                 if layout is None:
                     return None
@@ -194,7 +207,7 @@ class Staging:
         for plan in plans:
             buffer = self._buffers[plan.device]
             state |= stage_state(plan.state, self._parts_of(buffer, plan.areas))
-            parts.append(stage_part(plan.tables, buffer, self._streams))
+            parts.append(stage_part(plan.tables, buffer, self._streams, self._writers[plan.device]))
         done = {each.copy.index for plan in plans for each in plan.tables}
         return Staged(
             part=StagedPart(

@@ -201,7 +201,9 @@ class NamedOptimizer:
         return {"parameters": [self._name(parameter) for parameter in group["params"]], "options": options}
 
     def _capture_state(self, parameter: nn.Parameter) -> dict[Any, Any]:
-        state = self.optimizer.state.get(parameter, {})
+        state = self.optimizer.state.get(parameter)
+        if not state:
+            return {}
         kept = {key: value for key, value in state.items() if not self._is_slot(parameter, value)}
         for key, value in kept.items():
             self._require_shared(parameter, key, value)
