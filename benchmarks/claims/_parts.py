@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +28,11 @@ class Found:
 
 
 def measured(parts: Mapping[str, Callable[[Plan], Found]], names: Iterable[str], plan: Plan) -> Found:
-    """Some parts, one after another."""
-    found = [parts[name](plan) for name in names]
+    """Some parts, one after another. What each of them found is printed at once, should a later one be cut off."""
+    found = []
+    for name in names:
+        found.append(parts[name](plan))
+        print(f"{name}: {json.dumps(found[-1].figures)}", file=sys.stderr, flush=True)
     return Found(
         figures={name: value for each in found for name, value in each.figures.items()},
         tables=[table for each in found for table in each.tables],
