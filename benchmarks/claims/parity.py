@@ -42,6 +42,7 @@ class Plan:
     recovery: JobPlan
     turns: Turns
     kills: int
+    workers: Sequence[int] = (1, 2)
     rivals: Sequence[str] = ALL
     profile: Path | None = None  # a folder: where servers write down what they do during a rebuild
 
@@ -74,32 +75,52 @@ PLANS = {
         job=_light(_job(rows=200_000, dim=16, batch_size=256, warm_up=5)),
         recovery=_light(_job(rows=200_000, dim=16, batch_size=256, warm_up=1)),
         turns=Turns(rounds=5, slice_s=0.6),
+        workers=(1,),
         kills=1,
         rivals=(NOTHING, PARITY),
     ),
     "full": Plan(
         job=_job(rows=4_000_000),
         recovery=_job(rows=4_000_000, warm_up=1),
-        turns=Turns(rounds=8, slice_s=0.8, starts=3),
+        turns=Turns(rounds=6, slice_s=0.6, starts=2),
         kills=1,
     ),
 }
 
 
-def one_worker(plan: Plan) -> Found:
-    """What each kind of protection costs, with one worker."""
-    return _overheads(plan, "1_worker", plan.rivals, workers=1)
+def steps(plan: Plan) -> Found:
+    """What parity costs a step, with one worker and with two, which keep servers busier; and what the second gains."""
+    rivals = {
+        _label(name, workers): Rival(protection=name, workers=workers)
+        for workers in plan.workers
+        for name in (NOTHING, PARITY)
+    }
+    found = duel(plan.job, rivals, plan.turns, servers=plan.servers)
+    figures: dict[str, Figure] = {}
+    for workers in plan.workers:
+        base = found[_label(NOTHING, workers)]
+        figures |= _overhead_figures(_label("", workers), found[_label(PARITY, workers)], base)
+        figures[f"samples_per_s{_label('', workers)}"] = plan.job.batch_size * statistics.median(base.rates)
+    if 2 in plan.workers:
+        one, two = (found[_label(NOTHING, workers)].rates for workers in (1, 2))
+        figures["scaling_2_workers"] = statistics.median(more / less for more, less in zip(two, one, strict=True))
+    return Found(figures=figures, tables=[_table(plan, found)])
 
 
-def two_workers(plan: Plan) -> Found:
-    """The same with two, which keep servers twice as busy."""
-    return _overheads(plan, "2_workers", plan.rivals, workers=2)
+def rivals(plan: Plan) -> Found:
+    """What other kinds of protection cost, with one worker."""
+    found = duel(plan.job, {name: Rival(protection=name) for name in plan.rivals}, plan.turns, servers=plan.servers)
+    labels = {PARITY: "parity_overhead_beside_rivals", GRADIENTS: "gradient_propagation_overhead"}
+    labels[COPIES] = "replication_overhead"
+    figures = {labels[name]: overhead(each, found[NOTHING]) for name, each in found.items() if name != NOTHING}
+    return Found(figures=figures, tables=[_table(plan, found)])
 
 
 def linear(plan: Plan) -> Found:
-    """The same for a model that does little else than read and update rows."""
-    model = replace(plan, job=replace(plan.job, is_linear=True))
-    return _overheads(model, "linear", (NOTHING, PARITY), workers=1)
+    """What parity costs a model that does little else than read and update rows."""
+    job = replace(plan.job, is_linear=True)
+    found = duel(job, {name: Rival(protection=name) for name in (NOTHING, PARITY)}, plan.turns, servers=plan.servers)
+    return Found(figures=_overhead_figures("_linear", found[PARITY], found[NOTHING]), tables=[_table(plan, found)])
 
 
 def counts(plan: Plan) -> Found:
@@ -175,8 +196,8 @@ def checkpoints(plan: Plan) -> Found:
 
 
 PARTS: Mapping[str, Callable[[Plan], Found]] = {
-    "one_worker": one_worker,
-    "two_workers": two_workers,
+    "steps": steps,
+    "rivals": rivals,
     "linear": linear,
     "counts": counts,
     "gentle": gentle,
@@ -184,7 +205,7 @@ PARTS: Mapping[str, Callable[[Plan], Found]] = {
     "unspared": unspared,
     "checkpoints": checkpoints,
 }
-_LARGE = {"two_workers", "fast", "unspared", "checkpoints"}
+_LARGE = {"rivals", "fast", "unspared", "checkpoints"}
 _SMALL = {"linear"}  # where servers and workers have a core each, it says nothing that the others do not
 
 
@@ -209,42 +230,33 @@ def run(scale: str, parts: Sequence[str] = (), profile: Path | None = None) -> R
     )
 
 
-def _overheads(plan: Plan, suffix: str, names: Sequence[str], *, workers: int) -> Found:
-    rivals = {name: Rival(protection=name, workers=workers) for name in names}
-    found = duel(plan.job, rivals, plan.turns, servers=plan.servers)
-    base, labels = found[NOTHING], {PARITY: "parity", GRADIENTS: "gradient_propagation", COPIES: "replication"}
-    figures: dict[str, Figure] = {}
-    for name, rival in found.items():
-        if name != NOTHING:
-            figures[f"{labels[name]}_overhead_{suffix}"] = overhead(rival, base)
-    figures[f"parity_overhead_spread_{suffix}"] = spread(overheads(found[PARITY], base))
-    figures[f"server_cpu_us_per_step_{suffix}"] = 1e6 * base.server_cpu_s
-    figures[f"server_cpu_us_per_step_with_parity_{suffix}"] = 1e6 * found[PARITY].server_cpu_s
-    return Found(figures=figures, tables=[_table(plan, suffix, found)])
+def _label(name: str, workers: int) -> str:
+    return f"{name}_{workers}_worker{'s' * (workers > 1)}"
 
 
-def _table(plan: Plan, suffix: str, found: Mapping[str, Result]) -> Table:
+def _overhead_figures(suffix: str, parity: Result, base: Result) -> dict[str, Figure]:
+    return {
+        f"parity_overhead{suffix}": overhead(parity, base),
+        f"parity_overhead_spread{suffix}": spread(overheads(parity, base)),
+        f"server_cpu_us_per_step{suffix}": 1e6 * base.server_cpu_s,
+        f"server_cpu_us_per_step_with_parity{suffix}": 1e6 * parity.server_cpu_s,
+    }
+
+
+def _table(plan: Plan, found: Mapping[str, Result]) -> Table:
     rows = [
-        (
-            name,
-            plan.job.batch_size * statistics.median(rival.rates),
-            overhead(rival, found[NOTHING]),
-            1e6 * rival.server_cpu_s,
-        )
-        for name, rival in found.items()
+        (name.replace("_", " "), plan.job.batch_size * statistics.median(each.rates), 1e6 * each.server_cpu_s)
+        for name, each in found.items()
     ]
-    caption = f"Slices of {plan.turns.slice_s} s in turns, {suffix.replace('_', ' ')}"
-    return Table(caption=caption, headers=("protection", "samples/s", "overhead", "server CPU us/step"), rows=rows)
+    caption = f"Slices of {plan.turns.slice_s} s in turns"
+    return Table(caption=caption, headers=("protection", "samples/s", "server CPU us/step"), rows=rows)
 
 
 def _worst(figures: Mapping[str, Figure]) -> dict[str, Figure]:
-    """Overheads of the DLRM: with one worker or two, whichever is more."""
-    found: dict[str, Figure] = {}
-    for name in ("parity_overhead", "gradient_propagation_overhead", "replication_overhead"):
-        measured = [figures[key] for key in (f"{name}_1_worker", f"{name}_2_workers") if key in figures]
-        if measured:
-            found[name] = max(float(each) for each in measured)
-    return found
+    """With one worker or two, whichever is more."""
+    names = [f"parity_overhead{_label('', workers)}" for workers in (1, 2)]
+    measured = [float(figures[name]) for name in names if name in figures]
+    return {"parity_overhead": max(measured)} if measured else {}
 
 
 def _beside_checkpoints(figures: Mapping[str, Figure]) -> dict[str, Figure]:

@@ -81,6 +81,8 @@ def test_every_part_gives_its_figures() -> None:
         "parity_overhead_2_workers",
         "parity_overhead_linear",
         "server_cpu_us_per_step_with_parity_1_worker",
+        "scaling_2_workers",
+        "parity_overhead_beside_rivals",
         "throughput_in_recovery",
         "rebuild_over_wire_floor",
         "faster_than_checkpoint_average",
