@@ -4,7 +4,8 @@ The training is the cluster benchmark's: a DLRM with 26 tables shaped like Crite
 one parity for every four rows; at a small scale, on three with one for every two. What is compared runs at the same
 time, in processes of its own, and trains in turns: a slice of time each. Parts can be run by themselves:
 ``python -m benchmarks.claims.parity PART --scale full``. Those that need a core for each of seven processes are left
-out on smaller machines, unless they are named.
+out on smaller machines, unless they are named. With ``--profile FOLDER``, servers write there what they do while rows
+come back.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from benchmarks.claims._parity_rivals import ALL, COPIES, GRADIENTS, NOTHING, PA
 from benchmarks.claims._parts import Found, command, job_figures, measured
 from benchmarks.report import Figure, Report, Table
 from holdfast.cluster.core.worker import Credits
-from holdfast.cluster.parity.layout import LARGE_BLOCK_STRIPES
+from holdfast.cluster.parity.layout import LARGE_BLOCK_BYTES
 from holdfast.policy import Full, Partial
 from holdfast.policy.parity import FAST, GENTLE
 
@@ -154,8 +155,7 @@ def gentle(plan: Plan) -> Found:
 def fast(plan: Plan) -> Found:
     """A server dies, and redundancy is whole as soon as can be."""
     streams = moved_bytes(plan.recovery, servers=plan.servers, lost=1)
-    block_bytes = LARGE_BLOCK_STRIPES * plan.recovery.dim * 2 * 4  # Adagrad's sums as well
-    floor_s = min(wire_floor_s(streams, block_bytes=block_bytes) for _ in range(_FLOORS))
+    floor_s = min(wire_floor_s(streams, block_bytes=LARGE_BLOCK_BYTES) for _ in range(_FLOORS))
     found = rebuild(plan.recovery, servers=plan.servers, kills=plan.kills, pace=FAST, profile=plan.profile)
     return Found(
         figures={

@@ -6,10 +6,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.cluster.parity.layout import GROUP_SHIFT, RingLayout
+from holdfast.cluster.parity.layout import GROUP_SHIFT, RingLayout, block_stripes
 from holdfast.cluster.parity.stripe_set import StripeSet
 from holdfast.cluster.placement import Placement
+from holdfast.cluster.plan import ModelPlan, TableSpec
 from holdfast.erasure.ring import Ring
+from holdfast.policy import SGD, Adagrad, Constant
 from tests.cluster.parity.models import placements
 
 
@@ -93,3 +95,11 @@ def test_blocks_of_one_set_of_hosts_come_to_all_in_the_end(made: tuple[Placement
         assert block and not block - rest and len(layout.by_hosts(block)) == 1 and len(block) <= size
         rest, taken = rest - block, taken + len(block)
     assert taken == len(layout.owned(made[1].servers[-1])) and layout.block(rest) == layout.none
+
+
+def test_a_block_has_so_many_bytes_of_the_widest_rows() -> None:
+    tables = [TableSpec(name=f"t{width}.weight", rows=9, width=width, init=Constant()) for width in (4, 64)]
+    placement = Placement(ModelPlan(tables=tuple(tables), dense=()), 3)
+    assert block_stripes(placement, Adagrad(0.1).rule(), 1 << 20) == (1 << 20) // 512
+    assert block_stripes(placement, SGD(0.1).rule(), 1 << 20) == (1 << 20) // 256
+    assert block_stripes(placement, SGD(0.1).rule(), 100) == 1

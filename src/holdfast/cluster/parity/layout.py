@@ -15,10 +15,12 @@ from holdfast.cluster.placement import Placement
 from holdfast.erasure.lines import Lines
 from holdfast.erasure.ring import Ring
 from holdfast.erasure.stripes import Stripes
+from holdfast.kernels.records import words_of
+from holdfast.types import UpdateRule
 
 GROUP_SHIFT = 44  # of the group's number in a stripe's
-BLOCK_STRIPES = 2048  # that are rebuilt in one go: a millisecond of a server's time
-LARGE_BLOCK_STRIPES = 16384  # the same where speed counts and a worker's wait does not: a third of the work for a row
+BLOCK_BYTES = 1 << 20  # of lost records that are rebuilt in one go: a millisecond of a server's time
+LARGE_BLOCK_BYTES = 8 << 20  # the same where speed counts and a worker's wait does not: messages cost next to nothing
 
 
 class Line(NamedTuple):
@@ -38,7 +40,7 @@ class RingLayout:
         block_stripes: How many stripes are rebuilt in one go, at most.
     """
 
-    def __init__(self, placement: Placement, ring: Ring, *, block_stripes: int = BLOCK_STRIPES) -> None:
+    def __init__(self, placement: Placement, ring: Ring, *, block_stripes: int = 2048) -> None:
         self.placement = placement
         self.ring = ring
         self.lines = tuple(
@@ -156,3 +158,15 @@ class RingLayout:
     def _whole(self, stripes: StripeSet, group: int, line: int) -> StripeSet:
         start, rows = (group << GROUP_SHIFT) + line * self.lines[group].rows, self.lines[group].rows
         return stripes.within(start, start + rows)
+
+
+def block_stripes(placement: Placement, rule: UpdateRule, size_bytes: int) -> int:
+    """How many stripes of the widest rows make up so many bytes.
+
+    Args:
+        placement: Of the whole model.
+        rule: Whose slots records hold.
+        size_bytes: Of one server's records.
+    """
+    widest = max((words_of(rule, group.width) for group in placement.groups), default=1)
+    return max(1, size_bytes // (4 * widest))

@@ -31,7 +31,7 @@ from holdfast.cluster.heap import keep_freed_memory
 from holdfast.cluster.job import Job
 from holdfast.cluster.launch.base import Surroundings
 from holdfast.cluster.link import Link
-from holdfast.cluster.parity.layout import BLOCK_STRIPES, LARGE_BLOCK_STRIPES, RingLayout
+from holdfast.cluster.parity.layout import BLOCK_BYTES, LARGE_BLOCK_BYTES, RingLayout, block_stripes
 from holdfast.cluster.parity.seats import require_memory, server_bytes
 from holdfast.cluster.parity.shard_parity import ShardParity
 from holdfast.cluster.placement import Placement
@@ -108,9 +108,9 @@ class _Place:
         self.shard = LiveShard(rows, self.saves, job.dense)
         self.protection: Protection | None = None
         if (ring := job.ring_of(index)) is not None:
-            block_stripes = LARGE_BLOCK_STRIPES if job.pacing.is_rebuilt_fast else BLOCK_STRIPES
+            block_bytes = LARGE_BLOCK_BYTES if job.pacing.is_rebuilt_fast else BLOCK_BYTES
             parities = None if room is None else room.parities
-            layout = RingLayout(placement, ring, block_stripes=block_stripes)
+            layout = RingLayout(placement, ring, block_stripes=block_stripes(placement, rows.rule, block_bytes))
             needed_bytes = server_bytes(layout, index, rows.rule, rows.dense.rule)
             require_memory(f"server {index}", needed_bytes, available_bytes())
             shard = ProtectedShard(rows, self.saves, job.dense, ShardParity(layout, rows, parities))
