@@ -42,8 +42,8 @@ class SnapshotTaken:
         tag: The name that ``save()`` gave it.
         at_s: When it was taken.
         stall_s: How long the loop waited for the copy.
-        device_bytes: What it took of the buffers of GPUs, which it leaves while training continues. 0: the loop waited
-            for all of it.
+        device_bytes: What it took of the buffers of GPUs, which it leaves while training continues, without what is
+            read in slices later. 0: the loop waited for all of it.
     """
 
     checkpoint: str

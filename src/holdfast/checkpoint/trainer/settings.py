@@ -19,8 +19,8 @@ class Settings:
     Args:
         buffer_bytes: Memory for snapshots. None: enough for one full snapshot, at most a quarter of available memory.
         device_buffer_bytes: Memory for snapshots on each GPU that holds tables. A snapshot that fits leaves it while
-            training goes on; training waits for a larger one. None: enough for one full snapshot, at most a 32nd of
-            the GPU's memory. 0: none.
+            training goes on; of a larger one, whole tables are read in slices between steps, and training waits for
+            the rest. None: enough for one full snapshot, at most a 32nd of the GPU's memory. 0: none.
         frame_bytes: The unit of the buffer, and about the size of a stored object.
         grace_s: How long the objects of a dropped checkpoint stay, so that readers can finish.
         reserve_bytes: Space held back in a local run and released when the disk is full. 0: none.
