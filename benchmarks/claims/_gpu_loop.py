@@ -6,6 +6,7 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import torch
@@ -71,6 +72,12 @@ class Loop:
         self._batches = self._draw()
         self._queued: deque[torch.cuda.Event] = deque()
         self.step_s = self._grow()
+
+    def of(self, plan: Plan) -> Loop:
+        """The same loop, with stretches of another plan."""
+        other = copy(self)
+        other._plan = plan
+        return other
 
     @property
     def tables(self) -> dict[str, Tensor]:

@@ -67,7 +67,7 @@ WAYS = (
     Way(name="8bit", precision=hf.Bits(8), strategy=hf.Consecutive(), whole=False),
     Way(name="exact", precision=hf.Exact(), strategy=hf.Consecutive(), whole=False),
     Way(name="full_2bit", precision=hf.Bits(2), strategy=hf.Full(), whole=True),
-    Way(name="sliced_2bit", precision=hf.Bits(2), strategy=hf.Full(), whole=True, device_share=1 / 32),
+    Way(name="sliced_2bit", precision=hf.Bits(2), strategy=hf.Full(), whole=True, device_share=1 / 16),
 )
 
 
@@ -125,16 +125,16 @@ def measure(plan: Plan, device: torch.device) -> Report:
             figures[f"gpu_failed_{way.name}"] = repr(error)
             continue
         figures |= _figures(way, found[way.name])
-        say(f"{way.name}: {_line(found[way.name])}")
+        say(f"{way.name}: {line(found[way.name])}")
     if found:
         figures["gpu_save_call_ms"] = max(statistics.median(each.call_s) for each in found.values()) * 1e3
     try:
-        found["dcp"] = _measure_dcp(loop, plan, links[True])
+        found["dcp"] = measure_dcp(loop, plan, links[True])
         figures |= {
             "dcp_full_stall_over_link_copy": statistics.median(found["dcp"].over_link),
             "dcp_stage_call_ms": statistics.median(found["dcp"].call_s) * 1e3,
         }
-        say(f"DCP: {_line(found['dcp'])}")
+        say(f"DCP: {line(found['dcp'])}")
     except Exception as error:  # torch's, of whatever version: what was measured before is reported all the same
         traceback.print_exc()
         figures["dcp_skipped"] = repr(error)
@@ -194,7 +194,7 @@ def guarded(way: Way, loop: Loop, plan: Plan, folder: str) -> hf.Checkpointer:
     )
 
 
-def _measure_dcp(loop: Loop, plan: Plan, link_s: float) -> Found:
+def measure_dcp(loop: Loop, plan: Plan, link_s: float) -> Found:
     """DCP's stager copies whole tables while the next step computes; the update waits for it."""
     stager = DcpStaging(loop.device)
     tables = {"model": dict(loop.tables)}  # the same tensors each time: it keeps memory for each of them
@@ -272,7 +272,8 @@ def _figures(way: Way, found: Found) -> dict[str, Figure]:
     }
 
 
-def _line(found: Found) -> str:
+def line(found: Found) -> str:
+    """What was found, in a line."""
     low, middle, high = _quartiles(found.over_link)
     call_ms = statistics.median(found.call_s) * 1e3
     return f"{middle:.3f} ({low:.3f} to {high:.3f}) of the link's time; the call takes {call_ms:.2f} ms"

@@ -15,6 +15,7 @@ from holdfast.checkpoint.snapshot.side_streams import Copy, Mark, SideStreams
 from holdfast.checkpoint.snapshot.table_copy import TableCopy
 from holdfast.checkpoint.snapshot.table_writer import TableWriter
 from holdfast.kernels.devices import triton_works
+from holdfast.kernels.row_patches import put_inside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -134,6 +135,8 @@ def warm_up(buffer: Tensor) -> None:
         from holdfast.kernels.bounded_rows import gpu
 
         gpu.warm_up(buffer.device)
+        rows = torch.zeros(1, 1, device=buffer.device)
+        put_inside(rows, rows, torch.zeros(1, dtype=torch.int64, device=buffer.device), first=0)
 
 
 def _is_fused(buffer: Tensor) -> bool:

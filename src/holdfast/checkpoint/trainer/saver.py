@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from holdfast.checkpoint.ranks.agreement import Agreement
 from holdfast.checkpoint.snapshot.capture import Capture
@@ -98,10 +97,11 @@ class Saver:
         self._capture.agree(self._agreement)
         self._tracker.look()
         count = self._count(request)
-        published = self._agreement.broadcast(self._publishable(request, count) if leads else None)
-        if published is None:
+        own = self._intended(request, count) if leads else None
+        published = self._agreement.broadcast(own.to_json() if own is not None and self._agreement.world > 1 else None)
+        intent = own if leads else Intent.from_json(published) if published is not None else None
+        if intent is None:
             return False
-        intent = Intent.from_json(published)
         if intent.parent != self._outcomes.position.checkpoint:
             self._tracker.mark_all()  # rank 0 saw another outcome of the last save: its rows may be missing in it
         started_s = self._runtime.monotonic_s()
@@ -160,12 +160,12 @@ class Saver:
         counted = self._capture.changed_everywhere(stored, self._agreement)
         return lambda _: counted
 
-    def _publishable(self, request: SaveRequest, count: CountChanges) -> dict[str, Any] | None:
+    def _intended(self, request: SaveRequest, count: CountChanges) -> Intent | None:
         """The intent that all ranks receive; None if a priority save has no checkpoint to build on."""
         position = self._outcomes.position
         if request.priority and position.baseline is None:
             return None
-        return self._planner.intend(request, position, count).to_json()
+        return self._planner.intend(request, position, count)
 
     def _captured(self, intent: Intent, request: SaveRequest) -> Captured:
         """The rank's own state comes from the request, shared decisions from the intent."""

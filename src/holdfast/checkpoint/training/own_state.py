@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from torch import Tensor
@@ -30,10 +31,16 @@ Places = Mapping[int, tuple[Any, ...]]  # where tensors are stored, by their ide
 
 def keeps_own_state(optimizer: Optimizer) -> bool:
     """Whether its state dict may hold more than torch's own would."""
-    overridden = any(getattr(type(optimizer), name) is not getattr(Optimizer, name) for name in _METHODS)
-    patched = any(name in vars(optimizer) for name in _METHODS)
-    hooks = (hook for name in _HOOKS for hook in getattr(optimizer, name, {}).values())
-    return overridden or patched or any(not getattr(hook, _IS_OURS, False) for hook in hooks)
+    own = vars(optimizer)
+    if _overrides(type(optimizer)) or any(name in own for name in _METHODS):  # type: ignore[arg-type]  # of a class
+        return True
+    hooks = (hook for name in _HOOKS if (found := own.get(name)) for hook in found.values())
+    return any(not getattr(hook, _IS_OURS, False) for hook in hooks)
+
+
+@lru_cache(maxsize=1024)
+def _overrides(kind: type[Optimizer]) -> bool:
+    return any(getattr(kind, name) is not getattr(Optimizer, name) for name in _METHODS)
 
 
 def as_ours(hook: Callable[..., Any]) -> Callable[..., Any]:
