@@ -8,7 +8,7 @@ import json
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -22,15 +22,17 @@ from torch.optim import Adagrad, Adam, Optimizer, SparseAdam
 
 import holdfast as hf
 from holdfast.checkpoint.ranks.process_group import find_agreement
+from holdfast.checkpoint.snapshot import side_streams
 from holdfast.policy import Precision, SavePolicy, Strategy
 from holdfast.runtime import Runtime
 from holdfast.storage import open_store
 from holdfast.testing.runtime import with_runtime
+from tests.checkpoint.snapshot.delayed_streams import DelayedStreams
 from tests.checkpoint.track.ddp_tracker_worker import distributed
 from tests.checkpoint.track.tracker_cases import CASES, Case
 from tests.checkpoint.track.tracker_values import digests_of
 from tests.exchange import exchange_gradients
-from tests.tiny import Tiny, ids_of, snapshot, train_step
+from tests.tiny import ROWS, Tiny, ids_of, snapshot, train_step
 
 WORLD = 2
 PATIENCE_S = 150.0  # how long a call may take: agents on a busy machine may have kernels to compile first
@@ -89,13 +91,13 @@ class Moody:
         pass
 
 
-def build(*, sparse: bool = True, seed: int = 0) -> tuple[Tiny, list[Optimizer]]:
+def build(*, sparse: bool = True, rows: Sequence[int] = ROWS, seed: int = 0) -> tuple[Tiny, list[Optimizer]]:
     """The model before it is wrapped; dense gradients with an optimizer that takes them."""
     torch.manual_seed(seed)
-    model = Tiny(sparse=sparse)
+    model = Tiny(rows, sparse=sparse)
     embeddings = list(model.emb.parameters())
-    rows: Optimizer = SparseAdam(embeddings) if sparse else Adagrad(embeddings, lr=0.1)
-    return model, [rows, Adam(model.top.parameters())]
+    tables: Optimizer = SparseAdam(embeddings) if sparse else Adagrad(embeddings, lr=0.1)
+    return model, [tables, Adam(model.top.parameters())]
 
 
 def digests(model: nn.Module, optimizers: list[Optimizer]) -> dict[str, str]:
@@ -118,8 +120,8 @@ class Training:
     moody: Moody = field(default_factory=Moody)
 
     @classmethod
-    def start(cls, rank: int, *, sparse: bool, read_ahead: bool = False) -> Training:
-        model, optimizers = build(sparse=sparse)
+    def start(cls, rank: int, *, sparse: bool, read_ahead: bool = False, rows: Sequence[int] = ROWS) -> Training:
+        model, optimizers = build(sparse=sparse, rows=rows)
         torch.manual_seed(100 + rank)
         kind = NumbersReadAhead if read_ahead else Numbers
         whole: nn.Module = model if sparse else DistributedDataParallel(model)
@@ -159,10 +161,11 @@ class Rank:
         read_ahead: bool = False,
         clock_rates: tuple[float, float] = (1.0, 1.0),
         settings: dict[str, Any] | None = None,
+        rows: Sequence[int] = ROWS,
     ) -> int:
         """Start training under a Checkpointer; the step it stands at."""
         rate = clock_rates[self._rank]
-        self._training = Training.start(self._rank, sparse=sparse, read_ahead=read_ahead)
+        self._training = Training.start(self._rank, sparse=sparse, read_ahead=read_ahead, rows=rows)
         clock = Runtime(monotonic_s=lambda: rate * time.monotonic())
         self._guard = with_runtime(hf.Checkpointer, clock)(
             url,
@@ -181,6 +184,11 @@ class Rank:
             self._guard.resume(step)
         self._batches = self._guard.batches(epochs=None)
         return self._guard.steps
+
+    def pretend_device(self) -> None:
+        """From now on all tensors are as if on a device."""
+        streams = DelayedStreams()
+        side_streams.streams_for = lambda tensors: streams
 
     def guard_alone(self, url: str, *, ranks_s: float) -> None:
         """Create a Checkpointer, whatever the other ranks do."""
@@ -250,7 +258,8 @@ class Rank:
         return self._guard.agent_pid
 
     def stats(self) -> dict[str, int]:
-        return {"agent_deaths": self._guard.stats.agent_deaths, "failed": self._guard.stats.failed}
+        stats = self._guard.stats
+        return {name: getattr(stats, name) for name in ("agent_deaths", "failed", "committed", "sliced", "thrown_away")}
 
     def close(self) -> None:
         self._guard.close()

@@ -475,3 +475,24 @@ def test_deltas_of_every_optimizer_hold_the_rows_of_all_ranks(job: Job, tmp_path
             fresh = cases[name].build()
             run.restore(int(step), model=fresh.model, optimizer=fresh.optimizers)
             assert digests_of(fresh) == expected
+
+
+def test_a_snapshot_that_an_edit_overtook_on_one_rank_is_taken_again_by_all(job: Job, url: str) -> None:
+    job.call("pretend_device")
+    settings = {"device_buffer_bytes": 600_000, "buffer_bytes": 2**22}
+    job.call("open", url=url, strategy=hf.Full().to_dict(), settings=settings, rows=[40_000, 40])
+    job.call("train", steps=2)
+    job.call("save", wait=False)
+    job.call("train", steps=1)
+    job.call("halve", ranks=[1])
+    for _ in range(200):  # ranks meet after 16 steps; that the save was given up must have come to all of them
+        job.call("train", steps=16)
+        if all(stats["committed"] for stats in job.call("stats")):
+            break
+    first, second = job.call("stats")
+    job.call("leave")
+    assert (first["thrown_away"], second["thrown_away"]) == (0, 1)
+    assert (first["failed"], first["committed"]) == (second["failed"], second["committed"]) == (1, 1)
+    run = hf.open_run(url)
+    (checkpoint,) = run.checkpoints()
+    assert checkpoint.step > 3 and not run.verify()

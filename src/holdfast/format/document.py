@@ -17,6 +17,7 @@ Json: TypeAlias = Any
 T = TypeVar("T")
 
 _MAX_LINE = 256
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def digest(data: bytes | bytearray | memoryview) -> str:
@@ -26,7 +27,7 @@ def digest(data: bytes | bytearray | memoryview) -> str:
 
 def canonical_json(value: Json) -> bytes:
     """One byte string for one value: sorted keys, no spaces, ASCII, no NaN."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+    return _CANONICAL.encode(value).encode("ascii")
 
 
 def seal(kind: str, version: int, body: Json) -> bytes:

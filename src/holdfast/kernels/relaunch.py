@@ -27,8 +27,12 @@ class Relaunch:
         """Launch with all arguments in their order; those of one ``kind``, device included, run the same code."""
         compiled = self._compiled.get(kind)
         if compiled is not None:
-            compiled[grid](*arguments)
-            return
+            try:
+                compiled[grid](*arguments)
+                return
+            except TypeError:  # it takes other arguments after all, and was not launched
+                self._is_known = False
+                self._compiled.clear()
         found = self._kernel[grid](*arguments, **options)
         if self._is_known and found is not None:  # the interpreter compiles nothing
             self._compiled[kind] = found

@@ -2,7 +2,7 @@
 
 Without pytest and Numba, which a GPU machine may lack:
 
-    PYTHONPATH=src:. python -m tests.checkpoint.snapshot.fused_check cuda
+    PYTHONPATH=src:. python -m tests.checkpoint.snapshot.fused_check cuda     (or with a number of rounds behind it)
     PYTHONPATH=src:. TRITON_INTERPRET=1 python -m tests.checkpoint.snapshot.fused_check cpu
 """
 
@@ -131,17 +131,17 @@ def cramped(layout: BoundLayout, draw: random.Random) -> BoundLayout:
     return replace(layout, chunk_rows=rows, escapes=min(escapes, layout.bound))
 
 
-def main(device: torch.device) -> None:
+def main(device: torch.device, rounds: int = ROUNDS) -> None:
     sys.modules["numba"] = None  # type: ignore[assignment]
     streams: SideStreams = CudaStreams() if device.type == "cuda" else DelayedStreams()
     if device.type == "cpu":
         from holdfast.kernels.quantize import gpu
 
         tensors.is_cheap = lambda table, scheme: tensors.is_plain(table) and gpu.can_encode(scheme, table.shape[1])
-    compared = sum(check(device, streams, seed) for seed in range(ROUNDS))
+    compared = sum(check(device, streams, seed) for seed in range(rounds))
     assert compared
     print(f"the fused kernels equal torch's operations on {device}: {compared} bytes")
 
 
 if __name__ == "__main__":
-    main(torch.device(sys.argv[1]))
+    main(torch.device(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else ROUNDS)
