@@ -102,8 +102,7 @@ class Agent:
         self._key_frames = KeyFrames(store, in_memory=config.baseline_in_memory)
         self._threads = AgentThreads(uploads=config.uploads, on_fatal=channel.hang_up)
         if config.encodes:
-            self._threads.write(quantize.warm_up)  # compiling, on a machine that never did, takes longer than a save
-            self._threads.write(checksums.warm_up)  # little more, now that Numba is loaded
+            self._threads.write(_warm_up)  # compiling, on a machine that never did, takes longer than a save
         self._save: AgentSave | None = None
         self._starting = config.starting
         self._grid_worker = self._start_grid_worker(Grid.from_dict(config.grid)) if config.grid else None
@@ -366,3 +365,9 @@ def _read_digests(fetcher: Fetcher, manifest: Manifest) -> list[PieceDigest]:
         data = fetcher.chunk(manifest.bundles[chunk.place.bundle], chunk.place)
         digests += digest_pieces(memoryview(data), chunk.pieces)
     return digests
+
+
+def _warm_up() -> None:
+    """One after another: two threads that load parts of Numba at once find some of them half loaded."""
+    quantize.warm_up()
+    checksums.warm_up()  # little more, now that Numba is loaded
