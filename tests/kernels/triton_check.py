@@ -9,8 +9,10 @@ import sys
 import numpy as np
 import torch
 
+from holdfast.kernels import row_patches
 from holdfast.kernels.bit_sets import gpu, reference
 from holdfast.kernels.bit_sets import tensors as sets
+from holdfast.kernels.row_patches import gpu as patches
 
 ROWS = (1, 31, 32, 33, 64, 65, 700, 9000)
 
@@ -49,6 +51,17 @@ def check_nonzero_rows(rows: int, dtype: type, draw: np.random.Generator, device
         assert torch.equal(bits.cpu(), wanted), ("nonzero", rows, columns, dtype)
 
 
+def check_patches(dtype: torch.dtype, first: int, device: str) -> None:
+    for shape in ((50,), (50, 3), (50, 70)):
+        before = torch.randint(0, 100, shape).to(dtype)
+        ids = torch.randint(-20, 70, (200,)) + first
+        values = torch.randint(0, 100, (90, *shape[1:])).to(dtype)[ids - first + 20]
+        wanted, found = before.clone(), before.to(device)
+        row_patches.put_inside(wanted, values, ids, first=first)
+        patches.put_inside(found, values.to(device), ids.to(device), first)
+        assert torch.equal(found.cpu(), wanted), ("patches", dtype, first, shape)
+
+
 def check_many_rows(device: str) -> None:
     rows = 2**31 + 64
     bits = sets.new_set(rows, device)
@@ -65,6 +78,9 @@ def main(device: str) -> None:
         for dtype in (np.uint8, np.int16, np.int32, np.int64):
             check_nonzero_rows(rows, dtype, draw, device)
     check_many_rows(device)
+    for kind in (torch.uint8, torch.float16, torch.float32, torch.int64):
+        for first in (0, 17, 2**33):
+            check_patches(kind, first, device)
     print(f"the Triton kernels equal the reference on {device}")
 
 
