@@ -225,10 +225,11 @@ class Slices:
 
     def _before_move(self, table: _Table, ids: Tensor | None) -> None:
         """In the middle of an optimizer's step, which must not fail because of a save."""
-        if table.is_read or self._problem is not None or (ids is not None and table.displaced.keep(ids)):
+        if table.is_read or self._problem is not None:
             return
         try:
-            self.read_all()
+            if ids is None or not table.displaced.keep(ids):
+                self.read_all()
         except Exception as error:
             self._problem = error
 
