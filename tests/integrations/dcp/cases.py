@@ -25,6 +25,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distr
 
 import holdfast as hf
 from holdfast.storage import LocalStore
+from holdfast.storage.local_batch import LocalBatch
 
 WORLDS = (1, 2, 4)
 
@@ -364,12 +365,20 @@ def rank_dies_before_it_writes(place: Place) -> None:
     _die(place, rank=1, where="write_data")
 
 
+def rank_dies_before_what_it_wrote_is_durable(place: Place) -> None:
+    _die(place, rank=1, where="seal", of=LocalBatch)
+
+
 def rank_dies_after_it_wrote(place: Place) -> None:
     _die(place, rank=1, where="write_data", done=True)
 
 
 def coordinator_dies_in_its_plan(place: Place) -> None:
     _die(place, rank=0, where="prepare_global_plan")
+
+
+def coordinator_dies_before_what_it_wrote_is_durable(place: Place) -> None:
+    _die(place, rank=0, where="seal", of=LocalBatch)
 
 
 def coordinator_dies_after_it_wrote(place: Place) -> None:
@@ -387,28 +396,32 @@ def coordinator_dies_after_it_committed(place: Place) -> None:
 DEATHS = {
     rank_dies_in_its_plan: 1,
     rank_dies_before_it_writes: 1,
+    rank_dies_before_what_it_wrote_is_durable: 1,
     rank_dies_after_it_wrote: 1,
     coordinator_dies_in_its_plan: 0,
+    coordinator_dies_before_what_it_wrote_is_durable: 0,
     coordinator_dies_after_it_wrote: 0,
     coordinator_dies_before_it_commits: 0,
     coordinator_dies_after_it_committed: 0,
 }
 
 
-def _die(place: Place, rank: int, where: str, *, done: bool = False, left: int = 0) -> None:
-    """One rank is killed in a save: the others are left to DCP's collectives, and the last checkpoint is whole."""
+def _die(place: Place, rank: int, where: str, *, of: type | None = None, done: bool = False, left: int = 0) -> None:
+    """One rank is killed in a save, in a method of its Writer or ``of`` another class: the others are left to DCP's
+    collectives, and the last checkpoint is whole."""
     url, whole = place.run(where), numbers(12, 2)
     save(url, {"rows": spread(whole, Shard(0))}, 1)
     writer = hf.dcp.Writer(url, step=2)
     if dist.get_rank() == rank:
-        act = getattr(writer, where)
+        dying = of or writer
+        act = getattr(dying, where)
 
         def die(*given: Any, **named: Any) -> None:
             if done:
                 act(*given, **named)
             os.kill(os.getpid(), signal.SIGKILL)
 
-        setattr(writer, where, die)
+        setattr(dying, where, die)
     try:
         dcp.save({"rows": spread(whole + 1, Shard(0))}, storage_writer=writer)
     except (CheckpointException, RuntimeError):

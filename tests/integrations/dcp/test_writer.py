@@ -203,7 +203,8 @@ def test_full_store_fails_the_save_and_takes_back_what_was_written(url: str) -> 
     assert torch.equal(load(url, ["a"])["a"], numbers(1))
 
 
-def test_what_could_not_be_made_durable_is_written_again(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_what_could_not_be_made_durable_is_written_again(number: int, caplog: pytest.LogCaptureFixture) -> None:
     class Disk(SimulatedDisk):
         """Loses a bundle that it was given, once."""
 
@@ -212,7 +213,7 @@ def test_what_could_not_be_made_durable_is_written_again(caplog: pytest.LogCaptu
         def sync(self, handle: int) -> None:
             Disk.syncs += 1
             if Disk.syncs == 3:  # after the catalog and the intent
-                raise OSError(errno.EIO, os.strerror(errno.EIO))
+                raise OSError(number, os.strerror(number))
             super().sync(handle)
 
     disk = Disk()

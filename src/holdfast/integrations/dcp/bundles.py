@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from holdfast.checkpoint.read.crew import WORKERS
-from holdfast.errors import StorageUnavailable
+from holdfast.errors import StorageFull, StorageUnavailable
 from holdfast.format.bundle import Member, build_head
 from holdfast.format.catalog import object_name
 from holdfast.format.document import digest
@@ -51,7 +51,7 @@ class BundleWriter:
         try:
             with together(self._store) as put:
                 stored = self._write(sources(), put)
-        except StorageUnavailable as error:
+        except (StorageUnavailable, StorageFull) as error:
             if stored is None:
                 raise
             logger.warning("what was written could not be made durable, and is written again: %s", error)
