@@ -15,7 +15,6 @@ import triton.language as tl  # type: ignore[import-not-found, import-untyped, u
 from torch import Tensor
 
 from holdfast.kernels.bounded_rows.descriptors import LINE, EncodedLine, ListedLine, lines_of
-from holdfast.kernels.relaunch import Relaunch
 
 
 def _place(line: type[ListedLine | EncodedLine], field: str) -> tl.constexpr:
@@ -63,28 +62,27 @@ def list_rows(lines: Sequence[ListedLine], there: Tensor) -> None:
     if not lines:
         return
     tables = len(lines)
-    programs = max(1, -(-max(line.stop for line in lines) // (_WORDS * _WORD_BITS)))
+    programs = max(1, triton.cdiv(max(line.stop for line in lines), _WORDS * _WORD_BITS))
     counts = torch.empty(tables, programs, dtype=torch.int64, device=there.device)
-    device = there.get_device()
     with _on_device_of(there):
-        _launch_count((programs, tables, 1), device, counts, there, programs, _WORDS, _WORD_BITS)
+        _count[(programs, tables)](counts, there, programs, words=_WORDS, bits=_WORD_BITS)
         ends = counts.cumsum(1)
-        _launch_list((programs, tables, 1), device, ends, counts, there, programs, _WORDS, _WORD_BITS)
+        _list[(programs, tables)](ends, counts, there, programs, words=_WORDS, bits=_WORD_BITS)
         longest = max(line.chunks * line.chunk_rows for line in lines)
-        _launch_cut((-(-longest // _IDS), tables, 1), device, there, _IDS)
+        _cut[(triton.cdiv(longest, _IDS), tables)](there, length=_IDS)
 
 
 def gather_unencoded(lines: Sequence[EncodedLine], there: Tensor) -> None:
     """Count and copy the rows that no record holds, and copy the sampled ones; ``there`` are the same lines."""
     if not lines:
         return
-    columns, device = len(lines), there.get_device()
+    columns = len(lines)
     with _on_device_of(there):
-        grid = (max(line.chunks for line in lines), columns, 1)
-        _launch_count_escapes(grid, device, there, _ESCAPE_WORDS, _WORD_BITS)
-        _launch_list_escapes(grid, device, there, _ESCAPE_WORDS, _WORD_BITS, _CHUNKS)
+        grid = (max(line.chunks for line in lines), columns)
+        _count_escapes[grid](there, words=_ESCAPE_WORDS, bits=_WORD_BITS)
+        _list_escapes[grid](there, words=_ESCAPE_WORDS, bits=_WORD_BITS, together=_CHUNKS)
         most = max(line.room + line.chunks * line.sample for line in lines)
-        _launch_copy((-(-most // _ROWS), columns, 1), device, there, _CHUNKS, _ROWS, _COLUMNS)
+        _copy[(triton.cdiv(most, _ROWS), columns)](there, together=_CHUNKS, rows=_ROWS, columns=_COLUMNS)
 
 
 def warm_up(device: torch.device) -> None:
@@ -282,12 +280,6 @@ def _copy(  # type: ignore[no-untyped-def]
         at = sample_rows + number[:, None] * width + column[None, :]
         tl.store(at, values, mask=inside & (escapes == 0)[:, None])
         column += columns
-
-
-# Their arguments are addresses of whole allocations, or of lines in one, and numbers that nothing is compiled for.
-_launch_count, _launch_list, _launch_cut = Relaunch(_count), Relaunch(_list), Relaunch(_cut)
-_launch_count_escapes, _launch_list_escapes = Relaunch(_count_escapes), Relaunch(_list_escapes)
-_launch_copy = Relaunch(_copy)
 
 
 def _on_device_of(numbers: Tensor) -> AbstractContextManager[None]:

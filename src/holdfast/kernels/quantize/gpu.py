@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -34,7 +33,6 @@ from holdfast.kernels.quantize.scheme import (
     starts,
     stripe,
 )
-from holdfast.kernels.relaunch import Relaunch
 
 _NUMBERS = {Method.SYMMETRIC: 0, Method.ASYMMETRIC: 1, Method.GREEDY: 2, Method.FITTED: 3}
 _SYMMETRIC, _ASYMMETRIC, _GREEDY = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
@@ -76,22 +74,15 @@ def encode(
         out = torch.empty(count, record_bytes(scheme, dim), dtype=torch.uint8, device=table.device)
     if not count:
         return out
-    lines, own = _prepared(scheme, dim, table.device)
-    gathered, bounded, listed = ids is not None, total is not None, escaped is not None
-    words = _has_words(out, scheme)
-    kind = (
-        id(own), table.get_device(), table.data_ptr() % 16, out.data_ptr() % 16, count < 2**31,
-        None if ids is None else ids.dtype, bounded, listed, words,
-    )  # fmt: skip
+    lines, constants = _lines(scheme, dim, table.device), _constants(scheme, dim)
     with _on_device_of(table):
-        _launch_encode(
-            (-(-count // own.rows), 1, 1), kind,
+        _encode[(triton.cdiv(count, constants["rows"]),)](
             table, lines if ids is None else ids, out, lines,
             lines if total is None else total, lines if escaped is None else escaped.view(torch.int32),
-            count, own.share,
-            own.dim, own.width, own.tile, own.places, own.rows, own.bits, own.method, own.finest, own.bins,
-            lines.shape[0], own.header, own.used, own.size, gathered, words, bounded, listed,
-            num_warps=_WARPS, enable_fp_fusion=False,
+            count, float(np.float32(1) / np.float32(dim)),
+            **constants, tries=lines.shape[0],
+            gathered=ids is not None, words=_has_words(out, scheme), bounded=total is not None,
+            listed=escaped is not None, num_warps=_WARPS, enable_fp_fusion=False,
         )  # fmt: skip
     return out
 
@@ -101,41 +92,18 @@ def _has_words(out: Tensor, scheme: Scheme) -> bool:
     return scheme.header_bytes == 4 and out.shape[1] % 4 == 0 and out.data_ptr() % 4 == 0
 
 
-class _Constants(NamedTuple):
-    """What the kernel is compiled for; and ``share``, which it is not."""
-
-    dim: int
-    width: int
-    tile: int
-    places: int
-    rows: int
-    bits: int
-    method: int
-    finest: int
-    bins: int
-    header: int
-    used: int
-    size: int
-    share: float
-
-
 @cache
-def _prepared(scheme: Scheme, dim: int, device: torch.device) -> tuple[Tensor, _Constants]:
-    """The same objects every time."""
-    return _lines(scheme, dim, device), _constants(scheme, dim)
-
-
-@cache
-def _constants(scheme: Scheme, dim: int) -> _Constants:
+def _constants(scheme: Scheme, dim: int) -> dict[str, int]:
+    """What the kernel is compiled for."""
     width, places = stripe(dim, scheme.bits), {8: 1, 4: 2, 3: 4, 2: 4}[scheme.bits]
     tile = triton.next_power_of_2(width)
-    return _Constants(
-        dim=dim, width=width, tile=tile, places=places,
-        rows=max(1, _VALUES_PER_PROGRAM // (tile * places)),
-        bits=scheme.bits, method=_NUMBERS[scheme.method], finest=resolution(dim), bins=scheme.num_bins,
-        header=scheme.header_bytes, used=scheme.header_bytes + code_bytes(dim, scheme.bits),
-        size=record_bytes(scheme, dim), share=float(np.float32(1) / np.float32(dim)),
-    )  # fmt: skip
+    return {
+        "dim": dim, "width": width, "tile": tile, "places": places,
+        "rows": max(1, _VALUES_PER_PROGRAM // (tile * places)),
+        "bits": scheme.bits, "method": _NUMBERS[scheme.method], "finest": resolution(dim), "bins": scheme.num_bins,
+        "header": scheme.header_bytes, "used": scheme.header_bytes + code_bytes(dim, scheme.bits),
+        "size": record_bytes(scheme, dim),
+    }  # fmt: skip
 
 
 @cache
@@ -278,9 +246,6 @@ def _kinds(low, high, finite, method: tl.constexpr):  # type: ignore[no-untyped-
     if method != _SYMMETRIC:
         beyond = beyond | (spread < largest * _SHARE)
     return finite & (spread == 0.0), finite & (beyond == 0)
-
-
-_launch_encode = Relaunch(_encode)
 
 
 def _on_device_of(table: Tensor) -> AbstractContextManager[None]:
