@@ -9,7 +9,7 @@ from holdfast.planner.job import Overheads
 from holdfast.planner.measured import ParityRates
 from holdfast.policy.parity import GENTLE, Parity
 
-_RESTS: Final = 3  # times as long as a block took, where rows come back gently
+_RESTS: Final = 3  # times as long as a fast rebuild takes, where rows come back gently
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
