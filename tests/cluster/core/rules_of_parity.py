@@ -21,6 +21,7 @@ PARTIAL = {
 }
 SEVERAL_HOSTS = {**PARTIAL, "parity": 2}
 HUNTED = {**SEVERAL_HOSTS, "faults": 14, "hunted": Role.SERVER}
+HUNTED_OFTEN = {**HUNTED, "faults": 30, "mercy": 0.5, "saves": 40}
 MANY_SAVES = {**PARTIAL, "faults": 12, "saves": 40}
 LATE_ANSWERS = {**MANY_SAVES, "slow": Role.SERVER, "hunted": Role.WORKER}
 ORPHANED = {**PARTIAL, "ending": Ending.ORPHANS}
@@ -48,6 +49,9 @@ RULES = {
     ),
     "8: what was kept of a row does not say what the saved one holds": Rule(
         protected(agreement=mutants.TellsForSavedRows), HUNTED, is_rare=True
+    ),
+    "8: saved rows wait until hosts have dropped the former": Rule(
+        protected(rows=mutants.UsesSavedRowsAtOnce), HUNTED_OFTEN, is_rare=True
     ),
     "9: no row is given before all hosts have the same": Rule(
         protected(agreement=mutants.GivesWhatIsDisputed),
