@@ -21,7 +21,7 @@ class Measured:
 
 
 PARITY_OVERHEAD: Final = Measured(
-    key="parity_overhead", value=0.063, source="python -m benchmarks parity: two workers on an H200, 16 cores"
+    key="parity_overhead", value=0.048, source="python -m benchmarks parity: two workers on an H200, 16 cores"
 )
 THROUGHPUT_IN_RECOVERY: Final = Measured(
     key="throughput_in_recovery", value=0.88, source="ECRM, section 4.2; measure with python -m benchmarks parity"
