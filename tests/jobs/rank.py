@@ -72,13 +72,17 @@ class Rank(ABC):
     def train(self, steps: int, save_every: int = 0) -> int:
         """Train, and save at some of the steps; keeps shadows of what was saved."""
         for _ in range(steps):
-            for optimizer in self.optimizers:
-                optimizer.zero_grad()
-            self.backward()
-            for optimizer in self.optimizers:
-                optimizer.step()
+            self.learn()
             self.step(save_every)
         return self.checkpointer.steps
+
+    def learn(self) -> None:
+        """From the batch of this step."""
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+        self.backward()
+        for optimizer in self.optimizers:
+            optimizer.step()
 
     def step(self, save_every: int) -> None:
         """The optimizers have stepped."""

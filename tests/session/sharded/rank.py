@@ -6,6 +6,7 @@ import math
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor, Partial, Placement, Shard, distribute_tensor
 from torch.optim import SGD, Optimizer
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
 
 import holdfast as hf
 from holdfast.checkpoint.track.table_watch import TableWatch
@@ -36,6 +39,24 @@ class ShardedRank(Rank):
         self.how = how
         model = divided(Model(hidden), how)
         self.begin(model, optimizers_of(model, optimizer))
+
+    def guard_data(self, url: str, samples: int) -> None:
+        """A Checkpointer over the training and its data, of which each rank reads its share."""
+        numbers = TensorDataset(torch.arange(samples))
+        sampler = DistributedSampler(numbers, num_replicas=self.world, rank=self.number)
+        self.guard(url, loader=DataLoader(numbers, batch_size=2, sampler=sampler))
+
+    def train_on_data(self, ends_at: int | None = None) -> list[int]:
+        """Train on what is left of the data; the samples that were read. Rank 1 may hear that it has to end."""
+        read: list[int] = []
+        with suppress(hf.Terminated), self.checkpointer:
+            for (samples,) in self.checkpointer.batches():
+                read += samples.tolist()
+                self.learn()
+                if self.number == 1 and len(read) // 2 == ends_at:
+                    self.checkpointer.terminate()
+                self.checkpointer.step()
+        return read
 
     def guard_odd(self, what: str, url: str) -> None:
         """A Checkpointer over a training with something that cannot be saved."""

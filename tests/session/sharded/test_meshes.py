@@ -113,6 +113,21 @@ def test_after_an_evaluation_fsdp_holds_other_parameters_and_the_sharded_ones_ar
     assert_same(job.call("held")[0], before)
 
 
+def test_ranks_end_together_when_one_is_told_to_and_no_sample_is_read_twice(jobs: Jobs, tmp_path: Path) -> None:
+    job, url = jobs.get(2), str(tmp_path / "run")
+    job.call("build", how="fsdp")
+    job.call("guard_data", url=url, samples=96)
+    assert job.call("resume") == [0, 0]
+    first = job.call("train_on_data", ends_at=5)
+    step = len(first[0]) // 2
+    assert 5 <= step < 24 and len(first[1]) == len(first[0])  # ranks ask each other every few steps
+    job.call("build", how="fsdp", seed=1)
+    job.call("guard_data", url=url, samples=96)
+    assert job.call("resume") == [step, step]
+    second = job.call("train_on_data")
+    assert sorted(sample for read in first + second for sample in read) == list(range(96))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["fsdp", "hsdp", "tp", "columns", "fsdp+tp", "fsdp+columns"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam"])
