@@ -22,6 +22,7 @@ PARTIAL = {
 SEVERAL_HOSTS = {**PARTIAL, "parity": 2}
 HUNTED = {**SEVERAL_HOSTS, "faults": 14, "hunted": Role.SERVER}
 HUNTED_OFTEN = {**HUNTED, "faults": 30, "mercy": 0.5, "saves": 40}
+HUNTED_IN_TURN = {**HUNTED, "faults": 30, "mercy": 0.8}
 MANY_SAVES = {**PARTIAL, "faults": 12, "saves": 40}
 LATE_ANSWERS = {**MANY_SAVES, "slow": Role.SERVER, "hunted": Role.WORKER}
 ORPHANED = {**PARTIAL, "ending": Ending.ORPHANS}
@@ -61,6 +62,9 @@ RULES = {
     "9: hosts confirm what they were told": Rule(protected(host=mutants.AgreesAtOnce), SEVERAL_HOSTS),
     "9: a value comes with what not all hosts have": Rule(
         protected(parity=mutants.ListensFromNowOn), SEVERAL_HOSTS, is_rare=True
+    ),
+    "9: what hosts found is of the same lives": Rule(
+        protected(rows=mutants.AddsUpOtherLives), HUNTED_IN_TURN, is_rare=True
     ),
     "parities of lost rows are encoded anew": Rule(protected(host=mutants.KeepsDeadParities), PARTIAL),
     "a push counts when it is stable": Rule(protected(parity=mutants.CountsUnstable), PARTIAL),
