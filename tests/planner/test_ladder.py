@@ -69,7 +69,7 @@ def test_parity_that_costs_more_than_it_saves_is_left_out_with_both_figures() ->
     rare = Outlook(mtbf_s=28 * HOUR_S, interval_s=0.5 * HOUR_S, server_bytes=8e9)
     chosen = choose(ASKED, options(8), rare)
     assert chosen.ladder == ASKED
-    assert chosen.why.startswith("parity would cost 6.3") and "full recovery costs 0.89" in chosen.why
+    assert chosen.why.startswith("parity would cost 4.8") and "full recovery costs 0.89" in chosen.why
     often = replace(rare, mtbf_s=2 * HOUR_S)
     assert choose(ASKED, options(8), often).ladder.parity is not None
     assert choose(Ladder(partial=True), options(8), often).ladder.parity is None  # which trains nothing again
