@@ -194,7 +194,7 @@ class Routine:
         outcomes = self._outcomes
         at_once = outcomes.retakes_at_once and outcomes.in_flight is None
         if self._checkpoints.is_due(may_save=outcomes.may_retry(), retry=outcomes.failed, at_once=at_once):
-            self._save(tag=outcomes.retaken_tag, force=at_once)
+            self._save(tag=outcomes.retaken_tag, force=self._agreement.any(at_once))
         elif self._between is not None:
             self._save_rows_if_due(self._between)
 

@@ -77,10 +77,9 @@ class Saver:
     def save(self, request: SaveRequest, *, force: bool = False) -> bool:
         """Snapshot now. False if it was skipped because the last one is still being written, or an agent died.
 
-        ``force``, on any rank, waits instead of skipping. All ranks of a job call this at the same step.
+        ``force`` waits instead of skipping. All ranks of a job call this at the same step, with the same ``force``.
         """
         self._agents.poll()
-        force = self._agreement.any(force)
         leads = self._agreement.rank == 0
         before = Before(self._agreement.broadcast(self._before(request, force) if leads else None))
         if before is Before.SKIP:
