@@ -17,7 +17,7 @@ Json: TypeAlias = Any
 T = TypeVar("T")
 
 _MAX_LINE = 256
-_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False, check_circular=False)
 
 
 def digest(data: bytes | bytearray | memoryview) -> str:

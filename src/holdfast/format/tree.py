@@ -49,15 +49,15 @@ def encode_tree(value: object, *, root: str = "state", host: bool = False, tiles
     ``host``: without torch, all tensors as HostTensor. ``tiles``: so many tensors will be stored behind those of the
     tree, which are boxes of scattered ones.
     """
-    encoder = _Encoder(host=host)
-    document = {"tree": VERSION, "root": encoder.encode(value, root), "tensors": len(encoder.tensors)}
+    encoder = _Encoder(root, host=host)
+    document = {"tree": VERSION, "root": encoder.encode(value), "tensors": len(encoder.tensors)}
     skeleton = canonical_json({**document, "tiles": tiles} if tiles else document)
     return EncodedTree(skeleton=skeleton, tensors=encoder.tensors)
 
 
 def check_tree(value: object, *, root: str = "state") -> None:
     """Raise UnsupportedState if ``encode_tree`` would."""
-    _Encoder().encode(value, root)
+    _Encoder(root).encode(value)
 
 
 def decode_tree(
@@ -99,38 +99,50 @@ def _tiles(document: Any) -> int:
 
 
 class _Encoder:
-    """Training waits for it: what nearly all keys and values are is looked for first, and without calls."""
+    """Training waits for it: what nearly all keys and values are is looked for first, and without calls.
 
-    def __init__(self, *, host: bool = False) -> None:
+    Nor are paths put together before something is refused: ``_keys`` lead from the root to the value at hand.
+    """
+
+    def __init__(self, root: str, *, host: bool = False) -> None:
+        self._root = root
         self._host = host
         self.tensors: list[AnyTensor] = []
-        self._open: list[tuple[object, str]] = []  # containers on the way from the root, and their paths
+        self._open: list[object] = []  # containers on the way from the root
+        self._keys: list[object] = []
         self._plain = _plain_tensors()
 
-    def encode(self, value: object, path: str) -> Json:
+    def encode(self, value: object) -> Json:
         leaf = encode_leaf(value)
-        return self._encode(value, path) if leaf is NOT_A_LEAF else leaf
+        return self._encode(value) if leaf is NOT_A_LEAF else leaf
 
-    def _encode(self, value: object, path: str) -> Json:
+    @property
+    def _path(self) -> str:
+        return self._path_of(self._keys)
+
+    def _path_of(self, keys: Sequence[object]) -> str:
+        return self._root + "".join(f"[{key!r}]" for key in keys)
+
+    def _encode(self, value: object) -> Json:
         """What has children, or is a tensor."""
         encode = self._containers.get(type(value))
         if encode is None:
-            return self._encode_tensor(value, path)
+            return self._encode_tensor(value)
         if len(self._open) >= MAX_DEPTH:
-            self._refuse_depth(path)
-        self._open.append((value, path))
-        found = {"dict": self._pairs(value, path)} if type(value) is dict else encode(self, value, path)
+            self._refuse_depth()
+        self._open.append(value)
+        found = {"dict": self._pairs(value)} if type(value) is dict else encode(self, value)
         self._open.pop()
         return found
 
-    def _encode_tensor(self, value: object, path: str) -> Json:
+    def _encode_tensor(self, value: object) -> Json:
         if type(value) is HostTensor:
             return {"tensor": self._add_host(value)}
         if is_torch_tensor(value):
-            return {"tensor": self._add(_detached(_storable_tensor(value, path)))}
+            return {"tensor": self._add(_detached(_storable_tensor(value, self._path)))}
         if type(value) is np.ndarray:
-            return {"array": [value.dtype.str, list(value.shape), self._add_host(_array_bytes(value, path))]}
-        _refuse(path, value)
+            return {"array": [value.dtype.str, list(value.shape), self._add_host(_array_bytes(value, self._path))]}
+        _refuse(self._path, value)
 
     def _add(self, tensor: AnyTensor) -> int:
         self.tensors.append(tensor)
@@ -139,22 +151,22 @@ class _Encoder:
     def _add_host(self, tensor: HostTensor) -> int:
         return self._add(tensor if self._host else tensor.in_torch())
 
-    def _refuse_depth(self, path: str) -> NoReturn:
+    def _refuse_depth(self) -> NoReturn:
         """It is too deep; and if a container met itself on the way, it would have gone on forever."""
         seen: set[int] = set()
-        for value, own in self._open:
+        for depth, value in enumerate(self._open):
             if id(value) in seen:
-                raise UnsupportedState(f"{own} contains itself; break the cycle")
+                raise UnsupportedState(f"{self._path_of(self._keys[:depth])} contains itself; break the cycle")
             seen.add(id(value))
-        raise UnsupportedState(f"{path} is nested more than {MAX_DEPTH} levels deep; flatten it")
+        raise UnsupportedState(f"{self._path} is nested more than {MAX_DEPTH} levels deep; flatten it")
 
-    def _list(self, value: Iterable[object], path: str) -> Json:
-        return [self._item(item, path, index) for index, item in enumerate(value)]
+    def _list(self, value: Iterable[object]) -> Json:
+        return [self._item(item, index) for index, item in enumerate(value)]
 
-    def _pairs(self, value: dict[object, object], path: str) -> Json:
+    def _pairs(self, value: dict[object, object]) -> Json:
         pairs: list[Json] = []
         for key, item in value.items():
-            known = key if type(key) is str and key.isascii() else encode_key(key, f"a key of {path}")
+            known = key if type(key) is str and key.isascii() else encode_key(key, f"a key of {self._path}")
             kind = type(item)
             if (
                 item is None
@@ -164,37 +176,45 @@ class _Encoder:
                 or (kind is str and item.isascii())  # type: ignore[attr-defined]
             ):
                 pairs.append([known, item])
+            elif kind is dict and not item:  # a parameter without optimizer state
+                pairs.append([known, {"dict": []}])
             else:
-                pairs.append([known, self._item(item, path, key)])
+                pairs.append([known, self._item(item, key)])
         return pairs
 
-    def _item(self, value: object, path: str, key: object) -> Json:
+    def _item(self, value: object, key: object) -> Json:
         kind = type(value)
         if kind is not dict and kind is not list:
             if kind in self._plain.kinds and self._plain.has(value):
                 self.tensors.append(_detached(value))
                 return {"tensor": len(self.tensors) - 1}
-            leaf = encode_leaf(value)  # most items are leaves (a generator's state has hundreds) and need no path
+            leaf = encode_leaf(value)  # most items are leaves (a generator's state has hundreds)
             if leaf is not NOT_A_LEAF:
                 return leaf
-        return self._encode(value, f"{path}[{key!r}]")
+        self._keys.append(key)
+        found = self._encode(value)
+        self._keys.pop()
+        return found
 
-    def _defaultdict(self, value: defaultdict[object, object], path: str) -> Json:
+    def _elements(self, value: Iterable[object]) -> Json:
+        return _encode_elements(value, self._path)
+
+    def _defaultdict(self, value: defaultdict[object, object]) -> Json:
         factory: Any = value.default_factory
         name = None if factory is None else getattr(factory, "__name__", None)
         if factory is not None and (name is None or _FACTORIES.get(name) is not factory):
-            _refuse(f"{path}.default_factory", factory)
-        return [name, self._pairs(value, path)]
+            _refuse(f"{self._path}.default_factory", factory)
+        return [name, self._pairs(value)]
 
-    _containers: dict[type, Callable[[_Encoder, Any, str], Json]] = {  # noqa: RUF012
+    _containers: dict[type, Callable[[_Encoder, Any], Json]] = {  # noqa: RUF012
         list: _list,
-        tuple: lambda self, value, path: {"tuple": self._list(value, path)},
-        set: lambda self, value, path: {"set": _encode_elements(value, path)},
-        frozenset: lambda self, value, path: {"frozenset": _encode_elements(value, path)},
-        dict: lambda self, value, path: {"dict": self._pairs(value, path)},
-        OrderedDict: lambda self, value, path: {"ordereddict": self._pairs(value, path)},
-        Counter: lambda self, value, path: {"counter": self._pairs(value, path)},
-        defaultdict: lambda self, value, path: {"defaultdict": self._defaultdict(value, path)},
+        tuple: lambda self, value: {"tuple": self._list(value)},
+        set: lambda self, value: {"set": self._elements(value)},
+        frozenset: lambda self, value: {"frozenset": self._elements(value)},
+        dict: lambda self, value: {"dict": self._pairs(value)},
+        OrderedDict: lambda self, value: {"ordereddict": self._pairs(value)},
+        Counter: lambda self, value: {"counter": self._pairs(value)},
+        defaultdict: lambda self, value: {"defaultdict": self._defaultdict(value)},
     }
 
 

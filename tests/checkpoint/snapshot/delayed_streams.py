@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from holdfast.checkpoint.snapshot.side_streams import Copy
+from holdfast.checkpoint.snapshot.side_streams import Copy, Queue
 
 GARBAGE = 0x5A
 
@@ -75,6 +75,9 @@ class DelayedStreams:
 
     def numbers_on(self, device: torch.device, numbers: Sequence[int]) -> Tensor:
         return torch.tensor(numbers, dtype=torch.int64)
+
+    def recorded(self, device: torch.device, queue: Queue) -> Queue:
+        return queue
 
     def follow(self, device: torch.device) -> None:
         self._followed = [buffer.clone() for buffer in self._buffers]

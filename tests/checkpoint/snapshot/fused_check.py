@@ -30,6 +30,7 @@ from tests.checkpoint.snapshot.delayed_streams import DelayedStreams
 from tests.checkpoint.snapshot.staging_agent import FRAME_BYTES, table_spec, touched
 
 ROUNDS = 8
+WRITES = 4  # of the same tables: launched, recorded, and queued again from the record
 SIZES = (
     (1, 40, 300) if os.environ.get("TRITON_INTERPRET") == "1" else (1, 700, 3000, 200_000)
 )  # the interpreter is slow
@@ -104,14 +105,27 @@ def check(device: torch.device, streams: SideStreams, seed: int) -> int:
         return 0
     buffers = [torch.full((BUFFER_BYTES,), fill, dtype=torch.uint8, device=device) for fill in (0xAA, 0x55)]
     writer = FusedWriter(buffers[1], streams)
-    for again in (False, True):
-        if again:  # other rows and values, in the same places
+    for number in range(WRITES):
+        if number:  # other rows and values, in the same places
             stages = [replace(each, copy=moved(each.copy, draw)) for each in stages]
         wanted = torch.cat([TableWriter(each.copy, each.columns, each.layout, buffers[0]).write() for each in stages])
         found = writer.write(stages)
-        assert chunks_of(stages, buffers[1], found) == chunks_of(stages, buffers[0], wanted), (seed, again)
+        assert chunks_of(stages, buffers[1], found) == chunks_of(stages, buffers[0], wanted), (seed, number)
     print(f"{seed}: the same", flush=True)
     return used
+
+
+def check_unrecordable(device: torch.device) -> None:
+    """Work that waits for the device cannot be recorded: it is queued as before, and other work after it too."""
+    streams, done = CudaStreams(), []
+
+    def waits() -> None:
+        done.append(torch.ones(1, device=device).item())
+
+    assert streams.recorded(device, waits) is waits
+    number = torch.zeros(1, device=device)
+    streams.recorded(device, lambda: number.add_(1) and None)()
+    assert number.item() == 1.0, "the device does not work any more"
 
 
 def moved(copy: TableCopy, draw: random.Random) -> TableCopy:
@@ -140,6 +154,8 @@ def main(device: torch.device, rounds: int = ROUNDS) -> None:
         tensors.is_cheap = lambda table, scheme: tensors.is_plain(table) and gpu.can_encode(scheme, table.shape[1])
     compared = sum(check(device, streams, seed) for seed in range(rounds))
     assert compared
+    if device.type == "cuda":
+        check_unrecordable(device)
     print(f"the fused kernels equal torch's operations on {device}: {compared} bytes")
 
 

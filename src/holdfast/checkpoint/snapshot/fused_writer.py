@@ -14,7 +14,8 @@ from torch import Tensor
 
 from holdfast.checkpoint.snapshot.device_stage import TableStage
 from holdfast.checkpoint.snapshot.gpu_records import EncodableColumn
-from holdfast.checkpoint.snapshot.side_streams import SideStreams
+from holdfast.checkpoint.snapshot.side_streams import Queue, SideStreams
+from holdfast.checkpoint.snapshot.table_copy import TableCopy
 from holdfast.checkpoint.snapshot.touched_rows import TouchedRows
 from holdfast.checkpoint.wire.frame_layout import sample_in_frame
 from holdfast.codec.chunk import escapes_name
@@ -26,6 +27,9 @@ from holdfast.kernels.bounded_rows.descriptors import LINE, EncodedLine, ListedL
 from holdfast.kernels.quantize import tensors
 
 _NUMBER_BYTES = 8
+_KNOWN_SETS = 16  # lines that are kept, some kilobytes each
+
+_Sets = tuple[tuple[int, int, int], ...]
 
 
 def write_tables(tables: Sequence[TableStage], buffer: Tensor, streams: SideStreams) -> Tensor:
@@ -37,7 +41,7 @@ class FusedWriter:
     """Writes save after save, each when the one before has left the buffer.
 
     As long as tables are laid out as before, only the addresses of their sets change: what kernels are told of them,
-    views and scratch memory are kept. That is a third of what a save costs the host.
+    views and scratch memory are kept, and their launches are recorded and queued in one call.
     """
 
     def __init__(self, buffer: Tensor, streams: SideStreams) -> None:
@@ -50,7 +54,7 @@ class FusedWriter:
         if self._last is None or not self._last.is_for(tables):
             self._last = None  # its memory is free for the next one
             self._last = _Writer(tables, self._buffer, self._streams)
-        return self._last.write(tables)
+        return self._last.write(tables, again=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -72,6 +76,7 @@ class _Table:
         layout = self.layout = stage.layout
         self.stage = stage
         self.copy = stage.copy
+        self.sources = _addresses(stage.copy)
         at = tallies.skip(layout.tally_numbers)
         self.tally = tallies.address(at)
         self.ids = self._ids(lists)
@@ -101,6 +106,7 @@ class _Table:
             and its.ids is None
             and (own.unlisted is None) == (its.unlisted is None)
             and (own.start, own.stop, own.origin) == (its.start, its.stop, its.origin)
+            and self.sources == _addresses(its)
         )
 
     def sets(self) -> tuple[int, int, int]:
@@ -184,6 +190,10 @@ class _Table:
         return None if self.copy.ids is None else self.copy.ids.contiguous()
 
 
+def _addresses(copy: TableCopy) -> list[int]:
+    return [tensor.data_ptr() for tensor in copy.tensors]
+
+
 class _Scratch:
     """Memory of one piece (int64), of which everybody takes a part. A tensor of it costs more than its address."""
 
@@ -228,35 +238,56 @@ class _Writer:
             each.encoded_line(name, column, address) for each in self._tables for name, column in each.columns.items()
         ]
         self._tally = self._zeros[: self._tally_numbers]
-        self._there: Tensor | None = None  # the lines, on the device
+        # The lines, on the device, and as they were for other sets: a table has three, which take turns.
+        self._there = torch.empty(
+            (len(self._listed) + len(self._encoded)) * LINE, dtype=torch.int64, device=buffer.device
+        )
+        self._known: dict[_Sets, Tensor] = {}
+        self._written: _Sets | None = None  # whose lines are there
+        self._queue_again: Queue | None = None
 
     def is_for(self, tables: Sequence[TableStage]) -> bool:
         """Whether these can be written in the same way."""
         return len(tables) == len(self._tables) and all(map(_Table.is_for, self._tables, tables))
 
-    def write(self, tables: Sequence[TableStage]) -> Tensor:
-        """Write everything; returns the tallies."""
+    def write(self, tables: Sequence[TableStage], *, again: bool = False) -> Tensor:
+        """Write everything; returns the tallies. ``again``: the same will be written more often."""
+        is_first = self._written is None
         for own, stage in zip(self._tables, tables, strict=True):
             own.copy = stage.copy
-        there = self._lines()
-        self._zeros.zero_()
-        gpu.list_rows(self._listed, there)
-        for table in self._tables:
-            table.write_columns(self._buffer)
-        gpu.gather_unencoded(self._encoded, there[len(self._listed) * LINE :])
+        self._write_lines()
+        if is_first or not again:
+            self._queue()
+            return self._tally
+        if self._queue_again is None:  # now everything is compiled that it needs
+            self._queue_again = self._streams.recorded(self._buffer.device, self._queue)
+        self._queue_again()
         return self._tally
 
-    def _lines(self) -> Tensor:
-        """The lines on the device, which differ from the last ones in the addresses of sets at most."""
-        sets = [each.sets() for each in self._tables if each.ids is not None]
-        if self._there is None or any(line[:3] != own for line, own in zip(self._listed, sets, strict=True)):
-            self._listed = [
+    def _queue(self) -> None:
+        self._zeros.zero_()
+        gpu.list_rows(self._listed, self._there)
+        for table in self._tables:
+            table.write_columns(self._buffer)
+        gpu.gather_unencoded(self._encoded, self._there[len(self._listed) * LINE :])
+
+    def _write_lines(self) -> None:
+        """Tell the device which sets to list; everything else in its lines stays."""
+        sets = tuple(each.sets() for each in self._tables if each.ids is not None)
+        if sets == self._written:
+            return
+        lines = self._known.get(sets)
+        if lines is None:
+            listed = [
                 line._replace(first_set=first, second_set=second, third_set=third)
                 for line, (first, second, third) in zip(self._listed, sets, strict=True)
             ]
-            numbers = lines_of(self._listed) + lines_of(self._encoded)
-            self._there = self._streams.numbers_on(self._buffer.device, numbers)
-        return self._there
+            lines = self._streams.numbers_on(self._buffer.device, lines_of(listed) + lines_of(self._encoded))
+            if len(self._known) >= _KNOWN_SETS:
+                self._known.clear()
+            self._known[sets] = lines
+        self._there.copy_(lines)
+        self._written = sets
 
 
 def _zeros_needed(tables: Sequence[TableStage]) -> int:

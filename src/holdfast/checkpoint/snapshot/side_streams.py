@@ -5,11 +5,16 @@ The seam to CUDA of snapshots: what is queued where, and what waits for what.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+
+logger = logging.getLogger("holdfast")
+
+Queue = Callable[[], None]  # queues work on a device's current stream
 
 
 class Copy(NamedTuple):
@@ -57,6 +62,13 @@ class SideStreams(Protocol):
         """Numbers (int64) on the device, for what is queued on its current stream from now on."""
         ...
 
+    def recorded(self, device: torch.device, queue: Queue) -> Queue:
+        """What queues the same work as ``queue`` in one call: the same kernels, with the same arguments.
+
+        ``queue`` was called before; it reads and writes memory that stays where it is for as long as the result lives.
+        """
+        ...
+
     def follow(self, device: torch.device) -> None:
         """What is copied from now on comes after all that is queued on the device's current stream now."""
         ...
@@ -92,6 +104,7 @@ class CudaStreams:
 
     def __init__(self) -> None:
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
+        self._records = True
 
     def covers(self, tensor: Tensor) -> bool:
         """Whether it is on a GPU."""
@@ -112,6 +125,27 @@ class CudaStreams:
     def numbers_on(self, device: torch.device, numbers: Sequence[int]) -> Tensor:
         """Copied on the current stream, from pinned memory that torch's cache keeps until then."""
         return torch.tensor(numbers, dtype=torch.int64, pin_memory=True).to(device, non_blocking=True)
+
+    def recorded(self, device: torch.device, queue: Queue) -> Queue:
+        """A CUDA graph; ``queue`` itself where none can be made.
+
+        Not by ``torch.cuda.graph``, which waits for the device and empties torch's cache. Other threads may go on.
+        """
+        if not self._records:
+            return queue
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):
+                graph.capture_begin(capture_error_mode="thread_local")
+                try:
+                    queue()
+                finally:
+                    graph.capture_end()
+        except RuntimeError as error:
+            logger.info("saves launch their kernels one by one: a CUDA graph of them cannot be made: %s", error)
+            self._records = False
+            return queue
+        return graph.replay
 
     def follow(self, device: torch.device) -> None:
         """Let the side stream wait for an event on the current one."""
