@@ -1,4 +1,4 @@
-"""Copies with their SHA-256, several at a time, are those of NumPy and hashlib, whatever the bytes and their lengths."""
+"""Copies with their SHA-256, several at a time, are those of NumPy and hashlib, whatever the bytes."""
 
 from __future__ import annotations
 

@@ -52,7 +52,10 @@ class Sections:
         self._failed = False
 
     def take(self, room_bytes: int, most: int) -> list[Section]:
-        """The next ones, as many as fit and at most so many. A tensor is resolved with its first section, because that may take memory."""
+        """The next ones, as many as fit and at most so many.
+
+        A tensor is resolved with its first section, because that may take memory.
+        """
         taken: list[Section] = []
         with self._lock:
             while len(taken) < most and not self._failed and (section := self._peek()) is not None:
