@@ -14,7 +14,11 @@ from holdfast.kernels.checksums import fast_checksums, zlib_checksums
 
 
 @settings(max_examples=40)
-@given(data=st.binary(max_size=700), skipped=st.integers(0, 40), block_bytes=st.sampled_from([1, 16, 63, 64, 100, 256]))
+@given(
+    data=st.binary(max_size=700),
+    skipped=st.integers(0, 40),
+    block_bytes=st.sampled_from([1, 16, 63, 64, 100, 256, 300, 512]),
+)
 def test_any_bytes_at_any_address_have_the_checksums_of_zlib(data: bytes, skipped: int, block_bytes: int) -> None:
     view = memoryview(bytes(skipped) + data)[skipped:]
     assert fast_checksums()(view, block_bytes) == zlib_checksums(view, block_bytes)

@@ -14,7 +14,7 @@ from typing import Any
 from holdfast.errors import DamagedData
 from holdfast.format.dtypes import itemsize
 
-SECTION_BYTES = 8 << 20  # of a piece, at most; a multiple of the alignment of state pieces
+SECTION_BYTES = 2 << 20  # of a piece, at most; a multiple of the alignment of state pieces
 _GRAIN_BYTES = 128 << 10  # of which sections are multiples, but for the last of a piece
 DIGEST_BYTES = 32
 _FIELDS = {"values", "tensors", "planner", "folders"}

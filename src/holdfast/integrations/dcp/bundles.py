@@ -1,7 +1,7 @@
 """Writes sections of tensors as bundles, past the page cache.
 
 Several threads take sections from one list, each into a frame of its own. Hashing keeps a processor busy, and writing
-the disk; two threads more than there are processors let neither wait for the other.
+the disk; four threads more than hash let neither wait for the other.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from holdfast.storage.abilities import Put, together
 
 logger = logging.getLogger("holdfast")
 
-_THREADS = WORKERS + 2
+_THREADS = WORKERS + 4
 
 
 class BundleWriter:

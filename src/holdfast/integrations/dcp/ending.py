@@ -109,11 +109,13 @@ def _state(
 
 def _manifest(intent: Intent, tensors: list[StoredPiece]) -> Manifest:
     bundles: dict[str, BundleRef] = {}
+    numbers: dict[str, int] = {}
     state = []
     for number, tensor in enumerate(tensors):
         for section in tensor.sections:
             bundles.setdefault(section.bundle.name, section.bundle)
-            state.append(_chunk(number, section, list(bundles).index(section.bundle.name)))
+            bundle = numbers.setdefault(section.bundle.name, len(numbers))
+            state.append(_chunk(number, section, bundle))
     specs = tuple(tensor.spec for tensor in tensors)
     return Manifest(
         checkpoint=intent.checkpoint,

@@ -19,9 +19,9 @@ from holdfast.format.manifest import BundleRef, Place
 from holdfast.integrations.dcp.sections import Section, Sections
 from holdfast.integrations.dcp.stored import StoredSection
 from holdfast.kernels.checksums import fast_checksums
-from holdfast.kernels.digests import fast_copies
+from holdfast.kernels.digests import MOST_AT_ONCE, fast_copies
 
-_FRAME_BYTES = 4 * SECTION_BYTES
+_FRAME_BYTES = MOST_AT_ONCE * SECTION_BYTES
 _HUGE_PAGE_BYTES = 2 << 20
 
 
@@ -58,7 +58,7 @@ class Frame:
     def fill(self) -> None:
         """Take sections until none is left."""
         try:
-            while (taken := self._sections.take(len(self._memory) - self._used)) or self._placed:
+            while (taken := self._take()) or self._placed:
                 if taken:
                     with self._turns:
                         self._add(taken)
@@ -67,6 +67,14 @@ class Frame:
         except BaseException:
             self._sections.give_up()
             raise
+
+    def _take(self) -> list[Section]:
+        """As many sections as are hashed side by side; none when the frame is more than half full.
+
+        What then fits would be too few.
+        """
+        room_bytes = len(self._memory) - self._used
+        return self._sections.take(room_bytes, MOST_AT_ONCE) if room_bytes >= len(self._memory) // 2 else []
 
     def _add(self, taken: Sequence[Section]) -> None:
         ends = np.cumsum([self._used, *(padded(len(each.data)) for each in taken)])

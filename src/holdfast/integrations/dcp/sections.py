@@ -51,11 +51,14 @@ class Sections:
         self._next: Section | None = None
         self._failed = False
 
-    def take(self, room_bytes: int) -> list[Section]:
-        """The next ones, as many as fit. A tensor is resolved with its first section, because that may take memory."""
+    def take(self, room_bytes: int, most: int) -> list[Section]:
+        """The next ones, as many as fit and at most so many.
+
+        A tensor is resolved with its first section, because that may take memory.
+        """
         taken: list[Section] = []
         with self._lock:
-            while not self._failed and (section := self._peek()) is not None:
+            while len(taken) < most and not self._failed and (section := self._peek()) is not None:
                 room_bytes -= padded(len(section.data))
                 if room_bytes < 0:
                     break

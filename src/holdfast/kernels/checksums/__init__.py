@@ -1,7 +1,7 @@
 """CRC-32 (the one of zlib, gzip and PNG) of each block of some bytes: with zlib, or by carry-less multiplication.
 
 zlib takes 0.27 s of a core for a GiB. Where the processor multiplies without carries and Numba is installed, it takes
-0.08 s, but loading Numba takes 0.7 s.
+0.08 s, or 0.03 s where it multiplies 512 bits at once, but loading Numba takes 0.7 s.
 """
 
 from __future__ import annotations

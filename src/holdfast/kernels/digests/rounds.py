@@ -9,42 +9,19 @@ this needs Numba and a processor with these instructions.
 from __future__ import annotations
 
 from collections.abc import Callable
-from decimal import Decimal, localcontext
 from typing import Any, cast
 
 from llvmlite import ir  # type: ignore[import-untyped, unused-ignore]
 from numba.core import cgutils, types  # type: ignore[import-untyped, unused-ignore]
 from numba.extending import intrinsic  # type: ignore[import-untyped, unused-ignore]
 
+from holdfast.kernels.digests.constants import ADDED, BLOCK_BYTES, ROUNDS
 from holdfast.kernels.memory import HALF_WORD, WORD, instruction
 
-BLOCK_BYTES = 64  # that one compression takes in
-STATE_BYTES = 32
 _VECTOR_BYTES = 16
-_FOURS = 16  # rounds come in fours: as many words are in a vector
+_FOURS = ROUNDS // 4  # rounds come in fours: as many words are in a vector
 _WORDS = ir.VectorType(HALF_WORD, 4)
 _BYTES = ir.VectorType(ir.IntType(8), _VECTOR_BYTES)
-
-
-def _primes(count: int) -> list[int]:
-    found: list[int] = []
-    number = 2
-    while len(found) < count:
-        if all(number % each for each in found):
-            found.append(number)
-        number += 1
-    return found
-
-
-def _root_bits(number: int, power: int) -> int:
-    """The first 32 bits behind the point of a number's square or cube root."""
-    with localcontext(prec=40):
-        root = Decimal(number) ** (Decimal(1) / power)
-        return int((root % 1) * (1 << 32))
-
-
-START = [_root_bits(prime, 2) for prime in _primes(8)]  # a .. h
-_ADDED = [_root_bits(prime, 3) for prime in _primes(4 * _FOURS)]  # one for each round
 
 
 class _Lane:
@@ -73,7 +50,7 @@ class _Lane:
         builder = self._builder
         if number >= 4:
             self._words.append(self._scheduled(self._words[-4:]))
-        added = ir.Constant(_WORDS, _ADDED[4 * number : 4 * number + 4])
+        added = ir.Constant(_WORDS, ADDED[4 * number : 4 * number + 4])
         words = builder.add(self._words[number], added)
         later = builder.shuffle_vector(words, words, _picked([2, 3, 0, 1]))
         low, high = self._now
