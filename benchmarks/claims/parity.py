@@ -11,12 +11,11 @@ come back.
 from __future__ import annotations
 
 import os
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.claims._cluster_duel import Result, Rival, Turns, duel, overhead, overheads, spread
+from benchmarks.claims._cluster_duel import Ratio, Result, Rival, Turns, duel, overhead, scaling_figures
 from benchmarks.claims._cluster_job import JobPlan
 from benchmarks.claims._cluster_pause import pause_s
 from benchmarks.claims._parity_counts import count, moved_bytes
@@ -83,7 +82,7 @@ PLANS = {
     "full": Plan(
         job=_job(rows=4_000_000),
         recovery=_job(rows=4_000_000, warm_up=1),
-        turns=Turns(rounds=6, slice_s=0.6, starts=2),
+        turns=Turns(rounds=5, slice_s=0.5, starts=6),
         kills=1,
     ),
 }
@@ -101,10 +100,10 @@ def steps(plan: Plan) -> Found:
     for workers in plan.workers:
         base = found[_label(NOTHING, workers)]
         figures |= _overhead_figures(_label("", workers), found[_label(PARITY, workers)], base)
-        figures[f"samples_per_s{_label('', workers)}"] = plan.job.batch_size * statistics.median(base.rates)
+        figures[f"samples_per_s{_label('', workers)}"] = plan.job.batch_size * base.rate
     if 2 in plan.workers:
-        one, two = (found[_label(NOTHING, workers)].rates for workers in (1, 2))
-        figures["scaling_2_workers"] = statistics.median(more / less for more, less in zip(two, one, strict=True))
+        one, two = (found[_label(NOTHING, workers)] for workers in (1, 2))
+        figures |= scaling_figures(one, two)
     return Found(figures=figures, tables=[_table(plan, found)])
 
 
@@ -237,7 +236,11 @@ def _label(name: str, workers: int) -> str:
 def _overhead_figures(suffix: str, parity: Result, base: Result) -> dict[str, Figure]:
     return {
         f"parity_overhead{suffix}": overhead(parity, base),
-        f"parity_overhead_spread{suffix}": spread(overheads(parity, base)),
+        f"parity_overhead_standard_error{suffix}": Ratio.of(parity, base).standard_error,
+        f"worker_wait_us_per_step{suffix}": 1e6 * base.step_wait_s,
+        f"worker_wait_us_per_step_with_parity{suffix}": 1e6 * parity.step_wait_s,
+        f"worker_cpu_us_per_step{suffix}": 1e6 * base.step_cpu_s,
+        f"worker_cpu_us_per_step_with_parity{suffix}": 1e6 * parity.step_cpu_s,
         f"server_cpu_us_per_step{suffix}": 1e6 * base.server_cpu_s,
         f"server_cpu_us_per_step_with_parity{suffix}": 1e6 * parity.server_cpu_s,
     }
@@ -245,11 +248,13 @@ def _overhead_figures(suffix: str, parity: Result, base: Result) -> dict[str, Fi
 
 def _table(plan: Plan, found: Mapping[str, Result]) -> Table:
     rows = [
-        (name.replace("_", " "), plan.job.batch_size * statistics.median(each.rates), 1e6 * each.server_cpu_s)
+        (name.replace("_", " "), plan.job.batch_size * each.rate, 1e6 * each.server_cpu_s, 1e6 * each.step_wait_s)
         for name, each in found.items()
     ]
     caption = f"Slices of {plan.turns.slice_s} s in turns"
-    return Table(caption=caption, headers=("protection", "samples/s", "server CPU us/step"), rows=rows)
+    return Table(
+        caption=caption, headers=("protection", "samples/s", "server CPU us/step", "worker waits us/step"), rows=rows
+    )
 
 
 def _worst(figures: Mapping[str, Figure]) -> dict[str, Figure]:

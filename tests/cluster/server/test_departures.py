@@ -13,8 +13,8 @@ HOST, MEMBER = Member(Role.SERVER, 1, 1), Member(Role.SERVER, 2, 1)
 AGREED = Agreed(0, 1)
 
 
-def difference(number: int) -> Difference:
-    return Difference(0, number, ())
+def difference(number: int, worker: int = 0) -> Difference:
+    return Difference(worker, number, ())
 
 
 class Held:
@@ -33,15 +33,22 @@ def test_what_waits_for_a_member_leaves_as_one_message_in_its_order() -> None:
     held = Held()
     sends = [Send(HOST, difference(5)), Send(MEMBER, difference(5)), Send(HOST, Absorbed(1)), Send(HOST, Absorbed(2))]
     assert list(held.back.passed(sends)) == []
-    assert list(held.back.passed([Send(HOST, difference(6))])) == []
+    assert list(held.back.passed([Send(HOST, difference(9, worker=1))])) == []
     assert held.back.due() == []
     held.wait()
     assert held.back.due() == [
-        Send(HOST, Differences((difference(5), difference(6)), 2)),
+        Send(HOST, Differences((difference(5), difference(9, worker=1)), 2)),
         Send(MEMBER, Differences((difference(5),), 0)),
     ]
     held.wait()
     assert held.back.due() == []
+
+
+def test_a_worker_that_has_pushed_again_waits_no_longer() -> None:
+    held = Held().back
+    sends = [Send(HOST, difference(5)), Send(HOST, difference(9, worker=1)), Send(HOST, difference(6))]
+    together = (difference(5), difference(9, worker=1), difference(6))
+    assert list(held.passed(sends)) == [Send(HOST, Differences(together, 0))]
 
 
 def test_nothing_overtakes_on_its_stream_what_waits() -> None:

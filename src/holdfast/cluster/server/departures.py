@@ -11,12 +11,13 @@ from holdfast.cluster.core.notes import Differences
 from holdfast.cluster.core.parity_messages import Absorbed, Difference
 from holdfast.runtime import SYSTEM, Runtime
 
-_LONGEST_S = 0.02  # some steps: workers have credits for more pushes than that, and wait for no single one
+_LONGEST_S = 0.02
+_MOST_PUSHES = 2  # of a worker: twice as many wait, here and with the host's answer, and workers have credits for more
 
 
 @dataclass(slots=True)
 class Departures:
-    """Holds back differences and acknowledgements, until they have waited for long or something else leaves.
+    """Holds back differences and acknowledgements, until they are several, have waited for long, or others leave.
 
     A message costs both its ends far more than what it carries. What waits for a member goes out as one, and before
     anything else on its stream. So for the protocol it is a stream that is slow for a moment. Of acknowledgements, a
@@ -37,9 +38,12 @@ class Departures:
         """What goes out now of what was to be sent."""
         for each in sends:
             match each.message:
-                case Difference() as difference:
+                case Difference(worker) as difference:
                     self._begin_to_wait()
-                    self._differences.setdefault(each.to, []).append(difference)
+                    waiting = self._differences.setdefault(each.to, [])
+                    waiting.append(difference)
+                    if sum(other.worker == worker for other in waiting) == _MOST_PUSHES and not self.is_waited_for:
+                        yield from self._all_to(each.to)
                 case Absorbed(count):
                     self._begin_to_wait()
                     self._owed[each.to] = count
@@ -51,7 +55,6 @@ class Departures:
         """What has waited for long."""
         if self._since_s is None or self._left_s > 0:
             return []
-        self._since_s = None
         return [each for member in {**self._differences, **self._owed} for each in self._all_to(member)]
 
     def patience_s(self, most_s: float) -> float:
@@ -68,6 +71,8 @@ class Departures:
             yield Send(member, Differences(tuple(waiting), owed))
         elif owed:
             yield Send(member, Absorbed(owed))
+        if not (self._differences or self._owed):
+            self._since_s = None
 
     @property
     def _left_s(self) -> float:
