@@ -24,7 +24,7 @@ from benchmarks.claims._parity_recovery import rebuild
 from benchmarks.claims._parity_rivals import ALL, COPIES, GRADIENTS, NOTHING, PARITY
 from benchmarks.claims._parts import Found, command, job_figures, measured
 from benchmarks.report import Figure, Report, Table
-from holdfast.cluster.core.worker import Credits
+from holdfast.cluster.arguments import PROTECTED_PUSHES
 from holdfast.cluster.parity.layout import LARGE_BLOCK_BYTES
 from holdfast.policy import Full, Partial
 from holdfast.policy.parity import FAST, GENTLE
@@ -175,7 +175,7 @@ def unspared(plan: Plan) -> Found:
     for pushes that nobody applies: what that would save is the time of these.
     """
     found = rebuild(plan.recovery, servers=plan.servers, kills=1, pace=FAST, spares=0)
-    saved_s = Credits().pushes / found.steps_per_s
+    saved_s = PROTECTED_PUSHES / found.steps_per_s
     return Found(
         figures={
             "longest_pause_without_spare_s": found.longest_pause_s,

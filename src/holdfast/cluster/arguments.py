@@ -15,7 +15,7 @@ from holdfast.policy.arguments import require_count
 from holdfast.policy.optimizer import Optimizer
 
 _PUSHES = 4  # of a worker that a server may have to apply
-_PROTECTED_PUSHES = 8  # the same with parity: servers let differences wait for company, a step or two at each end
+PROTECTED_PUSHES = 8  # the same with parity: servers let differences wait for company, a step or two at each end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ def pacing(
 
 def protected(pacing: Pacing, *, is_rebuilt_fast: bool) -> Pacing:
     """The same, where servers protect each other's rows by parity."""
-    return replace(pacing, pushes=_PROTECTED_PUSHES, is_rebuilt_fast=is_rebuilt_fast)
+    return replace(pacing, pushes=PROTECTED_PUSHES, is_rebuilt_fast=is_rebuilt_fast)
 
 
 def _save_steps(policies: Policies) -> int | None:
