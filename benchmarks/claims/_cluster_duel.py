@@ -47,10 +47,12 @@ class Rival:
     Args:
         protection: What protects its rows, by the name in ``_parity_rivals``.
         workers: How many.
+        burnt_cores: What other processes use beside it, as many as it has servers, on the same cores.
     """
 
     protection: str
     workers: int = 1
+    burnt_cores: float = 0.0
 
 
 @dataclass(slots=True)
@@ -201,6 +203,7 @@ def _running(plan: JobPlan, rival: Rival, servers: int) -> Iterator[_Job]:
         command = [sys.executable, "-m", "benchmarks.claims._parity_child", rival.protection]
         command += [str(servers), str(rival.workers)]
         process = subprocess.Popen(command, env={**os.environ, _cluster_job.PLAN: str(path)})
+        burners = [_burner(planned, rival, servers) for _ in range(servers)] if rival.burnt_cores else []
         try:
             yield _Job(rival, planned, process, gate)
         finally:
@@ -210,3 +213,14 @@ def _running(plan: JobPlan, rival: Rival, servers: int) -> Iterator[_Job]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise
+            finally:
+                for burner in burners:
+                    burner.wait(_PATIENCE_S)
+
+
+def _burner(plan: JobPlan, rival: Rival, servers: int) -> subprocess.Popen[bytes]:
+    share = str(rival.burnt_cores / servers)
+    process = subprocess.Popen([sys.executable, "-m", "benchmarks.claims._burner", plan.folder, share])
+    if plan.cores is not None:  # those that workers have to themselves
+        os.sched_setaffinity(process.pid, sorted(os.sched_getaffinity(0))[rival.workers * plan.cores :])
+    return process

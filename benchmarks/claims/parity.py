@@ -30,6 +30,7 @@ from holdfast.policy import Full, Partial
 from holdfast.policy.parity import FAST, GENTLE
 
 CORES = 8  # that seven processes need
+_BURNT = "burnt"  # the rival whose cores others use as well
 _FLOORS = 2  # measured, of which the lower counts
 CHECKPOINTS_S = 30 * 60.0  # between two of them, in the paper's comparison
 
@@ -105,6 +106,26 @@ def steps(plan: Plan) -> Found:
         one, two = (found[_label(NOTHING, workers)] for workers in (1, 2))
         figures |= scaling_figures(one, two)
     return Found(figures=figures, tables=[_table(plan, found)])
+
+
+def contention(plan: Plan) -> Found:
+    """What a job without parity loses to processes that use as much time as parity does, and that nobody waits for."""
+    figures: dict[str, Figure] = {}
+    for workers in plan.workers:
+        pair = {name: Rival(protection=name, workers=workers) for name in (NOTHING, PARITY)}
+        found = duel(plan.job, pair, replace(plan.turns, starts=1), servers=plan.servers)
+        more_s = found[PARITY].server_cpu_s - found[NOTHING].server_cpu_s
+        burnt = max(0.0, more_s * found[PARITY].rate)
+        pair[_BURNT] = Rival(protection=NOTHING, workers=workers, burnt_cores=burnt)
+        found = duel(plan.job, pair, replace(plan.turns, starts=max(1, plan.turns.starts // 2)), servers=plan.servers)
+        suffix, ratio = _label("", workers), Ratio.of(found[_BURNT], found[NOTHING])
+        figures |= {
+            f"burnt_cores{suffix}": burnt,
+            f"contention_overhead{suffix}": 1 / ratio.median - 1,
+            f"contention_overhead_standard_error{suffix}": ratio.standard_error,
+            f"parity_overhead_beside_contention{suffix}": overhead(found[PARITY], found[NOTHING]),
+        }
+    return Found(figures=figures)
 
 
 def rivals(plan: Plan) -> Found:
@@ -196,6 +217,7 @@ def checkpoints(plan: Plan) -> Found:
 
 PARTS: Mapping[str, Callable[[Plan], Found]] = {
     "steps": steps,
+    "contention": contention,
     "rivals": rivals,
     "linear": linear,
     "counts": counts,
@@ -204,7 +226,7 @@ PARTS: Mapping[str, Callable[[Plan], Found]] = {
     "unspared": unspared,
     "checkpoints": checkpoints,
 }
-_LARGE = {"rivals", "fast", "unspared", "checkpoints"}
+_LARGE = {"contention", "rivals", "fast", "unspared", "checkpoints"}
 _SMALL = {"linear"}  # where servers and workers have a core each, it says nothing that the others do not
 
 
