@@ -47,7 +47,7 @@ from holdfast.cluster.server.saves import SavedRows
 from holdfast.cluster.server.shard import LiveShard
 from holdfast.cluster.shard import Shard
 from holdfast.errors import HoldfastError
-from holdfast.kernels import galois, optimize, records, start
+from holdfast.kernels import galois, optimize, records, run_sets, start
 from holdfast.runtime import SYSTEM
 
 _PATIENCE_S = 0.1  # where none comes, and between two looks at whether the controller is still there
@@ -65,6 +65,7 @@ def run(payload: bytes, surroundings: Surroundings) -> None:
     if job.rings:
         galois.warm_up()
         records.warm_up()
+        run_sets.warm_up()
     next_life: Member | None = member
     room: Room | None = None
     if member.index >= job.servers:
