@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import subprocess
@@ -11,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.claims import _cluster_job
@@ -30,13 +32,15 @@ class Turns:
     Args:
         rounds: Slices of each.
         slice_s: How long each takes.
-        starts: How often all rivals are started anew: two processes of the same program differ by some percent, for as
-            long as they live.
+        starts: How often all rivals are started anew, at most: two processes of the same program differ by some
+            percent, for as long as they live, so that many starts of few rounds tell more than few of many.
+        most_s: After the second, no start begins that would not end within this time. None: whatever it takes.
     """
 
     rounds: int
     slice_s: float
     starts: int = 1
+    most_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +61,7 @@ class Result:
     """What a rival did in its slices."""
 
     rates: list[float] = field(default_factory=list)  # steps a second of all workers, of each slice
+    firsts: list[int] = field(default_factory=list)  # the number of the first slice after each start
     cpu_s: float = 0.0  # of servers, in all slices
     steps: int = 0  # in all slices
 
@@ -96,6 +101,10 @@ class _Job:
                 raise RuntimeError(f"the job with {self.rival.protection} does not train")
             time.sleep(0.02)
 
+    def end(self) -> None:
+        """Let it end."""
+        Path(self.plan.folder, _cluster_job.END).touch()
+
     @property
     def _is_protected(self) -> bool:
         return self.rival.protection not in ENCODED or Path(self.plan.folder, WHOLE).exists()
@@ -111,17 +120,34 @@ class _Job:
 def duel(plan: JobPlan, rivals: Mapping[str, Rival], turns: Turns, *, servers: int) -> dict[str, Result]:
     """All rivals in turns, there and back again; results by the rivals' names."""
     results = {name: Result() for name in rivals}
-    for _ in range(turns.starts):
-        with ExitStack() as stack:
-            jobs = {name: stack.enter_context(_running(plan, rival, servers)) for name, rival in rivals.items()}
-            for job in jobs.values():
-                job.gate.set(is_open=True)
-                job.await_steps(plan.warm_up)
-                job.gate.set(is_open=False)
-            for number in range(turns.rounds):
-                for name in list(jobs)[:: 1 if number % 2 else -1]:
-                    jobs[name].train(turns.slice_s, results[name])
+    began_s = time.monotonic()
+    for start in range(turns.starts):
+        started_s = time.monotonic()
+        _train_once(plan, rivals, turns, results, servers=servers)
+        now_s = time.monotonic()
+        rates = {name: [round(rate, 2) for rate in each.rates[each.firsts[-1] :]] for name, each in results.items()}
+        print(f"start {start + 1}: {now_s - started_s:.1f} s, steps a second {rates}", file=sys.stderr, flush=True)
+        if turns.most_s is not None and start and now_s - began_s + (now_s - started_s) > turns.most_s:
+            break
     return results
+
+
+def _train_once(
+    plan: JobPlan, rivals: Mapping[str, Rival], turns: Turns, results: Mapping[str, Result], *, servers: int
+) -> None:
+    """Start all rivals, and let each have its slices."""
+    for result in results.values():
+        result.firsts.append(len(result.rates))
+    with ExitStack() as stack:
+        jobs = {name: stack.enter_context(_running(plan, rival, servers)) for name, rival in rivals.items()}
+        stack.callback(lambda: [job.end() for job in jobs.values()])  # all at once, before each is waited for
+        for job in jobs.values():
+            job.gate.set(is_open=True)
+            job.await_steps(plan.warm_up)
+            job.gate.set(is_open=False)
+        for number in range(turns.rounds):
+            for name in list(jobs)[:: 1 if number % 2 else -1]:
+                jobs[name].train(turns.slice_s, results[name])
 
 
 def overheads(rival: Result, base: Result) -> list[float]:
@@ -129,9 +155,20 @@ def overheads(rival: Result, base: Result) -> list[float]:
     return [without / rate - 1 for rate, without in zip(rival.rates, base.rates, strict=True)]
 
 
+def overheads_of_starts(rival: Result, base: Result) -> list[float]:
+    """The median of each start's rounds: rounds of one start share what its processes have in common."""
+    found = overheads(rival, base)
+    return [statistics.median(found[first:last]) for first, last in pairwise([*rival.firsts, len(found)])]
+
+
 def overhead(rival: Result, base: Result) -> float:
-    """The median."""
-    return statistics.median(overheads(rival, base))
+    """The mean over starts."""
+    return statistics.fmean(overheads_of_starts(rival, base))
+
+
+def standard_error(found: Sequence[float]) -> float:
+    """Of the mean of what starts found; infinite where there is only one."""
+    return statistics.stdev(found) / math.sqrt(len(found)) if len(found) > 1 else math.inf
 
 
 def spread(found: Sequence[float]) -> float:
@@ -150,10 +187,11 @@ def _running(plan: JobPlan, rival: Rival, servers: int) -> Iterator[_Job]:
         command = [sys.executable, "-m", "benchmarks.claims._parity_child", rival.protection]
         command += [str(servers), str(rival.workers)]
         process = subprocess.Popen(command, env={**os.environ, _cluster_job.PLAN: str(path)})
+        job = _Job(rival, planned, process, gate)
         try:
-            yield _Job(rival, planned, process, gate)
+            yield job
         finally:
-            Path(folder, _cluster_job.END).touch()
+            job.end()
             try:
                 process.wait(_PATIENCE_S)
             except subprocess.TimeoutExpired:

@@ -77,8 +77,21 @@ def run(payload: bytes, surroundings: Surroundings) -> None:
         take(life, sender, message)
         handled.append((began_s, time.time() - began_s, type(message).__name__, str(sender)))
 
+    def noted(name: str, make: Any) -> Any:
+        """What a spare does when it takes a place, as if that were messages."""
+
+        def making(*arguments: Any) -> Any:
+            began_s = time.time()
+            made = make(*arguments)
+            handled.append((began_s, time.time() - began_s, name, ""))
+            return made
+
+        return making
+
     changed: Any = process
     changed._Life._take, changed._wait_for_place = timed, waited
+    changed.Link.close = noted("(a link's end)", process.Link.close)
+    changed._Place, changed.Link = noted("(a place)", process._Place), noted("(a link)", process.Link)
     sampler.start()
     watch.start()
     try:
@@ -117,7 +130,7 @@ class _ThreadWatch(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(name="watch", daemon=True)
-        self.looks: list[tuple[float, dict[str, tuple[float, float, int]]]] = []
+        self.looks: list[tuple[float, dict[str, tuple[str, float, float, int]]]] = []
 
     def run(self) -> None:
         while True:
@@ -125,16 +138,16 @@ class _ThreadWatch(threading.Thread):
             time.sleep(_LOOK_S)
 
     def look(self) -> None:
-        """Of each thread: seconds on a core, seconds that it waited for one, and pages that it took."""
+        """Of each thread: its name, seconds on a core, seconds that it waited for one, and pages that it took."""
         found = {}
         for path in Path("/proc/self/task").iterdir():
             try:
-                name = f"{path.name} {(path / 'comm').read_text().strip()}"
+                name = (path / "comm").read_text().strip()
                 ran, waited, _ = (path / "schedstat").read_text().split()
                 faults = (path / "stat").read_text().rpartition(") ")[2].split()[7]
             except (OSError, ValueError):  # it has ended, or the system does not count
                 continue
-            found[name] = int(ran) / 1e9, int(waited) / 1e9, int(faults)
+            found[path.name] = name, int(ran) / 1e9, int(waited) / 1e9, int(faults)
         self.looks.append((time.time(), found))
 
 
@@ -160,10 +173,11 @@ def summarize(folder: Path, began_s: float, ended_s: float) -> str:
 def _threads(found: Mapping[str, Any], began_s: float, ended_s: float) -> Iterator[str]:
     before = next((used for at_s, used in reversed(found["threads"]) if at_s <= began_s), {})
     after = next((used for at_s, used in found["threads"] if at_s >= ended_s), {})
-    for name, used in after.items():
-        ran_s, waited_s, faults = (now - then for now, then in zip(used, before.get(name, (0, 0, 0)), strict=True))
+    for thread, (name, *used) in after.items():
+        _, *earlier = before.get(thread, ("", 0, 0, 0))
+        ran_s, waited_s, faults = (now - then for now, then in zip(used, earlier, strict=True))
         if ran_s > 0.001:
-            yield f"{name:24} ran {ran_s:6.3f} s, waited for a core {waited_s:6.3f} s, {faults:7} pages"
+            yield f"{name:16} ran {ran_s:6.3f} s, waited for a core {waited_s:6.3f} s, {faults:7} pages"
 
 
 def _messages(found: Mapping[str, Any], began_s: float, ended_s: float) -> Iterator[str]:

@@ -16,7 +16,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.claims._cluster_duel import Result, Rival, Turns, duel, overhead, overheads, spread
+from benchmarks.claims._cluster_duel import (
+    Result,
+    Rival,
+    Turns,
+    duel,
+    overhead,
+    overheads,
+    overheads_of_starts,
+    spread,
+    standard_error,
+)
 from benchmarks.claims._cluster_job import JobPlan
 from benchmarks.claims._cluster_pause import pause_s
 from benchmarks.claims._parity_counts import count, moved_bytes
@@ -83,7 +93,7 @@ PLANS = {
     "full": Plan(
         job=_job(rows=4_000_000),
         recovery=_job(rows=4_000_000, warm_up=1),
-        turns=Turns(rounds=6, slice_s=0.6, starts=2),
+        turns=Turns(rounds=3, slice_s=0.5, starts=8, most_s=140.0),
         kills=1,
     ),
 }
@@ -148,6 +158,7 @@ def gentle(plan: Plan) -> Found:
             "throughput_in_recovery": found.throughput,
             "longest_pause_s": found.longest_pause_s,
             "gentle_rebuild_s": found.took_s,
+            "gentle_heard_s": found.heard_s,
         }
     )
 
@@ -160,6 +171,7 @@ def fast(plan: Plan) -> Found:
     return Found(
         figures={
             "fast_rebuild_s": found.took_s,
+            "fast_heard_s": found.heard_s,
             "wire_floor_s": floor_s,
             "rebuild_over_wire_floor": found.took_s / floor_s,
             "rebuild_bytes": sum(streams.values()),
@@ -209,9 +221,9 @@ _LARGE = {"rivals", "fast", "unspared", "checkpoints"}
 _SMALL = {"linear"}  # where servers and workers have a core each, it says nothing that the others do not
 
 
-def run(scale: str, parts: Sequence[str] = (), profile: Path | None = None) -> Report:
+def run(scale: str, parts: Sequence[str] = (), profile: Path | None = None, kills: int | None = None) -> Report:
     """All parts that suit the machine, or those named."""
-    plan = replace(PLANS[scale], profile=profile)
+    plan = replace(PLANS[scale], profile=profile, kills=kills or PLANS[scale].kills)
     is_large = (os.cpu_count() or 1) >= CORES
     wanted = parts or [name for name in PARTS if name not in (_SMALL if is_large else _LARGE)]
     found = measured(PARTS, wanted, plan)
@@ -237,6 +249,8 @@ def _label(name: str, workers: int) -> str:
 def _overhead_figures(suffix: str, parity: Result, base: Result) -> dict[str, Figure]:
     return {
         f"parity_overhead{suffix}": overhead(parity, base),
+        f"parity_overhead_standard_error{suffix}": standard_error(overheads_of_starts(parity, base)),
+        f"parity_overhead_starts{suffix}": len(parity.firsts),
         f"parity_overhead_spread{suffix}": spread(overheads(parity, base)),
         f"server_cpu_us_per_step{suffix}": 1e6 * base.server_cpu_s,
         f"server_cpu_us_per_step_with_parity{suffix}": 1e6 * parity.server_cpu_s,
@@ -275,4 +289,5 @@ def _gentle_over_fast(figures: Mapping[str, Figure]) -> dict[str, Figure]:
 
 if __name__ == "__main__":
     profile = {"type": Path, "metavar": "FOLDER", "help": "what servers do while rows come back"}
-    command("parity", PARTS, PLANS, run, {"profile": profile})
+    kills = {"type": int, "metavar": "N", "help": "servers that die, one after the other"}
+    command("parity", PARTS, PLANS, run, {"profile": profile, "kills": kills})

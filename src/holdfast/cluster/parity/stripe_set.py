@@ -33,7 +33,8 @@ class StripeSet:
     @classmethod
     def of(cls, numbers: Ids) -> Self:
         """These numbers, in any order."""
-        known = np.unique(numbers)
+        known = np.sort(numbers)
+        known = known[np.append(known[1:] != known[:-1], True)] if len(known) else known
         breaks = np.flatnonzero(np.diff(known) != 1)
         starts = known[np.concatenate([[0], breaks + 1])] if len(known) else known
         ends = known[np.append(breaks, len(known) - 1)] + 1 if len(known) else known

@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterable
 from typing import cast
 
+import numpy as np
+
 from holdfast.checkpoint import shards
 from holdfast.checkpoint.wire.memory import available_bytes
 from holdfast.cluster.core.members import CONTROLLER, Member, Role, View
@@ -27,7 +29,7 @@ from holdfast.cluster.core.notes import Account, Decide, Decided, DensePart, Nam
 from holdfast.cluster.core.parity_messages import Absorbed, Difference, Given, Rebuild, Rebuilt, Values
 from holdfast.cluster.core.server import ServerCore
 from holdfast.cluster.core.stripes import Layout, Protection, Records
-from holdfast.cluster.heap import keep_freed_memory
+from holdfast.cluster.heap import keep_freed_memory, ready_heap
 from holdfast.cluster.job import Job
 from holdfast.cluster.launch.base import Surroundings
 from holdfast.cluster.link import Link
@@ -41,7 +43,7 @@ from holdfast.cluster.server.arrivals import Arrivals
 from holdfast.cluster.server.dense_gather import DenseGather
 from holdfast.cluster.server.heir import Heir
 from holdfast.cluster.server.protected_shard import ProtectedShard
-from holdfast.cluster.server.rebuild_pace import RebuildPace
+from holdfast.cluster.server.rebuild_pace import FAST_ASKED, RebuildPace
 from holdfast.cluster.server.room import Room
 from holdfast.cluster.server.saves import SavedRows
 from holdfast.cluster.server.shard import LiveShard
@@ -57,7 +59,7 @@ _STATS_S = 1.0
 
 def run(payload: bytes, surroundings: Surroundings) -> None:
     """Be a server, or a spare that waits to become one, until told to end."""
-    keep_freed_memory()
+    keep_freed_memory(one_heap=True)
     optimize.warm_up()
     start.warm_up()
     shards.warm_up()
@@ -66,12 +68,15 @@ def run(payload: bytes, surroundings: Surroundings) -> None:
         galois.warm_up()
         records.warm_up()
         run_sets.warm_up()
+    np.unique(np.empty(0, np.int64))  # NumPy imports a part of itself with the first one, which takes 10 ms
     next_life: Member | None = member
     room: Room | None = None
     if member.index >= job.servers:
         link = Link(job, member, surroundings)
         placement = Placement(job.plan, job.servers)
         room = Room.for_any(placement, job.optimizer, job.dense_optimizer, job.saving.settings, job.rings)
+        if room is not None and job.rings and job.pacing.is_rebuilt_fast:
+            ready_heap(FAST_ASKED * LARGE_BLOCK_BYTES)
         next_life = _wait_for_place(link)
     if next_life is None:
         return

@@ -35,11 +35,9 @@ def _changed(bounds: Bounds, other: Bounds, sign: int, out: Bounds) -> int:
     for i in range(a):
         out[i] = bounds[i]
     count, inside = a, False
-    while a < end_a or (b < end_b and (sign > 0 or a < end_a)):
-        if b >= end_b or (a < end_a and bounds[a] <= other[b]):
-            point = bounds[a]
-        else:
-            point = other[b]
+    while a < end_a or (sign > 0 and b < end_b):
+        is_own = b >= end_b or (a < end_a and bounds[a] <= other[b])
+        point = bounds[a] if is_own else other[b]
         if a < end_a and bounds[a] == point:
             a += 1
         if b < end_b and other[b] == point:
