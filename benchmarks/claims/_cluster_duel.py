@@ -140,7 +140,7 @@ def _train_once(
         result.firsts.append(len(result.rates))
     with ExitStack() as stack:
         jobs = {name: stack.enter_context(_running(plan, rival, servers)) for name, rival in rivals.items()}
-        stack.callback(lambda: [job.end() for job in jobs.values()])  # all at once, before each is waited for
+        stack.callback(_end_all, list(jobs.values()))  # before each is waited for
         for job in jobs.values():
             job.gate.set(is_open=True)
             job.await_steps(plan.warm_up)
@@ -148,6 +148,11 @@ def _train_once(
         for number in range(turns.rounds):
             for name in list(jobs)[:: 1 if number % 2 else -1]:
                 jobs[name].train(turns.slice_s, results[name])
+
+
+def _end_all(jobs: Sequence[_Job]) -> None:
+    for job in jobs:
+        job.end()
 
 
 def overheads(rival: Result, base: Result) -> list[float]:

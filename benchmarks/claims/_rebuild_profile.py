@@ -90,8 +90,8 @@ def run(payload: bytes, surroundings: Surroundings) -> None:
 
     changed: Any = process
     changed._Life._take, changed._wait_for_place = timed, waited
-    changed.Link.close = noted("(a link's end)", process.Link.close)
-    changed._Place, changed.Link = noted("(a place)", process._Place), noted("(a link)", process.Link)
+    changed.Link.close = noted("(a link's end)", changed.Link.close)
+    changed._Place, changed.Link = noted("(a place)", changed._Place), noted("(a link)", changed.Link)
     sampler.start()
     watch.start()
     try:
@@ -171,8 +171,10 @@ def summarize(folder: Path, began_s: float, ended_s: float) -> str:
 
 
 def _threads(found: Mapping[str, Any], began_s: float, ended_s: float) -> Iterator[str]:
-    before = next((used for at_s, used in reversed(found["threads"]) if at_s <= began_s), {})
-    after = next((used for at_s, used in found["threads"] if at_s >= ended_s), {})
+    looks: list[tuple[float, dict[str, list[Any]]]] = found["threads"]
+    nothing: dict[str, list[Any]] = {}
+    before = next((used for at_s, used in reversed(looks) if at_s <= began_s), nothing)
+    after = next((used for at_s, used in looks if at_s >= ended_s), nothing)
     for thread, (name, *used) in after.items():
         _, *earlier = before.get(thread, ("", 0, 0, 0))
         ran_s, waited_s, faults = (now - then for now, then in zip(used, earlier, strict=True))

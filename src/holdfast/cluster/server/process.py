@@ -32,7 +32,7 @@ from holdfast.cluster.core.stripes import Layout, Protection, Records
 from holdfast.cluster.heap import keep_freed_memory, ready_heap
 from holdfast.cluster.job import Job
 from holdfast.cluster.launch.base import Surroundings
-from holdfast.cluster.link import Link
+from holdfast.cluster.link import Link, compute_threads
 from holdfast.cluster.parity.layout import BLOCK_BYTES, LARGE_BLOCK_BYTES, RingLayout, block_stripes
 from holdfast.cluster.parity.seats import require_memory, server_bytes
 from holdfast.cluster.parity.shard_parity import ShardParity
@@ -119,7 +119,8 @@ class _Place:
             layout = RingLayout(placement, ring, block_stripes=block_stripes(placement, rows.rule, block_bytes))
             needed_bytes = server_bytes(layout, index, rows.rule, rows.dense.rule)
             require_memory(f"server {index}", needed_bytes, available_bytes())
-            shard = ProtectedShard(rows, self.saves, job.dense, ShardParity(layout, rows, parities))
+            parity = ShardParity(layout, rows, parities, threads=compute_threads())
+            shard = ProtectedShard(rows, self.saves, job.dense, parity)
             self.shard = shard
             self.protection = Protection(layout=cast(Layout, layout), records=cast(Records, shard))
 
