@@ -12,7 +12,7 @@ from holdfast.kernels import records
 from holdfast.kernels.records import RowRecords, cpu, reference, words_of
 from holdfast.kernels.runs import Runs
 from holdfast.types import UpdateRule
-from tests.kernels.optimize_cases import RULES, Case, Shard, cases, trained_shard
+from tests.kernels.optimize_cases import OPTIMIZERS, RULES, Case, Shard, cases, trained_shard
 
 any_rule = st.sampled_from(list(RULES.values()))
 
@@ -95,7 +95,7 @@ def test_rows_outside_and_records_of_another_size_are_refused() -> None:
 
 
 def test_threads_that_share_a_large_block_move_the_same_records() -> None:
-    rule = RULES["adagrad"]
+    rule = OPTIMIZERS["adagrad"].rule()
     weights = np.random.default_rng(1).standard_normal((20_000, 64), dtype=np.float32)
     slots = {"sum": np.random.default_rng(2).random((20_000, 64), dtype=np.float32)}
     shard = RowRecords(rule, weights, slots)
