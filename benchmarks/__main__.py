@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks import claims
+from benchmarks.ending import end_at_sigterm
 from benchmarks.report import Report, machine, show, write_json
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"there is no benchmark {options.name!r}; known: {', '.join(_names()) or 'none'}")
     if options.json and not options.json.parent.is_dir():  # said now, not after the measurement
         parser.error(f"--json {options.json}: the folder {options.json.parent} does not exist")
+    end_at_sigterm()
     report = _run(options.name, options.scale, options.json)
     show(report, console)
     if options.json:

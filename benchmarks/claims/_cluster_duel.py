@@ -31,13 +31,15 @@ class Turns:
     Args:
         rounds: Slices of each.
         slice_s: How long each takes.
-        starts: How often all rivals are started anew: two processes of the same program differ by some percent, for as
-            long as they live.
+        starts: How often all rivals are started anew, at most: two processes of the same program differ by some
+            percent, for as long as they live, so that many starts of few rounds tell more than few of many.
+        most_s: After the second, no start begins that would not end within this time. None: whatever it takes.
     """
 
     rounds: int
     slice_s: float
     starts: int = 1
+    most_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +126,10 @@ class _Job:
                 raise RuntimeError(f"the job with {self.rival.protection} does not train")
             time.sleep(0.02)
 
+    def end(self) -> None:
+        """Let it end."""
+        Path(self.plan.folder, _cluster_job.END).touch()
+
     @property
     def _is_protected(self) -> bool:
         return self.rival.protection not in ENCODED or Path(self.plan.folder, WHOLE).exists()
@@ -139,19 +145,39 @@ class _Job:
 def duel(plan: JobPlan, rivals: Mapping[str, Rival], turns: Turns, *, servers: int) -> dict[str, Result]:
     """All rivals in turns, there and back again; results by the rivals' names."""
     results = {name: Result() for name in rivals}
-    for _ in range(turns.starts):
-        with ExitStack() as stack:
-            jobs = {name: stack.enter_context(_running(plan, rival, servers)) for name, rival in rivals.items()}
-            for result in results.values():
-                result.starts.append([])
-            for job in jobs.values():
-                job.gate.set(is_open=True)
-                job.await_steps(plan.warm_up)
-                job.gate.set(is_open=False)
-            for number in range(turns.rounds):
-                for name in list(jobs)[:: 1 if number % 2 else -1]:
-                    jobs[name].train(turns.slice_s, results[name])
+    began_s = time.monotonic()
+    for start in range(turns.starts):
+        started_s = time.monotonic()
+        _train_once(plan, rivals, turns, results, servers=servers)
+        now_s = time.monotonic()
+        rates = {name: [round(rate, 2) for rate in each.starts[-1]] for name, each in results.items()}
+        print(f"start {start + 1}: {now_s - started_s:.1f} s, steps a second {rates}", file=sys.stderr, flush=True)
+        if turns.most_s is not None and start and now_s - began_s + (now_s - started_s) > turns.most_s:
+            break
     return results
+
+
+def _train_once(
+    plan: JobPlan, rivals: Mapping[str, Rival], turns: Turns, results: Mapping[str, Result], *, servers: int
+) -> None:
+    """Start all rivals, and let each have its slices."""
+    for result in results.values():
+        result.starts.append([])
+    with ExitStack() as stack:
+        jobs = {name: stack.enter_context(_running(plan, rival, servers)) for name, rival in rivals.items()}
+        stack.callback(_end_all, list(jobs.values()))  # before each is waited for
+        for job in jobs.values():
+            job.gate.set(is_open=True)
+            job.await_steps(plan.warm_up)
+            job.gate.set(is_open=False)
+        for number in range(turns.rounds):
+            for name in list(jobs)[:: 1 if number % 2 else -1]:
+                jobs[name].train(turns.slice_s, results[name])
+
+
+def _end_all(jobs: Sequence[_Job]) -> None:
+    for job in jobs:
+        job.end()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,9 +197,9 @@ class Ratio:
         return cls(of_starts=[statistics.median(x / y for x, y in zip(*rates, strict=True)) for rates in starts])
 
     @property
-    def median(self) -> float:
+    def mean(self) -> float:
         """Over starts."""
-        return statistics.median(self.of_starts)
+        return statistics.fmean(self.of_starts)
 
     @property
     def standard_error(self) -> float:
@@ -184,13 +210,13 @@ class Ratio:
 
 def overhead(rival: Result, base: Result) -> float:
     """How much longer a step takes than the base's."""
-    return 1 / Ratio.of(rival, base).median - 1
+    return 1 / Ratio.of(rival, base).mean - 1
 
 
 def scaling_figures(one: Result, two: Result) -> dict[str, float]:
     """What a second worker gains."""
     ratio = Ratio.of(two, one)
-    return {"scaling_2_workers": ratio.median, "scaling_2_workers_standard_error": ratio.standard_error}
+    return {"scaling_2_workers": ratio.mean, "scaling_2_workers_standard_error": ratio.standard_error}
 
 
 @contextmanager
@@ -204,10 +230,11 @@ def _running(plan: JobPlan, rival: Rival, servers: int) -> Iterator[_Job]:
         command += [str(servers), str(rival.workers)]
         process = subprocess.Popen(command, env={**os.environ, _cluster_job.PLAN: str(path)})
         burners = [_burner(planned, rival, servers) for _ in range(servers)] if rival.burnt_cores else []
+        job = _Job(rival, planned, process, gate)
         try:
-            yield _Job(rival, planned, process, gate)
+            yield job
         finally:
-            Path(folder, _cluster_job.END).touch()
+            job.end()
             try:
                 process.wait(_PATIENCE_S)
             except subprocess.TimeoutExpired:

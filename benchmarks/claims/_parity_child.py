@@ -8,10 +8,12 @@ from pathlib import Path
 from benchmarks.claims._cluster_job import JobPlan
 from benchmarks.claims._cluster_runs import run_cluster
 from benchmarks.claims._parity_rivals import WHOLE, options_of
+from benchmarks.ending import end_with_parent
 from holdfast.cluster.happenings import Event, Redundant
 
 
 def main(rival: str, servers: int, workers: int) -> None:
+    end_with_parent()
     plan = JobPlan.read()
 
     def hear(event: Event) -> None:

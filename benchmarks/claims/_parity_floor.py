@@ -65,7 +65,7 @@ def _answered(pipe: Connection) -> Any:
 
 def _serve(server: int, streams: Streams, block_bytes: int, credentials: str, pipe: Connection) -> None:
     """Be one server: send what is to be sent, and receive what comes."""
-    keep_freed_memory()
+    keep_freed_memory(one_heap=True)
     secrets, threads = Credentials.from_json(credentials), io_threads(Role.SERVER, has_parity=True)
     endpoint = Endpoint(_member(server), secrets, "tcp://127.0.0.1:*", io_threads=threads)
     left = {receiver: size for (sender, receiver), size in streams.items() if sender == server}

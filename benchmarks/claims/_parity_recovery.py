@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ from benchmarks.claims._cluster_pause import Killer
 from benchmarks.claims._cluster_runs import folder_for, run_cluster
 from benchmarks.claims._parity_rivals import protected
 from benchmarks.claims._rebuild_profile import profiled, summarize
-from holdfast.cluster.happenings import Event, Redundant
+from holdfast.cluster.happenings import Died, Event, Redundant
 
 _PATIENCE_S = 120.0
+_TOLD_S = 5.0  # between two words about a recovery that takes long
 _NORMAL_S = 3.0  # of training before a death: what training during the recovery is compared with
 
 
@@ -32,6 +34,7 @@ class Rebuilding:
     longest_pause_s: float  # between two finished steps
     throughput: float  # over what it was before
     steps_per_s: float  # before
+    heard_s: float = 0.0  # from the death until the controller had heard of it
 
 
 class RebuildWatch(Killer):
@@ -51,10 +54,14 @@ class RebuildWatch(Killer):
         self.rebuildings: list[Rebuilding] = []
         self._spares = spares
         self._is_whole = threading.Event()
+        self._died_s = self._whole_s = 0.0
 
     def hear(self, event: Event) -> None:
         """What happens to the job."""
+        if isinstance(event, Died):
+            self._died_s = event.at_s
         if isinstance(event, Redundant):
+            self._whole_s = event.at_s
             self._is_whole.set()
             self._is_ready.set()
 
@@ -66,11 +73,19 @@ class RebuildWatch(Killer):
         time.sleep(_NORMAL_S)
         self._is_whole.clear()
         killed_s = self._kill(server)
-        if not self._is_whole.wait(_PATIENCE_S):
-            raise TimeoutError("redundancy is not whole again")
-        whole_s = time.time()
+        while not self._is_whole.wait(_TOLD_S):
+            _say("not whole yet", rebuilding(read_stamps(self._folder), killed_s, time.time()))
+            if time.time() - killed_s > _PATIENCE_S:
+                raise TimeoutError("redundancy is not whole again")
         self._await_steps(len(read_stamps(self._folder)) + 1)
-        self.rebuildings.append(rebuilding(read_stamps(self._folder), killed_s, whole_s))
+        found = rebuilding(read_stamps(self._folder), killed_s, self._whole_s)
+        self.rebuildings.append(replace(found, heard_s=self._died_s - killed_s))
+        _say("whole", self.rebuildings[-1])
+
+
+def _say(what: str, found: Rebuilding) -> None:
+    """At once, should the rest be cut off."""
+    print(f"{what}: {found}", file=sys.stderr, flush=True)
 
 
 def rebuilding(stamps: list[float], killed_s: float, whole_s: float) -> Rebuilding:
@@ -124,6 +139,7 @@ def rebuild(
         longest_pause_s=max(each.longest_pause_s for each in found),
         throughput=statistics.median(each.throughput for each in found),
         steps_per_s=statistics.median(each.steps_per_s for each in found),
+        heard_s=statistics.median(each.heard_s for each in found),
     )
 
 

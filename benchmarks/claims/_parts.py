@@ -14,6 +14,7 @@ import torch
 from rich.console import Console
 
 from benchmarks.claims._cluster_job import JobPlan
+from benchmarks.ending import end_at_sigterm
 from benchmarks.report import Figure, Report, Table, machine, show, write_json
 
 Plan = TypeVar("Plan")
@@ -75,6 +76,7 @@ def command(
         parser.add_argument(f"--{name}", **arguments)
     options = vars(parser.parse_args())
     scale, file = options.pop("scale"), options.pop("json")
+    end_at_sigterm()
     report = run(scale, **options)
     show(report, Console())
     if file:

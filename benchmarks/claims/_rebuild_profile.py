@@ -1,7 +1,8 @@
 """Where the processes of a job spend their time while a server's rows come back: ``parity --profile FOLDER``.
 
-Servers run a function of this module in place of their own, which samples what they do every millisecond and times
-every message that they handle. Each writes one file when it ends; ``summarize`` reads them.
+Servers run a function of this module in place of their own, which samples what they do every millisecond, times
+every message that they handle, and looks at what each of their threads has used. Each writes one file when it ends;
+``summarize`` reads them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import functools
 import json
 import os
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -25,6 +27,7 @@ from holdfast.cluster.launch.local import LocalProcesses
 FOLDER = "HOLDFAST_BENCHMARK_PROFILE"  # a variable
 _EVERY_S = 0.001
 _DEPTH = 6  # frames of a sample
+_LOOK_S = 0.01  # between two looks at the threads
 
 
 def profiled(folder: Path) -> type[LocalProcesses]:
@@ -57,13 +60,14 @@ def run(payload: bytes, surroundings: Surroundings) -> None:
     """Be a server, and write down what it does."""
     from holdfast.cluster.server import process
 
-    sampler, handled = _Sampler(), []
+    sampler, watch, handled = _Sampler(), _ThreadWatch(), []
     take, wait = process._Life._take, process._wait_for_place
 
     def waited(link: Any) -> Any:
         """A spare does nothing, and is to be seen to do nothing."""
         sampler.stop()
         found = wait(link)
+        watch.look()
         sampler.start()
         return found
 
@@ -73,14 +77,28 @@ def run(payload: bytes, surroundings: Surroundings) -> None:
         take(life, sender, message)
         handled.append((began_s, time.time() - began_s, type(message).__name__, str(sender)))
 
+    def noted(name: str, make: Any) -> Any:
+        """What a spare does when it takes a place, as if that were messages."""
+
+        def making(*arguments: Any) -> Any:
+            began_s = time.time()
+            made = make(*arguments)
+            handled.append((began_s, time.time() - began_s, name, ""))
+            return made
+
+        return making
+
     changed: Any = process
     changed._Life._take, changed._wait_for_place = timed, waited
+    changed.Link.close = noted("(a link's end)", changed.Link.close)
+    changed._Place, changed.Link = noted("(a place)", changed._Place), noted("(a link)", changed.Link)
     sampler.start()
+    watch.start()
     try:
         process.run(payload, surroundings)
     finally:
         sampler.stop()
-        found = {"samples": sampler.samples, "handled": handled}
+        found = {"samples": sampler.samples, "handled": handled, "threads": watch.looks}
         Path(os.environ[FOLDER], f"server-{os.getpid()}.json").write_text(json.dumps(found), encoding="utf-8")
 
 
@@ -107,6 +125,32 @@ class _Sampler:
         self._last_s = now_s
 
 
+class _ThreadWatch(threading.Thread):
+    """Looks now and then at what each thread of the process has used, those of sockets among them."""
+
+    def __init__(self) -> None:
+        super().__init__(name="watch", daemon=True)
+        self.looks: list[tuple[float, dict[str, tuple[str, float, float, int]]]] = []
+
+    def run(self) -> None:
+        while True:
+            self.look()
+            time.sleep(_LOOK_S)
+
+    def look(self) -> None:
+        """Of each thread: its name, seconds on a core, seconds that it waited for one, and pages that it took."""
+        found = {}
+        for path in Path("/proc/self/task").iterdir():
+            try:
+                name = (path / "comm").read_text().strip()
+                ran, waited, _ = (path / "schedstat").read_text().split()
+                faults = (path / "stat").read_text().rpartition(") ")[2].split()[7]
+            except (OSError, ValueError):  # it has ended, or the system does not count
+                continue
+            found[path.name] = name, int(ran) / 1e9, int(waited) / 1e9, int(faults)
+        self.looks.append((time.time(), found))
+
+
 def _places(frame: FrameType | None) -> Iterator[str]:
     for _ in range(_DEPTH):
         if frame is None:
@@ -121,8 +165,21 @@ def summarize(folder: Path, began_s: float, ended_s: float) -> str:
     lines = []
     for path in sorted(folder.glob("server-*.json")):
         found = json.loads(path.read_text(encoding="utf-8"))
-        lines += [f"== {path.stem}", *_messages(found, began_s, ended_s), *_hot(found, began_s, ended_s)]
+        parts = _threads(found, began_s, ended_s), _messages(found, began_s, ended_s), _hot(found, began_s, ended_s)
+        lines += [f"== {path.stem}", *(line for part in parts for line in part)]
     return "\n".join(lines)
+
+
+def _threads(found: Mapping[str, Any], began_s: float, ended_s: float) -> Iterator[str]:
+    looks: list[tuple[float, dict[str, list[Any]]]] = found["threads"]
+    nothing: dict[str, list[Any]] = {}
+    before = next((used for at_s, used in reversed(looks) if at_s <= began_s), nothing)
+    after = next((used for at_s, used in looks if at_s >= ended_s), nothing)
+    for thread, (name, *used) in after.items():
+        _, *earlier = before.get(thread, ("", 0, 0, 0))
+        ran_s, waited_s, faults = (now - then for now, then in zip(used, earlier, strict=True))
+        if ran_s > 0.001:
+            yield f"{name:16} ran {ran_s:6.3f} s, waited for a core {waited_s:6.3f} s, {faults:7} pages"
 
 
 def _messages(found: Mapping[str, Any], began_s: float, ended_s: float) -> Iterator[str]:

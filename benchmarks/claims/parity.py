@@ -83,7 +83,7 @@ PLANS = {
     "full": Plan(
         job=_job(rows=4_000_000),
         recovery=_job(rows=4_000_000, warm_up=1),
-        turns=Turns(rounds=5, slice_s=0.5, starts=6),
+        turns=Turns(rounds=4, slice_s=0.5, starts=6, most_s=200.0),
         kills=1,
     ),
 }
@@ -121,7 +121,7 @@ def contention(plan: Plan) -> Found:
         suffix, ratio = _label("", workers), Ratio.of(found[_BURNT], found[NOTHING])
         figures |= {
             f"burnt_cores{suffix}": burnt,
-            f"contention_overhead{suffix}": 1 / ratio.median - 1,
+            f"contention_overhead{suffix}": 1 / ratio.mean - 1,
             f"contention_overhead_standard_error{suffix}": ratio.standard_error,
             f"parity_overhead_beside_contention{suffix}": overhead(found[PARITY], found[NOTHING]),
         }
@@ -168,6 +168,7 @@ def gentle(plan: Plan) -> Found:
             "throughput_in_recovery": found.throughput,
             "longest_pause_s": found.longest_pause_s,
             "gentle_rebuild_s": found.took_s,
+            "gentle_heard_s": found.heard_s,
         }
     )
 
@@ -180,6 +181,7 @@ def fast(plan: Plan) -> Found:
     return Found(
         figures={
             "fast_rebuild_s": found.took_s,
+            "fast_heard_s": found.heard_s,
             "wire_floor_s": floor_s,
             "rebuild_over_wire_floor": found.took_s / floor_s,
             "rebuild_bytes": sum(streams.values()),
@@ -230,9 +232,9 @@ _LARGE = {"contention", "rivals", "fast", "unspared", "checkpoints"}
 _SMALL = {"linear"}  # where servers and workers have a core each, it says nothing that the others do not
 
 
-def run(scale: str, parts: Sequence[str] = (), profile: Path | None = None) -> Report:
+def run(scale: str, parts: Sequence[str] = (), profile: Path | None = None, kills: int | None = None) -> Report:
     """All parts that suit the machine, or those named."""
-    plan = replace(PLANS[scale], profile=profile)
+    plan = replace(PLANS[scale], profile=profile, kills=kills or PLANS[scale].kills)
     is_large = (os.cpu_count() or 1) >= CORES
     wanted = parts or [name for name in PARTS if name not in (_SMALL if is_large else _LARGE)]
     found = measured(PARTS, wanted, plan)
@@ -259,6 +261,7 @@ def _overhead_figures(suffix: str, parity: Result, base: Result) -> dict[str, Fi
     return {
         f"parity_overhead{suffix}": overhead(parity, base),
         f"parity_overhead_standard_error{suffix}": Ratio.of(parity, base).standard_error,
+        f"parity_overhead_starts{suffix}": len(parity.starts),
         f"worker_wait_us_per_step{suffix}": 1e6 * base.step_wait_s,
         f"worker_wait_us_per_step_with_parity{suffix}": 1e6 * parity.step_wait_s,
         f"worker_cpu_us_per_step{suffix}": 1e6 * base.step_cpu_s,
@@ -302,4 +305,5 @@ def _gentle_over_fast(figures: Mapping[str, Figure]) -> dict[str, Figure]:
 
 if __name__ == "__main__":
     profile = {"type": Path, "metavar": "FOLDER", "help": "what servers do while rows come back"}
-    command("parity", PARTS, PLANS, run, {"profile": profile})
+    kills = {"type": int, "metavar": "N", "help": "servers that die, one after the other"}
+    command("parity", PARTS, PLANS, run, {"profile": profile, "kills": kills})

@@ -128,3 +128,27 @@ def test_what_cannot_be_added_is_refused_and_changes_nothing() -> None:
     with pytest.raises(ConfigurationError, match="members must be uint32"):
         galois.encode(records, np.zeros((1, 4), np.uint32))
     assert not target.any()
+
+
+def test_threads_that_share_a_large_block_give_the_same_sums() -> None:
+    starts, counts = np.arange(0, 9000, 90), np.full(100, 64)
+    found, records = Runs(starts, counts), words(1, 6400, 300)
+    wanted, target = words(2, 9000, 300), words(2, 9000, 300)
+    reference.add(wanted, found.rows(), records, 2)
+    galois.add_runs(target, found, records, 2, threads=3)
+    np.testing.assert_array_equal(target, wanted)
+    sums = records.copy()
+    galois.add_from(sums, wanted, found, threads=3)
+    np.testing.assert_array_equal(sums, records ^ wanted[found.rows()])
+    galois.add(sums, None, records, threads=4)
+    np.testing.assert_array_equal(sums, wanted[found.rows()])
+
+
+@given(runs(), st.integers(1, 5))
+def test_shares_of_runs_are_all_of_their_rows(found: Runs, count: int) -> None:
+    if found.size < count:
+        return
+    shares = list(found.shares(count))
+    assert np.concatenate([share.rows() for share, _ in shares]).tolist() == found.rows().tolist()
+    assert [at.stop - at.start for _, at in shares] == [share.size for share, _ in shares]
+    assert all(share.size for share, _ in shares) and shares[-1][1].stop == found.size

@@ -12,7 +12,7 @@ from holdfast.kernels import records
 from holdfast.kernels.records import RowRecords, cpu, reference, words_of
 from holdfast.kernels.runs import Runs
 from holdfast.types import UpdateRule
-from tests.kernels.optimize_cases import RULES, Case, Shard, cases, trained_shard
+from tests.kernels.optimize_cases import OPTIMIZERS, RULES, Case, Shard, cases, trained_shard
 
 any_rule = st.sampled_from(list(RULES.values()))
 
@@ -92,3 +92,17 @@ def test_rows_outside_and_records_of_another_size_are_refused() -> None:
         of(shard).write(np.array([1]), np.zeros((1, 7), np.uint32))
     with pytest.raises(ConfigurationError, match="columns of records must be C-contiguous float32"):
         RowRecords(shard.rule, shard.weights.astype(np.float64), shard.slots)  # type: ignore[arg-type]
+
+
+def test_threads_that_share_a_large_block_move_the_same_records() -> None:
+    rule = OPTIMIZERS["adagrad"].rule()
+    weights = np.random.default_rng(1).standard_normal((20_000, 64), dtype=np.float32)
+    slots = {"sum": np.random.default_rng(2).random((20_000, 64), dtype=np.float32)}
+    shard = RowRecords(rule, weights, slots)
+    found = Runs(np.arange(0, 20_000, 100), np.full(200, 64))
+    records = shard.read_runs(found, threads=3)
+    np.testing.assert_array_equal(records, shard.read(found.rows()))
+    other = RowRecords(rule, np.zeros_like(weights), {"sum": np.zeros_like(slots["sum"])})
+    other.write_runs(found, records, threads=3)
+    np.testing.assert_array_equal(other.read(found.rows()), records)
+    assert not other.read(np.setdiff1d(np.arange(20_000), found.rows())).any()

@@ -8,13 +8,27 @@ from __future__ import annotations
 import ctypes
 from contextlib import suppress
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's numbers for mallopt
+import numpy as np
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MOST_HEAPS = -1, -3, -8  # glibc's numbers for mallopt
 _KEPT_BYTES = 1 << 30
 
 
-def keep_freed_memory() -> None:
-    """Serve large arrays from the heap, and give none of it back. Without glibc nothing happens."""
+def keep_freed_memory(*, one_heap: bool = False) -> None:
+    """Serve large arrays from the heap, and give none of it back. Without glibc nothing happens.
+
+    Args:
+        one_heap: For all threads. Otherwise those of sockets have heaps of their own, which are given back in pieces,
+            and which nobody else can fill with pages before the first message comes.
+    """
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_MMAP_THRESHOLD, _KEPT_BYTES)
         mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
+        if one_heap:
+            mallopt(_MOST_HEAPS, 1)
+
+
+def ready_heap(size_bytes: int) -> None:
+    """Take pages for so much now, once freed memory is kept: messages that arrive later find them."""
+    np.empty(min(size_bytes, _KEPT_BYTES // 2), np.uint8).fill(0)

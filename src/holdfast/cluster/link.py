@@ -103,4 +103,9 @@ def io_threads(role: Role, *, has_parity: bool) -> int:
     cores = len(os.sched_getaffinity(0))
     if role is Role.WORKER:
         return max(1, min(4, cores // 4))
-    return max(1, min(2, cores // 8)) if has_parity else 1
+    return max(1, min(2, cores // 6)) if has_parity else 1
+
+
+def compute_threads() -> int:
+    """How many threads of a server share the work on a large block of rows: nobody else computes meanwhile."""
+    return max(1, min(4, len(os.sched_getaffinity(0)) // 4))

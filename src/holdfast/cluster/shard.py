@@ -107,13 +107,13 @@ class GroupShard:
         """Take whole records, one for each row."""
         self._records.write(rows, records)
 
-    def records_of(self, runs: Runs) -> Words:
+    def records_of(self, runs: Runs, *, threads: int = 1) -> Words:
         """Copies of the records of rows that lie side by side, ``[rows, words]``."""
-        return self._records.read_runs(runs)
+        return self._records.read_runs(runs, threads=threads)
 
-    def put_records_of(self, runs: Runs, records: Words) -> None:
+    def put_records_of(self, runs: Runs, records: Words, *, threads: int = 1) -> None:
         """Take whole records of rows that lie side by side."""
-        self._records.write_runs(runs, records)
+        self._records.write_runs(runs, records, threads=threads)
 
 
 class DenseShard:

@@ -8,10 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import TypeVar
 
+from holdfast.kernels.runs import Runs
+
 Result = TypeVar("Result")
 
 _PART = 16384  # rows that a thread takes at a time, at least: for fewer, asking for the next ones would show
 _TOGETHER = 16  # rows that kernels may work on at once
+_SHARE_BYTES = 1 << 20  # for less, to wake a thread takes as long as the work
 _PARTS_PER_THREAD = 4  # so that a thread that was held up leaves rows to the others
 
 
@@ -28,6 +31,26 @@ def in_parts(rows: int, work: Callable[[slice], Result], *, threads: int, part_r
     pool = _pool(threads - 1, os.getpid())
     others = [pool.submit(take_parts) for _ in range(threads - 1)]
     return [*take_parts(), *(result for other in others for result in other.result())]
+
+
+def in_shares(runs: Runs, work: Callable[[Runs, slice], object], *, row_bytes: int, threads: int) -> None:
+    """Do the work on the rows of some runs, none of which meets another: where there are many, a share on each thread.
+
+    Args:
+        runs: Whose rows.
+        work: Gets a share of them, and which of all rows these are.
+        row_bytes: Of each.
+        threads: At most, this one included.
+    """
+    count = min(threads, runs.size * row_bytes // _SHARE_BYTES)
+    if count < 2:
+        work(runs, slice(0, runs.size))
+        return
+    pool, (mine, *others) = _pool(threads - 1, os.getpid()), runs.shares(count)
+    under_way = [pool.submit(work, *share) for share in others]
+    work(*mine)
+    for each in under_way:
+        each.result()
 
 
 @cache

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,11 @@ class Runs(NamedTuple):
     starts: NDArray[np.int64]
     counts: NDArray[np.int64]
 
+    @classmethod
+    def all(cls, rows: int) -> Runs:
+        """Every row of an array that has so many."""
+        return cls(np.array([0]), np.array([rows]))
+
     @property
     def size(self) -> int:
         """How many rows they have together."""
@@ -29,6 +35,22 @@ class Runs(NamedTuple):
         before = np.cumsum(self.counts) - self.counts
         found: NDArray[np.int64] = np.repeat(self.starts - before, self.counts) + np.arange(self.size)
         return found
+
+    def shares(self, count: int) -> Iterator[tuple[Runs, slice]]:
+        """Their rows in so many parts of about one size, none of them empty: runs, and which of all rows they are.
+
+        There are at least as many rows.
+        """
+        ends = np.cumsum(self.counts)
+        cuts = [int(ends[-1]) * number // count for number in range(count + 1)]
+        for begin, end in pairwise(cuts):
+            first, last = int(ends.searchsorted(begin, "right")), int(ends.searchsorted(end, "left")) + 1
+            starts, counts = self.starts[first:last].copy(), self.counts[first:last].copy()
+            skipped = begin - int(ends[first] - self.counts[first])
+            starts[0] += skipped
+            counts[0] -= skipped
+            counts[-1] -= int(ends[last - 1]) - end
+            yield Runs(starts, counts), slice(begin, end)
 
 
 def joined(parts: Sequence[Runs]) -> Runs:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.cluster.server.rebuild_pace import RebuildPace
+from holdfast.cluster.server.rebuild_pace import FAST_ASKED, RebuildPace
 from holdfast.runtime import SYSTEM, Runtime
 
 
@@ -56,4 +56,4 @@ def test_work_that_comes_while_it_rests_makes_the_rest_longer() -> None:
 def test_a_fast_or_urgent_rebuild_never_rests(is_urgent: bool) -> None:
     pace = RebuildPace(is_fast=not is_urgent, runtime=Watch().runtime, is_urgent=is_urgent)
     pace.worked(10.0)
-    assert pace.may_ask(asked=15) and not pace.may_ask(asked=16)
+    assert pace.may_ask(asked=FAST_ASKED - 1) and not pace.may_ask(asked=FAST_ASKED)

@@ -16,6 +16,9 @@ class Layers:
 
     def put(self, stripes: StripeSet, held: Vector) -> None:
         """These rows hold just this."""
+        if len(self._layers) == 1 and self._layers[0][1] == held:  # while blocks of one host come, one after another
+            self._layers = [(self._layers[0][0] | stripes, held)]
+            return
         rest = [(part - stripes, each) for part, each in self._layers]
         self._layers = [(part, each) for part, each in rest if part]
         self._layers.append((stripes, held))

@@ -1,8 +1,12 @@
-"""How many threads a process computes with: what the libraries that it may load read when they are loaded."""
+"""How many threads a process computes with, and where they take memory: what libraries read when they are loaded."""
 
 from __future__ import annotations
 
 from holdfast.policy.arguments import require_count
+
+# Of glibc: all threads of a server take memory from one heap (see ``cluster.heap``). Once a thread has begun with
+# another, which those of a library may do before a line of ours runs, only this keeps further ones from it.
+ONE_HEAP = {"MALLOC_ARENA_MAX": "1"}
 
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 

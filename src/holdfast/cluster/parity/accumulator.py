@@ -70,11 +70,12 @@ class Accumulator:
     def _add(self, group: int, stripes: StripeSet, records: Words, coefficient: int) -> None:
         mine = self._stripes[group]
         if stripes != mine:
-            galois.add_runs(self._sum(group), mine.runs_of(stripes), records, coefficient)
+            runs, threads = mine.runs_of(stripes), self._parities.threads
+            galois.add_runs(self._sum(group), runs, records, coefficient, threads=threads)
         elif self._sums[group] is None and coefficient == 1 and _is_plain(records):
             self._sums[group] = records  # most members have a row in all of the stripes: one copy less
         else:
-            galois.add(self._sum(group), None, records, coefficient)
+            galois.add(self._sum(group), None, records, coefficient, threads=self._parities.threads)
 
     def _sum(self, group: int) -> Words:
         if (found := self._sums[group]) is None:

@@ -40,12 +40,20 @@ class ParityRows:
         server: Whose parities they are.
         rule: Whose slots records hold.
         arrays: Memory for them, all zeros: an array for each group, of as many rows at least. None: new memory.
+        threads: That share the work on a large block.
     """
 
     def __init__(
-        self, layout: RingLayout, server: int, rule: UpdateRule, arrays: Sequence[Words] | None = None
+        self,
+        layout: RingLayout,
+        server: int,
+        rule: UpdateRule,
+        arrays: Sequence[Words] | None = None,
+        *,
+        threads: int = 1,
     ) -> None:
         self.layout = layout
+        self.threads = threads
         self.position = layout.ring.position(server)
         self.code = Code(data=layout.ring.data, parity=layout.ring.parity)
         shapes = parity_shapes(layout, server, rule)
@@ -77,7 +85,8 @@ class ParityRows:
         self._is_blank = False
         for share in shares(self.layout, stripes):
             coefficient = self.coefficient(member, share.line)
-            galois.add_runs(self.arrays[share.group], self.runs(share), found[share.group][share.at], coefficient)
+            records = found[share.group][share.at]
+            galois.add_runs(self.arrays[share.group], self.runs(share), records, coefficient, threads=self.threads)
 
     def take(self, member: int, group: int, parity: int, changed: Changed) -> None:
         """Bring parities up to date after a server's rows have changed."""
@@ -89,7 +98,8 @@ class ParityRows:
     def add_to(self, found: Sequence[Words], stripes: StripeSet) -> None:
         """Add the parities of some stripes to records of them, an array for each group."""
         for share in shares(self.layout, stripes):
-            galois.add_from(found[share.group][share.at], self.arrays[share.group], self.runs(share))
+            sums = found[share.group][share.at]
+            galois.add_from(sums, self.arrays[share.group], self.runs(share), threads=self.threads)
 
     def give(self, stripes: StripeSet) -> list[Words]:
         """Copies of the parities of some stripes: an array for each group."""

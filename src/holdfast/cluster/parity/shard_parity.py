@@ -47,14 +47,18 @@ class ShardParity:
         layout: Of its ring.
         rows: What it keeps of the model.
         arrays: Memory for parities, all zeros: an array for each group, of as many rows at least. None: new memory.
+        threads: That share the work on a large block.
     """
 
-    def __init__(self, layout: RingLayout, rows: Shard, arrays: Sequence[Words] | None = None) -> None:
+    def __init__(
+        self, layout: RingLayout, rows: Shard, arrays: Sequence[Words] | None = None, *, threads: int = 1
+    ) -> None:
         self.layout = layout
         self._rows = rows
         self._position = layout.ring.position(rows.server)
         self._code = Code(data=layout.ring.data, parity=layout.ring.parity)
-        self.parities = ParityRows(layout, rows.server, rows.rule, arrays)
+        self._threads = threads
+        self.parities = ParityRows(layout, rows.server, rows.rule, arrays, threads=threads)
         self.mirrors = Mirrors(layout, rows.server, rows.dense.rule)
 
     # ---- rows ------------------------------------------------------------------------------------------------------
@@ -98,7 +102,10 @@ class ShardParity:
         runs: list[list[Runs]] = [[] for _ in self._rows.groups]
         for share in shares(self.layout, stripes):
             runs[share.group].append(self._runs(share))
-        found = [shard.records_of(joined(each)) for shard, each in zip(self._rows.groups, runs, strict=True)]
+        found = [
+            shard.records_of(joined(each), threads=self._threads)
+            for shard, each in zip(self._rows.groups, runs, strict=True)
+        ]
         is_dense = self._rows.server in self.layout.dense_of(stripes)
         dense = dense_words(self._rows.dense) if is_dense else np.empty(0, np.uint32)
         return StripeRecords(groups=found, dense=dense).to_arrays()
@@ -110,7 +117,8 @@ class ShardParity:
         """
         given = {host: _Given(self.layout, each) for host, each in syndromes.items()}
         for share in shares(self.layout, stripes):
-            self._rows.groups[share.group].put_records_of(self._runs(share), self._solved(share, given, lost))
+            records = self._solved(share, given, lost)
+            self._rows.groups[share.group].put_records_of(self._runs(share), records, threads=self._threads)
         if self._rows.server in self.layout.dense_of(stripes):
             put_dense_words(self._rows.dense, next(self._given_dense(given)))
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import reduce
 from typing import Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.kernels import run_sets
 from holdfast.kernels.runs import Runs
 
 Ids: TypeAlias = NDArray[np.int64]
 Arrays: TypeAlias = tuple[NDArray[Any], ...]
 
-_OUTSIDE = np.zeros(1, np.bool_)
-_SOME_STEPS: Ids = np.resize(np.array([1, -1]), 1 << 14)  # of as many bounds as most sets have
+_NONE: Ids = np.empty(0, np.int64)
 
 
 class StripeSet:
@@ -32,7 +33,8 @@ class StripeSet:
     @classmethod
     def of(cls, numbers: Ids) -> Self:
         """These numbers, in any order."""
-        known = np.unique(numbers)
+        known = np.sort(numbers)
+        known = known[np.append(known[1:] != known[:-1], True)] if len(known) else known
         breaks = np.flatnonzero(np.diff(known) != 1)
         starts = known[np.concatenate([[0], breaks + 1])] if len(known) else known
         ends = known[np.append(breaks, len(known) - 1)] + 1 if len(known) else known
@@ -46,10 +48,7 @@ class StripeSet:
     @classmethod
     def union(cls, parts: Iterable[Self]) -> Self:
         """All that are in one of them."""
-        bounds = [part._bounds for part in parts if len(part._bounds)]
-        if not bounds:
-            return cls(np.empty(0, np.int64))
-        return cls(_covered(np.concatenate(bounds), np.concatenate([_steps(each) for each in bounds])))
+        return cls(reduce(run_sets.union, [part._bounds for part in parts], _NONE))
 
     @classmethod
     def from_arrays(cls, arrays: Arrays) -> Self:
@@ -128,34 +127,13 @@ class StripeSet:
         return found
 
     def __and__(self, other: Self) -> Self:
-        fewer, more = sorted((self._bounds, other._bounds), key=len)
-        first = np.searchsorted(more[1::2], fewer[::2], side="right")
-        counts = np.searchsorted(more[::2], fewer[1::2], side="left") - first  # of runs that overlap
-        mine = np.repeat(np.arange(len(counts)), counts)
-        theirs = np.arange(len(mine)) + np.repeat(first - (np.cumsum(counts) - counts), counts)
-        starts = np.maximum(fewer[::2][mine], more[::2][theirs])
-        ends = np.minimum(fewer[1::2][mine], more[1::2][theirs])
-        return type(self)(np.stack([starts, ends], axis=1).ravel())
+        return type(self)(run_sets.intersection(self._bounds, other._bounds))
 
     def __or__(self, other: Self) -> Self:
-        if not len(self._bounds) or not len(other._bounds):
-            return self if len(self._bounds) else other
-        more, fewer = (self, other) if len(self._bounds) >= len(other._bounds) else (other, self)
-        return more._changed(fewer, 1)
+        return type(self)(run_sets.union(self._bounds, other._bounds))
 
     def __sub__(self, other: Self) -> Self:
-        if not len(self._bounds) or not len(other._bounds):
-            return self
-        return self._changed(other, -1)
-
-    def _changed(self, other: Self, sign: int) -> Self:
-        """With another's numbers, or without: runs that do not meet it stay as they are."""
-        first = int(np.searchsorted(self._bounds, other._bounds[0])) & ~1
-        last = int(np.searchsorted(self._bounds, other._bounds[-1], side="right")) + 1 & ~1
-        mine = self._bounds[first:last]
-        bounds = np.concatenate([mine, other._bounds])
-        found = _covered(bounds, np.concatenate([_steps(mine), sign * _steps(other._bounds)]))
-        return type(self)(np.concatenate([self._bounds[:first], found, self._bounds[last:]]))
+        return type(self)(run_sets.less(self._bounds, other._bounds)) if len(other._bounds) else self
 
     def __bool__(self) -> bool:
         return len(self._bounds) > 0
@@ -174,18 +152,3 @@ class StripeSet:
     def __repr__(self) -> str:
         runs = [f"{start}-{end - 1}" for start, end in self._bounds.reshape(-1, 2)[:8].tolist()]
         return f"StripeSet({', '.join(runs)}{', ...' if len(self._bounds) > 16 else ''})"
-
-
-def _steps(bounds: Ids) -> Ids:
-    """By how much each bound changes how many runs a number is in."""
-    return _SOME_STEPS[: len(bounds)] if len(bounds) <= len(_SOME_STEPS) else np.resize(_SOME_STEPS, len(bounds))
-
-
-def _covered(bounds: Ids, steps: Ids) -> Ids:
-    """The bounds of what is in one run at least; runs that count negative take away. There is a bound."""
-    order = np.argsort(bounds, kind="stable")  # of sorted parts: it merges them
-    points, level = bounds[order], np.cumsum(steps[order])
-    is_last = np.append(points[1:] != points[:-1], True)  # of those at one point: they count together
-    points, inside = points[is_last], level[is_last] > 0
-    found: Ids = points[inside != np.concatenate([_OUTSIDE, inside[:-1]])]
-    return found

@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterable
 from typing import cast
 
+import numpy as np
+
 from holdfast.checkpoint import shards
 from holdfast.checkpoint.wire.memory import available_bytes
 from holdfast.cluster.core.members import CONTROLLER, Member, Role, View
@@ -36,10 +38,10 @@ from holdfast.cluster.core.notes import (
 from holdfast.cluster.core.parity_messages import Absorbed, Given, Rebuild, Rebuilt, Values
 from holdfast.cluster.core.server import ServerCore
 from holdfast.cluster.core.stripes import Layout, Protection, Records
-from holdfast.cluster.heap import keep_freed_memory
+from holdfast.cluster.heap import keep_freed_memory, ready_heap
 from holdfast.cluster.job import Job
 from holdfast.cluster.launch.base import Surroundings
-from holdfast.cluster.link import Link
+from holdfast.cluster.link import Link, compute_threads
 from holdfast.cluster.parity.layout import BLOCK_BYTES, LARGE_BLOCK_BYTES, RingLayout, block_stripes
 from holdfast.cluster.parity.seats import require_memory, server_bytes
 from holdfast.cluster.parity.shard_parity import ShardParity
@@ -50,13 +52,13 @@ from holdfast.cluster.server.dense_gather import DenseGather
 from holdfast.cluster.server.departures import Departures
 from holdfast.cluster.server.heir import Heir
 from holdfast.cluster.server.protected_shard import ProtectedShard
-from holdfast.cluster.server.rebuild_pace import RebuildPace
+from holdfast.cluster.server.rebuild_pace import FAST_ASKED, RebuildPace
 from holdfast.cluster.server.room import Room
 from holdfast.cluster.server.saves import SavedRows
 from holdfast.cluster.server.shard import LiveShard
 from holdfast.cluster.shard import Shard
 from holdfast.errors import HoldfastError
-from holdfast.kernels import galois, optimize, records, start
+from holdfast.kernels import galois, optimize, records, run_sets, start
 from holdfast.runtime import SYSTEM
 
 _PATIENCE_S = 0.1  # where none comes, and between two looks at whether the controller is still there
@@ -66,7 +68,7 @@ _STATS_S = 1.0
 
 def run(payload: bytes, surroundings: Surroundings) -> None:
     """Be a server, or a spare that waits to become one, until told to end."""
-    keep_freed_memory()
+    keep_freed_memory(one_heap=True)
     optimize.warm_up()
     start.warm_up()
     shards.warm_up()
@@ -74,12 +76,16 @@ def run(payload: bytes, surroundings: Surroundings) -> None:
     if job.rings:
         galois.warm_up()
         records.warm_up()
+        run_sets.warm_up()
+    np.unique(np.empty(0, np.int64))  # NumPy imports a part of itself with the first one, which takes 10 ms
     next_life: Member | None = member
     room: Room | None = None
     if member.index >= job.servers:
         link = Link(job, member, surroundings)
         placement = Placement(job.plan, job.servers)
         room = Room.for_any(placement, job.optimizer, job.dense_optimizer, job.saving.settings, job.rings)
+        if room is not None and job.rings and job.pacing.is_rebuilt_fast:
+            ready_heap(FAST_ASKED * LARGE_BLOCK_BYTES)
         next_life = _wait_for_place(link)
     if next_life is None:
         return
@@ -122,7 +128,8 @@ class _Place:
             layout = RingLayout(placement, ring, block_stripes=block_stripes(placement, rows.rule, block_bytes))
             needed_bytes = server_bytes(layout, index, rows.rule, rows.dense.rule)
             require_memory(f"server {index}", needed_bytes, available_bytes())
-            shard = ProtectedShard(rows, self.saves, job.dense, ShardParity(layout, rows, parities))
+            parity = ShardParity(layout, rows, parities, threads=compute_threads())
+            shard = ProtectedShard(rows, self.saves, job.dense, parity)
             self.shard = shard
             self.protection = Protection(layout=cast(Layout, layout), records=cast(Records, shard))
 

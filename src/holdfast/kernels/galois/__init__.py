@@ -13,6 +13,7 @@ import numpy as np
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernels.galois.reference import GENERATOR, POLYNOMIAL, Ids, Words, double, multiply
+from holdfast.kernels.parts import in_shares
 from holdfast.kernels.plain import plain, rows_inside
 from holdfast.kernels.runs import Runs, runs_inside
 
@@ -31,7 +32,7 @@ __all__ = [
 ]
 
 
-def add(target: Words, rows: Ids | None, records: Words, coefficient: int = 1) -> None:
+def add(target: Words, rows: Ids | None, records: Words, coefficient: int = 1, *, threads: int = 1) -> None:
     """``target[rows[n]] ^= coefficient · records[n]``, one after another: a row may stand there more than once.
 
     A row outside the target changes nothing and raises ConfigurationError.
@@ -41,15 +42,23 @@ def add(target: Words, rows: Ids | None, records: Words, coefficient: int = 1) -
         rows: Which of its rows, int64, in any order, repeated or not. None: all, in their order.
         records: ``[rows, words]``: one for each.
         coefficient: From 0 to 255.
+        threads: That share the work at most, where all rows are meant.
     """
     _require_target(target)
     _require_coefficient(coefficient)
     _require_records(records, len(target) if rows is None else len(rows), target)
-    known = None if rows is None else rows_inside(rows, len(target), "parities")
-    _kernels().add(target, known, plain(records), coefficient)
+    kernels, given = _kernels(), plain(records)
+    if rows is not None:
+        kernels.add(target, rows_inside(rows, len(target), "parities"), given, coefficient)
+        return
+
+    def add_share(_: Runs, at: slice) -> None:
+        kernels.add(target[at], None, given[at], coefficient)
+
+    in_shares(Runs.all(len(target)), add_share, row_bytes=4 * target.shape[1], threads=threads)
 
 
-def add_runs(target: Words, runs: Runs, records: Words, coefficient: int = 1) -> None:
+def add_runs(target: Words, runs: Runs, records: Words, coefficient: int = 1, *, threads: int = 1) -> None:
     """``target[row] ^= coefficient · record`` for the rows of some runs, one run after another.
 
     A run outside the target changes nothing and raises ConfigurationError.
@@ -59,14 +68,21 @@ def add_runs(target: Words, runs: Runs, records: Words, coefficient: int = 1) ->
         runs: Which of its rows.
         records: ``[rows, words]``: one for each.
         coefficient: From 0 to 255.
+        threads: That share the work at most; with several, no run may meet another.
     """
     _require_target(target)
     _require_coefficient(coefficient)
     _require_records(records, runs.size, target)
-    _kernels().add_runs(target, runs_inside(runs, len(target), "parities"), plain(records), coefficient)
+    kernels, given = _kernels(), plain(records)
+
+    def add_share(share: Runs, at: slice) -> None:
+        kernels.add_runs(target, share, given[at], coefficient)
+
+    known = runs_inside(runs, len(target), "parities")
+    in_shares(known, add_share, row_bytes=4 * target.shape[1], threads=threads)
 
 
-def add_from(target: Words, source: Words, runs: Runs) -> None:
+def add_from(target: Words, source: Words, runs: Runs, *, threads: int = 1) -> None:
     """``target ^= source[rows]`` for the rows of some runs, one run after another.
 
     A run outside the source changes nothing and raises ConfigurationError.
@@ -75,10 +91,17 @@ def add_from(target: Words, source: Words, runs: Runs) -> None:
         target: ``[rows, words]``, written to: a row for each.
         source: ``[rows, words]``.
         runs: Which of its rows.
+        threads: That share the work at most.
     """
     _require_target(target)
     _require_records(target, runs.size, source)
-    _kernels().add_from(target, plain(source), runs_inside(runs, len(source), "parities"))
+    kernels, given = _kernels(), plain(source)
+
+    def add_share(share: Runs, at: slice) -> None:
+        kernels.add_from(target[at], given, share)
+
+    known = runs_inside(runs, len(source), "parities")
+    in_shares(known, add_share, row_bytes=4 * target.shape[1], threads=threads)
 
 
 def encode(members: Words, parities: Words) -> None:

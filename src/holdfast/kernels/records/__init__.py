@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.errors import ConfigurationError
+from holdfast.kernels.parts import in_shares
 from holdfast.kernels.plain import plain, rows_inside
 from holdfast.kernels.records.reference import Columns, Ids, Words
 from holdfast.kernels.runs import Runs, runs_inside
@@ -70,18 +71,31 @@ class RowRecords:
         self._require(records, len(known))
         _kernels().put(self._columns, known, plain(records))
 
-    def read_runs(self, runs: Runs) -> Words:
+    def read_runs(self, runs: Runs, *, threads: int = 1) -> Words:
         """Copies of the records of some runs. A run outside the shard raises ConfigurationError."""
         known = runs_inside(runs, self._rows, "a shard")
         records = np.empty((known.size, self.words), np.uint32)
-        _kernels().gather_runs(self._columns, known, records)
+        kernels = _kernels()
+
+        def gather(share: Runs, at: slice) -> None:
+            kernels.gather_runs(self._columns, share, records[at])
+
+        in_shares(known, gather, row_bytes=4 * self.words, threads=threads)
         return records
 
-    def write_runs(self, runs: Runs, records: Words) -> None:
-        """Take records of some runs. A run outside the shard changes nothing and raises ConfigurationError."""
+    def write_runs(self, runs: Runs, records: Words, *, threads: int = 1) -> None:
+        """Take records of some runs. A run outside the shard changes nothing and raises ConfigurationError.
+
+        With several threads, no run may meet another.
+        """
         known = runs_inside(runs, self._rows, "a shard")
         self._require(records, known.size)
-        _kernels().put_runs(self._columns, known, plain(records))
+        kernels, given = _kernels(), plain(records)
+
+        def put(share: Runs, at: slice) -> None:
+            kernels.put_runs(self._columns, share, given[at])
+
+        in_shares(known, put, row_bytes=4 * self.words, threads=threads)
 
     def _require(self, records: Words, count: int) -> None:
         if records.dtype != np.uint32 or records.shape != (count, self.words):
