@@ -152,12 +152,15 @@ def counts(plan: Plan) -> Found:
 
 def gentle(plan: Plan) -> Found:
     """A server dies, and training keeps its pace meanwhile."""
+    streams = moved_bytes(plan.recovery, servers=plan.servers, lost=1)
+    received_bytes = sum(size for (_, receiver), size in streams.items() if receiver == 1)
     found = rebuild(plan.recovery, servers=plan.servers, kills=plan.kills, pace=GENTLE, profile=plan.profile)
     return Found(
         figures={
             "throughput_in_recovery": found.throughput,
             "longest_pause_s": found.longest_pause_s,
             "gentle_rebuild_s": found.took_s,
+            "gentle_rebuild_bytes_per_s": received_bytes / found.took_s,
             "gentle_heard_s": found.heard_s,
         }
     )
