@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 
 class Clock:
@@ -31,9 +32,9 @@ class Clock:
         self._began: tuple[float, dict[str, float]] | None = None
         self._last = 0
 
-    def tick(self, steps: int) -> None:
-        """A step is done."""
-        self._stamps.write(f"{time.time():.6f}\n")
+    def tick(self, steps: int, waited_s: float = 0.0) -> None:
+        """A step is done; ``waited_s``: for servers, since training began."""
+        self._stamps.write(f"{time.time():.6f} {time.thread_time():.6f} {waited_s:.6f}\n")
         if steps == self._warm_up:
             self._began = time.perf_counter(), cpu_times()
         self._last = steps
@@ -77,10 +78,24 @@ class Times:
         return sum(each for name, each in self.cpu_s.items() if name.startswith("server-"))
 
 
+class Tick(NamedTuple):
+    """A step was done."""
+
+    at_s: float
+    cpu_s: float  # that the worker's thread had used by then
+    waited_s: float  # that it had waited for servers
+
+
+def read_ticks(folder: Path, index: int = 0) -> list[Tick]:
+    """The steps of a worker. A line that is being written is left out."""
+    path = folder / f"stamps-{index}"
+    *lines, _ = path.read_text(encoding="utf-8").split("\n") if path.exists() else [""]
+    return [Tick(*map(float, line.split())) for line in lines]
+
+
 def read_stamps(folder: Path, index: int = 0) -> list[float]:
     """When each step of a worker was done."""
-    path = folder / f"stamps-{index}"
-    return [float(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+    return [each.at_s for each in read_ticks(folder, index)]
 
 
 def cpu_times() -> dict[str, float]:

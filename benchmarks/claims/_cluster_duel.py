@@ -12,11 +12,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.claims import _cluster_job
-from benchmarks.claims._cluster_clock import children, read_stamps
+from benchmarks.claims._cluster_clock import Tick, children, read_ticks
 from benchmarks.claims._cluster_job import JobPlan
 from benchmarks.claims._parity_job import Gate
 from benchmarks.claims._parity_rivals import ENCODED, WHOLE
@@ -50,25 +49,44 @@ class Rival:
     Args:
         protection: What protects its rows, by the name in ``_parity_rivals``.
         workers: How many.
+        burnt_cores: What other processes use beside it, as many as it has servers, on the same cores.
     """
 
     protection: str
     workers: int = 1
+    burnt_cores: float = 0.0
 
 
 @dataclass(slots=True)
 class Result:
     """What a rival did in its slices."""
 
-    rates: list[float] = field(default_factory=list)  # steps a second of all workers, of each slice
-    firsts: list[int] = field(default_factory=list)  # the number of the first slice after each start
+    starts: list[list[float]] = field(default_factory=list)  # steps a second of all workers: of each start, its slices
     cpu_s: float = 0.0  # of servers, in all slices
+    worker_cpu_s: float = 0.0  # of the workers' own threads
+    waited_s: float = 0.0  # by workers, for servers
     steps: int = 0  # in all slices
+    timed_steps: int = 0  # of these, by the workers' clocks: those behind the beginning of a slice
+
+    @property
+    def rate(self) -> float:
+        """Steps a second: the median over all slices."""
+        return statistics.median(rate for each in self.starts for rate in each)
 
     @property
     def server_cpu_s(self) -> float:
         """Of all servers together, for a step."""
         return self.cpu_s / max(self.steps, 1)
+
+    @property
+    def step_cpu_s(self) -> float:
+        """Of a worker's thread, for a step."""
+        return self.worker_cpu_s / max(self.timed_steps, 1)
+
+    @property
+    def step_wait_s(self) -> float:
+        """That a worker waits for servers, in a step."""
+        return self.waited_s / max(self.timed_steps, 1)
 
 
 @dataclass(slots=True)
@@ -82,21 +100,28 @@ class _Job:
 
     def train(self, slice_s: float, result: Result) -> None:
         """One slice."""
-        before, cpu_s, began_s = self._stamps(), self._cpu_s(), time.time()
+        cpu_s, began_s = self._cpu_s(), time.time()
         self.gate.set(is_open=True)
         time.sleep(slice_s)
         self.gate.set(is_open=False)
         time.sleep(_SETTLES_S / 2)  # what is under way ends, and counts
-        after = self._stamps()
-        counted = [[each for each in found if each > began_s + _SETTLES_S] for found in after]
-        result.rates.append(sum((len(each) - 1) / (each[-1] - each[0]) for each in counted if len(each) > 1))
         result.cpu_s += self._cpu_s() - cpu_s
-        result.steps += sum(map(len, after)) - sum(map(len, before))
+        rate = 0.0
+        for ticks in self._ticks():
+            result.steps += sum(each.at_s > began_s for each in ticks)
+            counted = [each for each in ticks if each.at_s > began_s + _SETTLES_S]
+            if len(counted) > 1:
+                first, last = counted[0], counted[-1]
+                rate += (len(counted) - 1) / (last.at_s - first.at_s)
+                result.worker_cpu_s += last.cpu_s - first.cpu_s
+                result.waited_s += last.waited_s - first.waited_s
+                result.timed_steps += len(counted) - 1
+        result.starts[-1].append(rate)
 
     def await_steps(self, steps: int) -> None:
         """Until every worker has done so many, and every parity is encoded."""
         end_s = time.monotonic() + _PATIENCE_S
-        while any(len(each) < steps for each in self._stamps()) or not self._is_protected:
+        while any(len(each) < steps for each in self._ticks()) or not self._is_protected:
             if self.process.poll() is not None or time.monotonic() > end_s:
                 raise RuntimeError(f"the job with {self.rival.protection} does not train")
             time.sleep(0.02)
@@ -109,8 +134,8 @@ class _Job:
     def _is_protected(self) -> bool:
         return self.rival.protection not in ENCODED or Path(self.plan.folder, WHOLE).exists()
 
-    def _stamps(self) -> list[list[float]]:
-        return [read_stamps(Path(self.plan.folder), index) for index in range(self.rival.workers)]
+    def _ticks(self) -> list[list[Tick]]:
+        return [read_ticks(Path(self.plan.folder), index) for index in range(self.rival.workers)]
 
     def _cpu_s(self) -> float:
         found = children(self.process.pid).items()
@@ -125,7 +150,7 @@ def duel(plan: JobPlan, rivals: Mapping[str, Rival], turns: Turns, *, servers: i
         started_s = time.monotonic()
         _train_once(plan, rivals, turns, results, servers=servers)
         now_s = time.monotonic()
-        rates = {name: [round(rate, 2) for rate in each.rates[each.firsts[-1] :]] for name, each in results.items()}
+        rates = {name: [round(rate, 2) for rate in each.starts[-1]] for name, each in results.items()}
         print(f"start {start + 1}: {now_s - started_s:.1f} s, steps a second {rates}", file=sys.stderr, flush=True)
         if turns.most_s is not None and start and now_s - began_s + (now_s - started_s) > turns.most_s:
             break
@@ -137,7 +162,7 @@ def _train_once(
 ) -> None:
     """Start all rivals, and let each have its slices."""
     for result in results.values():
-        result.firsts.append(len(result.rates))
+        result.starts.append([])
     with ExitStack() as stack:
         jobs = {name: stack.enter_context(_running(plan, rival, servers)) for name, rival in rivals.items()}
         stack.callback(_end_all, list(jobs.values()))  # before each is waited for
@@ -155,31 +180,43 @@ def _end_all(jobs: Sequence[_Job]) -> None:
         job.end()
 
 
-def overheads(rival: Result, base: Result) -> list[float]:
-    """How much longer a step takes than the base's, for each round."""
-    return [without / rate - 1 for rate, without in zip(rival.rates, base.rates, strict=True)]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """How much faster one rival was than another: of each start, the median over its rounds.
 
+    Starts are what can be compared: two processes of the same program differ by some percent for as long as they live,
+    so that more rounds of one start say no more about the program.
+    """
 
-def overheads_of_starts(rival: Result, base: Result) -> list[float]:
-    """The median of each start's rounds: rounds of one start share what its processes have in common."""
-    found = overheads(rival, base)
-    return [statistics.median(found[first:last]) for first, last in pairwise([*rival.firsts, len(found)])]
+    of_starts: Sequence[float]
+
+    @classmethod
+    def of(cls, rival: Result, base: Result) -> Ratio:
+        """The rival's steps a second relative to the base's, in the same rounds."""
+        starts = zip(rival.starts, base.starts, strict=True)
+        return cls(of_starts=[statistics.median(x / y for x, y in zip(*rates, strict=True)) for rates in starts])
+
+    @property
+    def median(self) -> float:
+        """Over starts."""
+        return statistics.median(self.of_starts)
+
+    @property
+    def standard_error(self) -> float:
+        """Of the mean over starts; 0 where there is one only."""
+        count = len(self.of_starts)
+        return statistics.stdev(self.of_starts) / math.sqrt(count) if count > 1 else 0.0
 
 
 def overhead(rival: Result, base: Result) -> float:
-    """The mean over starts."""
-    return statistics.fmean(overheads_of_starts(rival, base))
+    """How much longer a step takes than the base's."""
+    return 1 / Ratio.of(rival, base).median - 1
 
 
-def standard_error(found: Sequence[float]) -> float:
-    """Of the mean of what starts found; infinite where there is only one."""
-    return statistics.stdev(found) / math.sqrt(len(found)) if len(found) > 1 else math.inf
-
-
-def spread(found: Sequence[float]) -> float:
-    """Between the lower quartile of what was found and the upper one."""
-    lower, _, upper = statistics.quantiles(found, n=4)
-    return upper - lower
+def scaling_figures(one: Result, two: Result) -> dict[str, float]:
+    """What a second worker gains."""
+    ratio = Ratio.of(two, one)
+    return {"scaling_2_workers": ratio.median, "scaling_2_workers_standard_error": ratio.standard_error}
 
 
 @contextmanager
@@ -192,6 +229,7 @@ def _running(plan: JobPlan, rival: Rival, servers: int) -> Iterator[_Job]:
         command = [sys.executable, "-m", "benchmarks.claims._parity_child", rival.protection]
         command += [str(servers), str(rival.workers)]
         process = subprocess.Popen(command, env={**os.environ, _cluster_job.PLAN: str(path)})
+        burners = [_burner(planned, rival, servers) for _ in range(servers)] if rival.burnt_cores else []
         job = _Job(rival, planned, process, gate)
         try:
             yield job
@@ -202,3 +240,14 @@ def _running(plan: JobPlan, rival: Rival, servers: int) -> Iterator[_Job]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise
+            finally:
+                for burner in burners:
+                    burner.wait(_PATIENCE_S)
+
+
+def _burner(plan: JobPlan, rival: Rival, servers: int) -> subprocess.Popen[bytes]:
+    share = str(rival.burnt_cores / servers)
+    process = subprocess.Popen([sys.executable, "-m", "benchmarks.claims._burner", plan.folder, share])
+    if plan.cores is not None:  # those that workers have to themselves
+        os.sched_setaffinity(process.pid, sorted(os.sched_getaffinity(0))[rival.workers * plan.cores :])
+    return process

@@ -129,8 +129,13 @@ def train_loop(worker: TrainingLoop, plan: JobPlan, loader: Batches) -> None:
         worker.step()
         if worker.steps == plan.warm_up:
             spans.clear()
-        clock.tick(worker.steps)
+        clock.tick(worker.steps, _waited_s(worker))
     clock.write(spans.seconds)
+
+
+def _waited_s(worker: TrainingLoop) -> float:
+    exchange: Any = worker._exchange
+    return float(getattr(exchange, "waited_s", 0.0))  # one within the process waits for nobody
 
 
 def compute(model: nn.Module, batch: Batch) -> None:

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks.claims._cluster_clock import Times
-from benchmarks.claims._cluster_duel import Rival, Turns, duel, spread
+from benchmarks.claims._cluster_duel import Rival, Turns, duel, scaling_figures
 from benchmarks.claims._cluster_job import JobPlan
 from benchmarks.claims._cluster_pause import pause_s
 from benchmarks.claims._cluster_runs import in_process, on_servers
@@ -83,7 +82,7 @@ PLANS = {
         pause_servers=8,
         kills=3,
         rounds=3,
-        turns=Turns(rounds=8, slice_s=0.8, starts=3),
+        turns=Turns(rounds=5, slice_s=0.5, starts=8),
     ),
 }
 
@@ -92,14 +91,12 @@ def throughput(plan: Plan) -> Found:
     """Samples a second with one and two workers, in turns: a shared machine is slower at one time than at another."""
     rivals = {f"{workers}": Rival(protection=NOTHING, workers=workers) for workers in (1, 2)}
     found = duel(replace(plan.job, warm_up=20), rivals, plan.turns, servers=SERVERS)
-    one, two = (found[name].rates for name in rivals)
-    scaling = [more / less for more, less in zip(two, one, strict=True)]
+    one, two = (found[name] for name in rivals)
     return Found(
         figures={
-            "samples_per_s_1_worker": plan.job.batch_size * statistics.median(one),
-            "samples_per_s_2_workers": plan.job.batch_size * statistics.median(two),
-            "scaling_2_workers": statistics.median(scaling),
-            "scaling_2_workers_spread": spread(scaling),
+            "samples_per_s_1_worker": plan.job.batch_size * one.rate,
+            "samples_per_s_2_workers": plan.job.batch_size * two.rate,
+            **scaling_figures(one, two),
         }
     )
 

@@ -11,22 +11,11 @@ come back.
 from __future__ import annotations
 
 import os
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.claims._cluster_duel import (
-    Result,
-    Rival,
-    Turns,
-    duel,
-    overhead,
-    overheads,
-    overheads_of_starts,
-    spread,
-    standard_error,
-)
+from benchmarks.claims._cluster_duel import Ratio, Result, Rival, Turns, duel, overhead, scaling_figures
 from benchmarks.claims._cluster_job import JobPlan
 from benchmarks.claims._cluster_pause import pause_s
 from benchmarks.claims._parity_counts import count, moved_bytes
@@ -35,12 +24,13 @@ from benchmarks.claims._parity_recovery import rebuild
 from benchmarks.claims._parity_rivals import ALL, COPIES, GRADIENTS, NOTHING, PARITY
 from benchmarks.claims._parts import Found, command, job_figures, measured
 from benchmarks.report import Figure, Report, Table
-from holdfast.cluster.core.worker import Credits
+from holdfast.cluster.arguments import PROTECTED_PUSHES
 from holdfast.cluster.parity.layout import LARGE_BLOCK_BYTES
 from holdfast.policy import Full, Partial
 from holdfast.policy.parity import FAST, GENTLE
 
 CORES = 8  # that seven processes need
+_BURNT = "burnt"  # the rival whose cores others use as well
 _FLOORS = 2  # measured, of which the lower counts
 CHECKPOINTS_S = 30 * 60.0  # between two of them, in the paper's comparison
 
@@ -111,11 +101,31 @@ def steps(plan: Plan) -> Found:
     for workers in plan.workers:
         base = found[_label(NOTHING, workers)]
         figures |= _overhead_figures(_label("", workers), found[_label(PARITY, workers)], base)
-        figures[f"samples_per_s{_label('', workers)}"] = plan.job.batch_size * statistics.median(base.rates)
+        figures[f"samples_per_s{_label('', workers)}"] = plan.job.batch_size * base.rate
     if 2 in plan.workers:
-        one, two = (found[_label(NOTHING, workers)].rates for workers in (1, 2))
-        figures["scaling_2_workers"] = statistics.median(more / less for more, less in zip(two, one, strict=True))
+        one, two = (found[_label(NOTHING, workers)] for workers in (1, 2))
+        figures |= scaling_figures(one, two)
     return Found(figures=figures, tables=[_table(plan, found)])
+
+
+def contention(plan: Plan) -> Found:
+    """What a job without parity loses to processes that use as much time as parity does, and that nobody waits for."""
+    figures: dict[str, Figure] = {}
+    for workers in plan.workers:
+        pair = {name: Rival(protection=name, workers=workers) for name in (NOTHING, PARITY)}
+        found = duel(plan.job, pair, replace(plan.turns, starts=1), servers=plan.servers)
+        more_s = found[PARITY].server_cpu_s - found[NOTHING].server_cpu_s
+        burnt = max(0.0, more_s * found[PARITY].rate)
+        pair[_BURNT] = Rival(protection=NOTHING, workers=workers, burnt_cores=burnt)
+        found = duel(plan.job, pair, replace(plan.turns, starts=max(1, plan.turns.starts // 2)), servers=plan.servers)
+        suffix, ratio = _label("", workers), Ratio.of(found[_BURNT], found[NOTHING])
+        figures |= {
+            f"burnt_cores{suffix}": burnt,
+            f"contention_overhead{suffix}": 1 / ratio.median - 1,
+            f"contention_overhead_standard_error{suffix}": ratio.standard_error,
+            f"parity_overhead_beside_contention{suffix}": overhead(found[PARITY], found[NOTHING]),
+        }
+    return Found(figures=figures)
 
 
 def rivals(plan: Plan) -> Found:
@@ -191,7 +201,7 @@ def unspared(plan: Plan) -> Found:
     for pushes that nobody applies: what that would save is the time of these.
     """
     found = rebuild(plan.recovery, servers=plan.servers, kills=1, pace=FAST, spares=0)
-    saved_s = Credits().pushes / found.steps_per_s
+    saved_s = PROTECTED_PUSHES / found.steps_per_s
     return Found(
         figures={
             "longest_pause_without_spare_s": found.longest_pause_s,
@@ -212,6 +222,7 @@ def checkpoints(plan: Plan) -> Found:
 
 PARTS: Mapping[str, Callable[[Plan], Found]] = {
     "steps": steps,
+    "contention": contention,
     "rivals": rivals,
     "linear": linear,
     "counts": counts,
@@ -220,7 +231,7 @@ PARTS: Mapping[str, Callable[[Plan], Found]] = {
     "unspared": unspared,
     "checkpoints": checkpoints,
 }
-_LARGE = {"rivals", "fast", "unspared", "checkpoints"}
+_LARGE = {"contention", "rivals", "fast", "unspared", "checkpoints"}
 _SMALL = {"linear"}  # where servers and workers have a core each, it says nothing that the others do not
 
 
@@ -252,9 +263,12 @@ def _label(name: str, workers: int) -> str:
 def _overhead_figures(suffix: str, parity: Result, base: Result) -> dict[str, Figure]:
     return {
         f"parity_overhead{suffix}": overhead(parity, base),
-        f"parity_overhead_standard_error{suffix}": standard_error(overheads_of_starts(parity, base)),
-        f"parity_overhead_starts{suffix}": len(parity.firsts),
-        f"parity_overhead_spread{suffix}": spread(overheads(parity, base)),
+        f"parity_overhead_standard_error{suffix}": Ratio.of(parity, base).standard_error,
+        f"parity_overhead_starts{suffix}": len(parity.starts),
+        f"worker_wait_us_per_step{suffix}": 1e6 * base.step_wait_s,
+        f"worker_wait_us_per_step_with_parity{suffix}": 1e6 * parity.step_wait_s,
+        f"worker_cpu_us_per_step{suffix}": 1e6 * base.step_cpu_s,
+        f"worker_cpu_us_per_step_with_parity{suffix}": 1e6 * parity.step_cpu_s,
         f"server_cpu_us_per_step{suffix}": 1e6 * base.server_cpu_s,
         f"server_cpu_us_per_step_with_parity{suffix}": 1e6 * parity.server_cpu_s,
     }
@@ -262,11 +276,13 @@ def _overhead_figures(suffix: str, parity: Result, base: Result) -> dict[str, Fi
 
 def _table(plan: Plan, found: Mapping[str, Result]) -> Table:
     rows = [
-        (name.replace("_", " "), plan.job.batch_size * statistics.median(each.rates), 1e6 * each.server_cpu_s)
+        (name.replace("_", " "), plan.job.batch_size * each.rate, 1e6 * each.server_cpu_s, 1e6 * each.step_wait_s)
         for name, each in found.items()
     ]
     caption = f"Slices of {plan.turns.slice_s} s in turns"
-    return Table(caption=caption, headers=("protection", "samples/s", "server CPU us/step"), rows=rows)
+    return Table(
+        caption=caption, headers=("protection", "samples/s", "server CPU us/step", "worker waits us/step"), rows=rows
+    )
 
 
 def _worst(figures: Mapping[str, Figure]) -> dict[str, Figure]:

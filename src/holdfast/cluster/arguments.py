@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from holdfast.checkpoint.trainer.policies import Policies, require
@@ -15,6 +15,7 @@ from holdfast.policy.arguments import require_count
 from holdfast.policy.optimizer import Optimizer
 
 _PUSHES = 4  # of a worker that a server may have to apply
+PROTECTED_PUSHES = 8  # the same with parity: servers let differences wait for company, a step or two at each end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,11 @@ def pacing(
         on_nan=on_nan,
         on_bad_ids=on_bad_ids,
     )
+
+
+def protected(pacing: Pacing, *, is_rebuilt_fast: bool) -> Pacing:
+    """The same, where servers protect each other's rows by parity."""
+    return replace(pacing, pushes=PROTECTED_PUSHES, is_rebuilt_fast=is_rebuilt_fast)
 
 
 def _save_steps(policies: Policies) -> int | None:

@@ -16,7 +16,7 @@ from torch import nn
 from holdfast.checkpoint.shards.run import ShardedRun
 from holdfast.checkpoint.trainer.policies import as_policies, require
 from holdfast.checkpoint.trainer.settings import Settings
-from holdfast.cluster.arguments import Optimizers, Size, pacing
+from holdfast.cluster.arguments import Optimizers, Size, pacing, protected
 from holdfast.cluster.controller.loop import Deserted
 from holdfast.cluster.controller.parts import ControllerParts
 from holdfast.cluster.controller.resume import Beginning, find_beginning
@@ -261,7 +261,7 @@ class Cluster:
                 overlap=self._policies.overlap,
                 settings=self._settings,
             ),
-            pacing=replace(self._pacing, is_rebuilt_fast=parity is not None and parity.rebuild == FAST),
+            pacing=self._pacing if parity is None else protected(self._pacing, is_rebuilt_fast=parity.rebuild == FAST),
             contacts=contacts,
             rings=settled.rings,
         )

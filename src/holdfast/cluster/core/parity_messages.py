@@ -20,7 +20,6 @@ class Difference:
     number: int
     records: Any  # arrays
     stable: int = 0  # the worker's last push that all hosts have
-    absorbed: int = 0  # as if an ``Absorbed`` with this count had come right before; 0: none did
 
 
 @dataclass(frozen=True, slots=True)

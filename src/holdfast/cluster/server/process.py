@@ -25,8 +25,17 @@ from holdfast.cluster.core.messages import (
     Send,
     Snapshot,
 )
-from holdfast.cluster.core.notes import Account, Decide, Decided, DensePart, NamedCheckpoint, Outcome, Stats
-from holdfast.cluster.core.parity_messages import Absorbed, Difference, Given, Rebuild, Rebuilt, Values
+from holdfast.cluster.core.notes import (
+    Account,
+    Decide,
+    Decided,
+    DensePart,
+    Differences,
+    NamedCheckpoint,
+    Outcome,
+    Stats,
+)
+from holdfast.cluster.core.parity_messages import Absorbed, Given, Rebuild, Rebuilt, Values
 from holdfast.cluster.core.server import ServerCore
 from holdfast.cluster.core.stripes import Layout, Protection, Records
 from holdfast.cluster.heap import keep_freed_memory, ready_heap
@@ -38,9 +47,9 @@ from holdfast.cluster.parity.seats import require_memory, server_bytes
 from holdfast.cluster.parity.shard_parity import ShardParity
 from holdfast.cluster.placement import Placement
 from holdfast.cluster.save_account import SaveAccount
-from holdfast.cluster.server.acknowledgements import Acknowledgements
 from holdfast.cluster.server.arrivals import Arrivals
 from holdfast.cluster.server.dense_gather import DenseGather
+from holdfast.cluster.server.departures import Departures
 from holdfast.cluster.server.heir import Heir
 from holdfast.cluster.server.protected_shard import ProtectedShard
 from holdfast.cluster.server.rebuild_pace import FAST_ASKED, RebuildPace
@@ -139,7 +148,7 @@ class _Life:
         self._core = ServerCore(member, place.shard, synchronous=self._synchronous, protection=place.protection)
         self._rebuild_pace = RebuildPace(job.pacing.is_rebuilt_fast)
         self._arrivals = Arrivals(link.receive)
-        self._acknowledgements = Acknowledgements(is_waited_for=self._synchronous)
+        self._departures = Departures(is_waited_for=self._synchronous)
         self._heir: Heir | None = None
         self._snapshot: tuple[Member, Snapshot] | None = None  # that waits for the other servers' dense parts
         self._looked_s = self._told_s = 0.0
@@ -152,7 +161,7 @@ class _Life:
             while not (self._core.ended or self._link.is_dismissed or self._link.is_forsaken):
                 for sender, message in self._arrivals.next(self._patience_s):
                     self._take(sender, message)
-                self._link.send(self._acknowledgements.due())
+                self._link.send(self._departures.due())
                 self._rebuild()
                 self._look_around()
             return self._core.next_life
@@ -165,7 +174,7 @@ class _Life:
     @property
     def _patience_s(self) -> float:
         most_s = _PATIENCE_S if self._core.is_whole else self._rebuild_pace.patience_s(_PATIENCE_S, self._core.asked)
-        return self._acknowledgements.patience_s(most_s)
+        return self._departures.patience_s(most_s)
 
     def _rebuild(self) -> None:
         """Ask for what parities give, or lack, and nobody waits for."""
@@ -201,9 +210,11 @@ class _Life:
                 began_s = SYSTEM.monotonic_s()
                 self._hand_on(sender, message)
                 self._rebuild_pace.worked(SYSTEM.monotonic_s() - began_s)
-            case Difference(absorbed=count) if count:
-                self._hand_on(sender, Absorbed(count))
-                self._hand_on(sender, message)
+            case Differences(changes, absorbed):
+                if absorbed:
+                    self._hand_on(sender, Absorbed(absorbed))
+                for each in changes:
+                    self._hand_on(sender, each)
             case Broken() if sender == self._core.member:  # this end's own report
                 self._link.send([Send(CONTROLLER, message)])
             case _ if self._heir is not None and self._heir.concerns(message):
@@ -233,7 +244,7 @@ class _Life:
 
     def _send(self, sends: Iterable[Send]) -> None:
         """What an heir tells its own server, and what that answers, never leaves the process."""
-        for each in self._acknowledgements.passed(sends):
+        for each in self._departures.passed(sends):
             if each.to == self._core.member:
                 self._take(each.to, each.message)
             else:

@@ -12,6 +12,7 @@ from holdfast.cluster.link import Link
 from holdfast.cluster.payload import FoundRows, Gradients, WantedRows
 from holdfast.cluster.placement import ROW_MASK, Keys, Placement
 from holdfast.cluster.train.exchange import Pulled, PushedStep
+from holdfast.runtime import SYSTEM
 
 _PATIENCE_S = 0.2  # between two looks at whether the controller is still there
 
@@ -27,6 +28,9 @@ class SocketExchange:
         link: To the others.
         core: The worker's state machine.
         placement: Of the model's rows.
+
+    Attributes:
+        waited_s: For rows, or for credits, in all.
     """
 
     def __init__(self, link: Link, core: WorkerCore, placement: Placement) -> None:
@@ -123,5 +127,9 @@ class SocketExchange:
             self._link.adopt(message.view)
 
     def _until(self, is_met: Callable[[], bool]) -> None:
+        if is_met():
+            return
+        began_s = SYSTEM.monotonic_s()
         while not is_met():
             self.let_in(_PATIENCE_S)
+        self.waited_s += SYSTEM.monotonic_s() - began_s
