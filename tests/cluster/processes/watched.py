@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from typing import Any
 
 import psutil
 
@@ -27,7 +28,7 @@ class Watched:
     def __init__(self, controller: int) -> None:
         self._parent = psutil.Process(controller)
         self._seen: dict[int, psutil.Process] = {}
-        self._ports: set[int] = set()
+        self._ports: dict[int, float] = {}  # and when each was last seen to be theirs, since the epoch
 
     def process(self, name: str) -> psutil.Process:
         """The living process that is in this place: ``server-1``, ``worker-0``."""
@@ -61,14 +62,17 @@ class Watched:
         for process in [each for child in self._children() for each in _with_descendants(child)]:
             self._seen.setdefault(process.pid, process)
             with suppress(psutil.Error):
-                ports = (each.laddr.port for each in process.net_connections("tcp") if each.status == "LISTEN")
-                self._ports.update(ports)
+                self._ports.update(dict.fromkeys(_listening(process.net_connections("tcp")), time.time()))
 
     def assert_nothing_is_left(self) -> None:
-        """No process that it started runs any more, and nobody listens on a port of theirs."""
+        """No process that it started runs any more, and nobody listens on a port of theirs.
+
+        Other programs get ports that are free again: whoever began after a port was last seen to be the job's.
+        """
         self.until_gone()
-        listening = {each.laddr.port for each in psutil.net_connections("tcp") if each.status == "LISTEN"}
-        assert self._ports and not self._ports & listening
+        taken = _listening(psutil.net_connections("tcp"))
+        assert self._ports
+        assert not {port for port, owner in taken.items() if _began_s(owner) < self._ports.get(port, 0.0)}
 
     def until_gone(self) -> None:
         """Wait until everyone has ended who was seen."""
@@ -86,6 +90,21 @@ class Watched:
             with suppress(psutil.Error):
                 if any(_LAUNCHED.search(each) for each in process.cmdline()):
                     yield process
+
+
+def _listening(connections: Iterable[Any]) -> dict[int, int | None]:
+    """By port, who listens on it."""
+    return {each.laddr.port: getattr(each, "pid", None) for each in connections if each.status == "LISTEN"}
+
+
+def _began_s(process: int | None) -> float:
+    """Since the epoch; 0 where nobody knows."""
+    if process is None:
+        return 0.0
+    try:
+        return float(psutil.Process(process).create_time())
+    except psutil.NoSuchProcess:  # it has just ended
+        return time.time()
 
 
 def _name(process: psutil.Process) -> str:
