@@ -69,11 +69,11 @@ def test_a_cluster_gets_its_ladder() -> None:
 
 
 def test_parity_that_does_not_fit_a_server_is_said_with_the_figure() -> None:
-    job = (*JOB[:-1], 2, "--servers", 8)
-    assert "hf.Parity(data=7, parity=1)" in as_json(*job, "--free-gb", 8)["python"]
-    text = " ".join(holdfast_plan(*job, "--free-gb", 7).split())
-    assert "parity of 7 + 1 would take 7.14 GB, where 7 GB are left beside the rows" in text
-    assert "parity" not in {each["name"] for each in as_json(*job, "--free-gb", 7)["alternatives"]}
+    job = ("--hours", 56, "--model-gb", 40, "--nodes", 8, "--mtbf-hours", 0.5, "--servers", 8)
+    assert "hf.Parity(data=7, parity=1)" in as_json(*job, "--free-gb", 0.8)["python"]
+    text = " ".join(holdfast_plan(*job, "--free-gb", 0.7).split())
+    assert "parity of 7 + 1 would take 0.714 GB, where 0.7 GB are left beside the rows" in text
+    assert "parity" not in {each["name"] for each in as_json(*job, "--free-gb", 0.7)["alternatives"]}
 
 
 def test_an_accuracy_can_be_stated_instead_of_a_pls() -> None:

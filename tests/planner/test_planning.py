@@ -167,14 +167,14 @@ def test_parity_costs_little_at_a_failure_and_something_all_the_time() -> None:
 
 
 def test_a_new_server_receives_its_rows_and_what_its_parities_are_made_of() -> None:
-    rates = ParityRates(network_bytes_per_s=1e9, rebuild_over_wire_floor=1.5)
+    rates = ParityRates(network_bytes_per_s=1e9, rebuild_over_wire_floor=1.5, gentle_rebuild_bytes_per_s=1e8)
     fast, gentle, two = (
         ParityPrice(parity=Parity(data=3, parity=parities, rebuild=pace), rates=rates)
         for parities, pace in ((1, "fast"), (1, "gentle"), (2, "fast"))
     )
     assert fast.rebuild_s(1e10) == pytest.approx(1.5 * 20)
     assert two.rebuild_s(1e10) == pytest.approx(1.5 * 30)
-    assert gentle.rebuild_s(1e10) == pytest.approx(4 * fast.rebuild_s(1e10))  # it rests three times as long
+    assert gentle.rebuild_s(1e10) == pytest.approx(200)  # whatever the network could carry
 
 
 def test_parity_does_not_help_against_more_losses_than_it_has_parities() -> None:
@@ -217,7 +217,7 @@ def test_what_needs_servers_is_not_recommended_without_them_but_told() -> None:
 
 
 def test_parity_is_the_best_where_failures_are_frequent_and_memory_is_there() -> None:
-    often = replace(WORK, mtbf_s=1 * HOUR_S)
+    often = replace(WORK, mtbf_s=3 * HOUR_S)
     best = plan(often, Budget(memory_share=0.25), parity=priced()).unavailable
     assert best is not None and best.rung.price == priced()
     assert plan(often, Budget(memory_share=0.2), parity=priced()).unavailable is None

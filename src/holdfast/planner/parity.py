@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from holdfast.planner.job import Overheads
 from holdfast.planner.measured import ParityRates
 from holdfast.policy.parity import GENTLE, Parity
-
-_RESTS: Final = 3  # times as long as a fast rebuild takes, where rows come back gently
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +25,8 @@ class ParityPrice:
         """Until redundancy is whole: a new server receives its rows, and the members of the parities that it keeps."""
         moved_bytes = (1 + self.parity.parity) * server_bytes
         fast_s = self.rates.rebuild_over_wire_floor * moved_bytes / self.rates.network_bytes_per_s
-        return fast_s * (1 + _RESTS) if self.parity.rebuild == GENTLE else fast_s
+        gentle_s = moved_bytes / self.rates.gentle_rebuild_bytes_per_s
+        return max(gentle_s, fast_s) if self.parity.rebuild == GENTLE else fast_s
 
     def escape_probability(self, *, mtbf_s: float, window_s: float, servers: int, lost_servers: int) -> float:
         """The probability that a failure cannot be repaired: too many servers at once, or more before the repair.
