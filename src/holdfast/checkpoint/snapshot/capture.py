@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from holdfast.checkpoint.ranks.agreement import Agreement
 from holdfast.checkpoint.ranks.alike import ROWS, require_same_rows
 from holdfast.checkpoint.ranks.tiling import Tiling
-from holdfast.checkpoint.snapshot.captured import Captured
+from holdfast.checkpoint.snapshot.captured import Captured, Snapshot, Unfinished
 from holdfast.checkpoint.snapshot.changed import ChangedBytes, ChangedRows, ChangedShares
 from holdfast.checkpoint.snapshot.gpu_records import encodable
 from holdfast.checkpoint.snapshot.side_streams import SideStreams
@@ -23,6 +24,7 @@ from holdfast.checkpoint.track.chooser import RowChooser
 from holdfast.checkpoint.track.tracker import Tracker
 from holdfast.checkpoint.training.dtensors import local_of
 from holdfast.checkpoint.training.forms import form_of
+from holdfast.checkpoint.training.known_state import KnownState
 from holdfast.checkpoint.training.lent import LentTable
 from holdfast.checkpoint.training.scatter import replaced
 from holdfast.checkpoint.training.state import TrainingState
@@ -31,9 +33,18 @@ from holdfast.checkpoint.wire.messages import TableSlice
 from holdfast.errors import SaveFailed
 from holdfast.format.catalog import Intent
 from holdfast.format.state import JobState, RankState, SavedState, SharedState, rows_tree
-from holdfast.format.tree import encode_tree
+from holdfast.format.tree import EncodedTree, Node, TreeBuilder, encode_tree
 from holdfast.kernels import rows
 from holdfast.types import EXACTLY, Kind, Since, Stored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OwnState:
+    """What a rank saves of its own: ``reader`` may change as training goes on, ``rng`` gives what it gave before."""
+
+    step: int
+    reader: Mapping[str, Any] | None
+    rng: Callable[[], Mapping[str, Any] | None]
 
 
 class Capture:
@@ -60,6 +71,7 @@ class Capture:
         self._tiling = tiling
         self._rank = rank
         self._world = world
+        self._known = KnownState(state)
         self._parts = TableParts()
         rows.warm_up()
 
@@ -136,21 +148,35 @@ class Capture:
             if not rows.whole and rows.count(0, table.rows)
         }
 
-    def take(self, intent: Intent, rank: RankState, job: JobState | None) -> Captured:
+    def take(self, intent: Intent, own: OwnState, job: Callable[[], JobState] | None) -> Snapshot:
         """The snapshot of this moment: this rank's own state and, with ``job``, the state of the whole job.
 
         The intent says how the agent is to store each table; rows are copied unchanged.
         """
         taken = [self._table(index, table, intent) for index, table in enumerate(self._tables)]
-        shared = SharedState(job=job, training=self.training()) if job is not None else None
-        return _captured(taken, SavedState(rank=rank, shared=shared).to_tree(), self.tiles())
+        training, builder = self.take_apart() if job is not None else (None, TreeBuilder())
+        reader = None if own.reader is None else builder.node(own.reader, "reader")
+        tiles = self.tiles()
 
-    def training(self) -> dict[str, Any]:
-        """The state of the whole job as one rank stores it: what is scattered is named in its place."""
-        training = self._state.capture()
+        def finish() -> Captured:
+            shared = None if job is None else SharedState(job=job(), training={})
+            tree = SavedState(rank=RankState(step=own.step, rng=own.rng()), shared=shared).to_tree()
+            tree["reader"] = reader
+            if training is not None:
+                tree["training"] = training
+            return _completed(taken, builder.finish(tree, tiles=len(tiles)), tiles)
+
+        if tiles:  # which stand behind all others: nobody knows their numbers yet
+            return finish()
+        return Unfinished(copies=tuple([copy for copy, _ in taken]), tensors=tuple(builder.tensors), finish=finish)
+
+    def take_apart(self) -> tuple[Node, TreeBuilder]:
+        """The state of the whole job as one rank stores it, and what goes on with the tree that it is a part of."""
         if not self._tiling.is_needed:  # then nobody has a DTensor, and nobody need look for one in every save
-            return training
-        return replaced(training, lambda name, _: self._tiling.scattered(name))
+            return self._known.take_apart()
+        builder = TreeBuilder()
+        training = replaced(self._state.capture(), lambda name, _: self._tiling.scattered(name))
+        return builder.node(training, "training"), builder
 
     def tiles(self) -> list[Tensor]:
         """This rank's part of what is scattered."""
@@ -168,7 +194,7 @@ class Capture:
             raise SaveFailed("no priority policy is set")
         chosen = self._chooser.chosen
         taken = [self._copy(index, table, chosen[table.name], EXACTLY) for index, table in enumerate(self._tables)]
-        return _captured(taken, rows_tree(step))
+        return _completed(taken, encode_tree(rows_tree(step)))
 
     def _changed_rows(self, table: Table, stored: Stored) -> ChangedRows:
         start, stop = table.share(self._rank, self._world)
@@ -210,10 +236,9 @@ class Capture:
         return copy, part.told
 
 
-def _captured(
-    taken: Sequence[tuple[TableCopy, TableSlice]], tree: Mapping[str, Any], tiles: Sequence[Tensor] = ()
+def _completed(
+    taken: Sequence[tuple[TableCopy, TableSlice]], encoded: EncodedTree, tiles: Sequence[Tensor] = ()
 ) -> Captured:
-    encoded = encode_tree(tree, tiles=len(tiles))
     skeleton = torch.frombuffer(bytearray(encoded.skeleton), dtype=torch.uint8)
     tensors = (skeleton, *encoded.tensors, *tiles)
     return Captured(
