@@ -82,7 +82,7 @@ class TreeBuilder:
         return self._encoder.tensors
 
     def node(self, value: object, *keys: object) -> Node:
-        """A value that ``keys`` lead to from the root; raises UnsupportedState with the path of what cannot be stored."""
+        """A value that ``keys`` lead to; raises UnsupportedState with the path, from the root, of what cannot be stored."""
         return Node(self._encoder.encode_at(value, keys))
 
     def finish(self, value: object, *, tiles: int = 0) -> EncodedTree:
@@ -199,7 +199,8 @@ class _Encoder:
         seen: set[int] = set()
         for depth, value in enumerate(self._open):
             if id(value) in seen:
-                raise UnsupportedState(f"{self._path_of(self._keys[: self._above + depth])} contains itself; break the cycle")
+                path = self._path_of(self._keys[: self._above + depth])
+                raise UnsupportedState(f"{path} contains itself; break the cycle")
             seen.add(id(value))
         raise UnsupportedState(f"{self._path} is nested more than {MAX_DEPTH} levels deep; flatten it")
 

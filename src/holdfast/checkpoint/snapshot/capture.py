@@ -24,7 +24,7 @@ from holdfast.checkpoint.track.chooser import RowChooser
 from holdfast.checkpoint.track.tracker import Tracker
 from holdfast.checkpoint.training.dtensors import local_of
 from holdfast.checkpoint.training.forms import form_of
-from holdfast.checkpoint.training.known_state import KnownState
+from holdfast.checkpoint.training.known_state import KnownState, Training
 from holdfast.checkpoint.training.lent import LentTable
 from holdfast.checkpoint.training.scatter import replaced
 from holdfast.checkpoint.training.state import TrainingState
@@ -33,7 +33,7 @@ from holdfast.checkpoint.wire.messages import TableSlice
 from holdfast.errors import SaveFailed
 from holdfast.format.catalog import Intent
 from holdfast.format.state import JobState, RankState, SavedState, SharedState, rows_tree
-from holdfast.format.tree import EncodedTree, Node, TreeBuilder, encode_tree
+from holdfast.format.tree import EncodedTree, TreeBuilder, encode_tree
 from holdfast.kernels import rows
 from holdfast.types import EXACTLY, Kind, Since, Stored
 
@@ -159,24 +159,22 @@ class Capture:
         tiles = self.tiles()
 
         def finish() -> Captured:
-            shared = None if job is None else SharedState(job=job(), training={})
+            shared = None if job is None else SharedState(job=job(), training=training or {})
             tree = SavedState(rank=RankState(step=own.step, rng=own.rng()), shared=shared).to_tree()
             tree["reader"] = reader
-            if training is not None:
-                tree["training"] = training
             return _completed(taken, builder.finish(tree, tiles=len(tiles)), tiles)
 
         if tiles:  # which stand behind all others: nobody knows their numbers yet
             return finish()
         return Unfinished(copies=tuple([copy for copy, _ in taken]), tensors=tuple(builder.tensors), finish=finish)
 
-    def take_apart(self) -> tuple[Node, TreeBuilder]:
+    def take_apart(self) -> tuple[Training, TreeBuilder]:
         """The state of the whole job as one rank stores it, and what goes on with the tree that it is a part of."""
         if not self._tiling.is_needed:  # then nobody has a DTensor, and nobody need look for one in every save
             return self._known.take_apart()
         builder = TreeBuilder()
         training = replaced(self._state.capture(), lambda name, _: self._tiling.scattered(name))
-        return builder.node(training, "training"), builder
+        return {name: builder.node(each, "training", name) for name, each in training.items()}, builder
 
     def tiles(self) -> list[Tensor]:
         """This rank's part of what is scattered."""
@@ -206,11 +204,10 @@ class Capture:
 
     def _table(self, index: int, table: Table, intent: Intent) -> tuple[TableCopy, TableSlice]:
         touched = self._tracker.touched(table, Since.BASELINE if intent.kind is Kind.DIFFERENTIAL else Since.LAST)
-        whole = intent.kind is Kind.FULL or touched.whole
-        start, stop = table.share(self._rank, self._world)
         stored = intent.precision(table.name)
-        if whole:
+        if intent.kind is Kind.FULL or touched.whole:
             return self._copy(index, table, None, stored)
+        start, stop = table.share(self._rank, self._world)
         if self._streams is not None and self._streams.covers(table.parameter):
             return self._copy(index, table, TouchedRows(touched=touched, start=start, stop=stop), stored)
         return self._copy(index, table, touched.ids(start, stop), stored)
@@ -218,19 +215,21 @@ class Capture:
     def _copy(
         self, index: int, table: Table, ids: Tensor | TouchedRows | None, stored: Stored
     ) -> tuple[TableCopy, TableSlice]:
-        start, stop = (table.origin + row for row in table.share(self._rank, self._world))
+        first, last = table.share(self._rank, self._world)
+        origin = table.origin
+        start, stop = origin + first, origin + last
         slots = table.beside_weight()
         spec = table.spec(slots)
-        part = self._parts.of(index, TablePartKey(spec=spec, stored=stored, start=start, stop=stop, whole=ids is None))
+        part = self._parts.of(index, TablePartKey(spec, stored, start, stop, ids is None))
         copy = TableCopy(
             index=index,
             columns=part.columns,
-            tensors=(table.parameter.detach(), *(slots[column.name] for column in spec.slots)),
+            tensors=(table.parameter.detach(), *[slots[column.name] for column in spec.slots]),
             start=start,
             stop=stop,
             ids=ids if isinstance(ids, Tensor) else None,
             unlisted=ids if isinstance(ids, TouchedRows) else None,
-            origin=table.origin,
+            origin=origin,
             codecs=part.codecs,
         )
         return copy, part.told

@@ -159,16 +159,12 @@ class Handover:
             self._outcomes.wait_for_device()
         return found
 
-    def _seal_later(
-        self, announcement: Announcement, on_device: OnDevice, started_s: float, state_apart: bool
-    ) -> None:
+    def _seal_later(self, announcement: Announcement, on_device: OnDevice, started_s: float, state_apart: bool) -> None:
         client, clock = announcement.client, self._runtime.monotonic_s
         drain = on_device.drain(client, self._buffer, complete=announcement.make, state_apart=state_apart, clock=clock)
         self._agents.seal_later(self._unsealed(announcement, drain, on_device, started_s))
 
-    def _unsealed(
-        self, announcement: Announcement, drain: Drain, on_device: OnDevice, started_s: float
-    ) -> Unsealed:
+    def _unsealed(self, announcement: Announcement, drain: Drain, on_device: OnDevice, started_s: float) -> Unsealed:
         return Unsealed(
             announcement,
             drain,

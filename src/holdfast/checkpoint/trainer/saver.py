@@ -171,10 +171,14 @@ class Saver:
         if intent.kind is Kind.PRIORITY:
             return self._capture.take_rows(intent.step)
         place, position = request.place, self._outcomes.position
-        rng = Generators.now().to_tree if place.rng is None else lambda: place.rng
+        generators = Generators.now() if place.rng is None else None
         return self._capture.take(
             intent,
-            OwnState(step=intent.step, reader=place.reader, rng=rng),
+            OwnState(
+                step=intent.step,
+                reader=place.reader,
+                rng=lambda: place.rng if generators is None else generators.to_tree(),
+            ),
             (lambda: position.job_at(intent, request.pls)) if self._agreement.rank == 0 else None,
         )
 

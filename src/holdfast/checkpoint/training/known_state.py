@@ -9,22 +9,21 @@ of extras, is taken apart at every save.
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
-from operator import is_
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from holdfast.checkpoint.training.held_objects import CONSTANTS, are_same, held_objects, shows_others
 from holdfast.checkpoint.training.own_state import keeps_own_state
 from holdfast.checkpoint.training.state import TrainingState
-from holdfast.checkpoint.training.wrappers import inner_optimizers, may_hold_others
+from holdfast.checkpoint.training.wrappers import inner_optimizers
 from holdfast.format.tree import Node, TreeBuilder
 
-_CONSTANTS = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size})
-_LISTED = frozenset({dict, OrderedDict, list})  # attributes of optimizers whose contents are listed
+Training = dict[str, Any]  # the fields of a training, as nodes
 
 
 class _Places(NamedTuple):
@@ -50,7 +49,7 @@ class _Known(NamedTuple):
     """What was taken apart, and what it depends on."""
 
     modules: list[nn.Module]
-    objects: list[Any]  # kept alive: no other object gets the identity of one of them
+    objects: list[Any]
     originals: list[Tensor]  # the tensors among them
     places: _Places
     model: Node
@@ -60,10 +59,7 @@ class _Known(NamedTuple):
 
     def is_current(self, optimizers: Sequence[Optimizer]) -> bool:
         """Whether it would be the same now."""
-        now = _objects(self.modules, optimizers)
-        if len(now) != len(self.objects) or not all(map(is_, now, self.objects)):
-            return False
-        return self.places == _Places.of(self.originals)
+        return are_same(_objects(self.modules, optimizers), self.objects) and self.places == _Places.of(self.originals)
 
 
 class KnownState:
@@ -73,35 +69,34 @@ class KnownState:
         self._state = state
         self._known: _Known | None = None
 
-    def take_apart(self) -> tuple[Node, TreeBuilder]:
+    def take_apart(self) -> tuple[Training, TreeBuilder]:
         """The training, and what goes on with the tree it is a part of. Raises UnsupportedState."""
         state, known = self._state, self._known
-        if known is None or not known.is_current(state.optimizers):
+        if known is not None and known.is_current(state.optimizers):
+            builder = TreeBuilder(tensors=known.tensors)
+            model, optimizers = known.model, known.optimizers
+            modules = state.capture_modules() if known.has_extra_state else {}
+            extra = state.capture_extra()
+        else:
             captured = state.capture()
             builder = TreeBuilder()
             model = builder.node(captured["model"], "training", "model")
             optimizers = builder.node(captured["optimizers"], "training", "optimizers")
             self._known = self._learnt(model, optimizers, builder.tensors)
             modules, extra = captured["modules"], captured["extra"]
-        else:
-            builder = TreeBuilder(tensors=known.tensors)
-            model, optimizers = known.model, known.optimizers
-            modules = state.capture_modules() if known.has_extra_state else {}
-            extra = state.capture_extra()
-        tree = {
+        return {
             "model": model,
             "modules": builder.node(modules, "training", "modules") if modules else {},
             "optimizers": optimizers,
             "extra": builder.node(extra, "training", "extra") if extra else {},
-        }
-        return builder.node(tree, "training"), builder
+        }, builder
 
     def _learnt(self, model: Node, optimizers: Node, tensors: Sequence[Tensor]) -> _Known | None:
         """What to compare with next time; None where a comparison of objects would miss a change."""
         state = self._state
         if not state.is_plain or any(each.is_complex() for each in tensors):  # conjugated views would be copies
             return None
-        if not all(map(_shows_changes, state.optimizers)):
+        if not (shows_others(state.optimizers) and all(map(_shows_changes, state.optimizers))):
             return None
         modules = state.modules()
         objects = _objects(modules, state.optimizers)
@@ -121,8 +116,8 @@ class KnownState:
 
 
 def _objects(modules: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> list[Any]:
-    """Everything that these hold. No function of ours is called for each of them: that would take most of the time."""
-    found: list[Any] = []
+    """Everything that these hold."""
+    found = held_objects(optimizers)
     for module in modules:
         if children := module._modules:
             found += children
@@ -135,20 +130,9 @@ def _objects(modules: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> l
             found += buffers.values()
             found += module._non_persistent_buffers_set
     for optimizer in optimizers:
-        for name, value in optimizer.__dict__.items():
-            kind = type(value)
-            if kind in _CONSTANTS:
-                continue
-            found.append(name)
-            found.append(value)
-            if kind is dict or kind is OrderedDict:
-                found += value.values()
-            elif kind is list:
-                found += value
         for group in optimizer.param_groups:
             found += group
             found += group.values()
-            found += group["params"]
         for parameter, state in optimizer.state.items():
             found.append(parameter)
             if type(state) is dict:
@@ -163,9 +147,6 @@ def _shows_changes(optimizer: Optimizer) -> bool:
     """Whether all that decides its tree is among ``_objects``."""
     if keeps_own_state(optimizer) or inner_optimizers(optimizer) or type(optimizer.state) is not defaultdict:
         return False
-    for name, value in vars(optimizer).items():
-        if name != "state" and type(value) not in _LISTED and may_hold_others(value):
-            return False
     groups = ((key, value) for group in optimizer.param_groups for key, value in group.items())
     if not all(type(value) is list if key == "params" else _is_constant(value) for key, value in groups):
         return False
@@ -179,5 +160,5 @@ def _is_constant(value: object) -> bool:
     """Whether the same object means the same value; of a tensor, but for its contents."""
     kind = type(value)
     if kind is tuple:
-        return all(map(_is_constant, value))  # type: ignore[call-overload, no-any-return]
-    return kind in _CONSTANTS or kind is Tensor or kind is nn.Parameter
+        return all(map(_is_constant, value))  # type: ignore[call-overload]
+    return kind in CONSTANTS or kind is Tensor or kind is nn.Parameter
