@@ -82,7 +82,7 @@ class TreeBuilder:
         return self._encoder.tensors
 
     def node(self, value: object, *keys: object) -> Node:
-        """A value that ``keys`` lead to; raises UnsupportedState with the path, from the root, of what cannot be stored."""
+        """A value that ``keys`` lead to from the root; raises UnsupportedState with the path of what cannot be kept."""
         return Node(self._encoder.encode_at(value, keys))
 
     def finish(self, value: object, *, tiles: int = 0) -> EncodedTree:

@@ -63,7 +63,7 @@ class StatePlans:
         return last
 
     def _new(self, state: dict[int, Tensor], buffers: Mapping[torch.device, Tensor]) -> tuple[StatePlan, bool]:
-        """Also whether it is good for the same tensors later: bytes that are not contiguous are a copy of this moment."""
+        """Also whether it is good for the same tensors later: bytes of what is not contiguous are a copy of now."""
         devices: dict[torch.device, DeviceState] = {}
         host: dict[int, Tensor] = {}
         is_lasting = True
