@@ -180,6 +180,7 @@ class Saver:
                 rng=lambda: place.rng if generators is None else generators.to_tree(),
             ),
             (lambda: position.job_at(intent, request.pls)) if self._agreement.rank == 0 else None,
+            baseline=position.baseline if intent.parent == position.checkpoint else None,
         )
 
     def _remember(self, captured: Captured) -> None:

@@ -18,6 +18,7 @@ import triton.language as tl  # type: ignore[import-not-found, import-untyped, u
 from torch import Tensor
 
 from holdfast.errors import ConfigurationError
+from holdfast.kernels.quantize.baseline import BaselineRows
 from holdfast.kernels.quantize.gpu_records import (
     load_base,
     load_stripe,
@@ -26,7 +27,6 @@ from holdfast.kernels.quantize.gpu_records import (
     put_special,
     put_thirds,
 )
-from holdfast.kernels.quantize.baseline import BaselineRows
 from holdfast.kernels.quantize.gpu_search import fit, narrow, nearest, only_inside
 from holdfast.kernels.quantize.scheme import (
     LARGEST,

@@ -46,9 +46,8 @@ def load_base(  # type: ignore[no-untyped-def]
     record = records + number * size
     first, second, third = _field(record, 0), _field(record, 2), _field(record, 4)
     scale = (first << 15).to(tl.float32, bitcast=True)
-    if header == 4:
-        zero = (second << 16).to(tl.float32, bitcast=True)
-    else:
+    zero = (second << 16).to(tl.float32, bitcast=True)
+    if header == 2:
         zero = -scale * 127.5
     value = second | (third << 16)  # a constant row's, or the number of one that was kept as it was
     escaped = first == _ESCAPED
