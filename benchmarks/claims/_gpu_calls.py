@@ -107,7 +107,7 @@ def main(plan: Plan, device: torch.device, ways: list[str], *, profiled: int, pa
     """These ways, one after another."""
     started_s = time.perf_counter()
     loop = Loop(plan, device)
-    known = {way.name: way for way in gpu.WAYS}
+    known = {way.name: way for way in (*gpu.WAYS, gpu.EXACT, *gpu.BESIDE)}
     for name in ways or [*known, "dcp"]:
         if name == "dcp":
             few = replace(plan, dcp_pairs=PAIRS, steps=PAIR_STEPS)
