@@ -40,7 +40,7 @@ PLANS = {
 }  # fmt: skip
 SHARE = 4  # every fourth row is touched
 WAY_S = 33.0  # no way takes longer, all its pairs together, unless it says so: the machine is lent
-MOST_S = 170.0  # nor does everything together begin another pair after that
+MOST_S = 165.0  # nor does everything together begin another pair after that
 SPACE_SHARE = 0.7  # of the free space, that runs may take
 BARS = {"2bit": 0.1, "8bit": 0.15, "exact": 0.25, "full_2bit": 0.05}
 

@@ -234,8 +234,9 @@ class Capture:
         start, stop = table.share(self._rank, self._world)
         if self._streams is not None and self._streams.covers(table.parameter):
             rows = TouchedRows(touched=touched, start=start, stop=stop)
-            makes_differences = self._baselines is not None and stored.difference
-            base = self._baselines.of(index, self._base) if makes_differences else None
+            base = None
+            if self._baselines is not None and stored.difference:
+                base = self._baselines.of(index, self._base)
             return self._copy(index, table, rows, stored, base)
         return self._copy(index, table, touched.ids(start, stop), stored)
 
