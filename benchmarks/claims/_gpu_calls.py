@@ -107,9 +107,9 @@ def main(plan: Plan, device: torch.device, ways: list[str], *, profiled: int, pa
     """These ways, one after another."""
     started_s = time.perf_counter()
     loop = Loop(plan, device)
-    known = {way.name: way for way in (*gpu.WAYS, gpu.EXACT, *gpu.BESIDE)}
-    for name in ways or [*known, "dcp"]:
-        if name == "dcp":
+    known = gpu.KNOWN
+    for name in ways or [*known, gpu.DCP]:
+        if name == gpu.DCP:
             few = replace(plan, dcp_pairs=PAIRS, steps=PAIR_STEPS)
             found = gpu.measure_dcp(loop.of(few), few, link_copy_s(list(loop.tables.values())))
             print(f"dcp: {gpu.line(found)}")
