@@ -97,6 +97,26 @@ def test_saving_waits_for_no_device(streams: DelayedStreams) -> None:
         assert sum(event.device_bytes for event in taken) == guard.stats.drained_bytes > 0
 
 
+def test_a_device_that_fails_costs_that_save_only(streams: DelayedStreams, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, (model, optimizers) = MemoryStore(), build()
+    options = {"save": hf.Never(), "settings": SETTINGS, "retention": hf.KeepAll()}
+    given_up: list[SaveGivenUp] = []
+
+    def fail(device: torch.device) -> None:
+        raise RuntimeError("an illegal memory access was encountered")
+
+    with hf.Checkpointer(store, model=model, optimizer=optimizers, on_failure=given_up.append, **options) as guard:
+        guard.step(loss=train_step(model, optimizers, 0))
+        with monkeypatch.context() as broken, pytest.raises(RuntimeError, match="illegal"):
+            broken.setattr(DelayedStreams, "follow", lambda self, device: fail(device))
+            guard.save()
+        assert len(given_up) == 1 and guard.stats.failed == 1
+        guard.step(loss=train_step(model, optimizers, 1))
+        guard.save(wait=True)
+        state = snapshot(model, optimizers)
+    assert check(store, {2: state}) == 1
+
+
 class SomeOnHost(DelayedStreams):
     """Numbers, such as Adam's steps, are in host memory."""
 

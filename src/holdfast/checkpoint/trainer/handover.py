@@ -143,8 +143,8 @@ class Handover:
         except AgentDied:
             raise
         except BaseException as error:
-            if announcement is not None and announcement.is_made:
-                client.abandon()
+            if announcement is not None:
+                announcement.withdraw()  # other ranks' agents learn it from ours
                 self._agents.settle()
             else:
                 self._outcomes.give_up(repr(error))
