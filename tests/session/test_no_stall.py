@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import holdfast as hf
-from holdfast.checkpoint.snapshot import side_streams
+from holdfast.checkpoint.snapshot import side_streams, staging
 from holdfast.events import SaveGivenUp, SnapshotTaken
 from holdfast.kernels.quantize import tensors
 from holdfast.storage import MemoryStore, Store
@@ -95,6 +95,53 @@ def test_saving_waits_for_no_device(streams: DelayedStreams) -> None:
             guard.drain()
         assert guard.stats.drained == 6
         assert sum(event.device_bytes for event in taken) == guard.stats.drained_bytes > 0
+
+
+def test_a_device_that_fails_costs_that_save_only(streams: DelayedStreams, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, (model, optimizers) = MemoryStore(), build()
+    options = {"save": hf.Never(), "settings": SETTINGS, "retention": hf.KeepAll()}
+    given_up: list[SaveGivenUp] = []
+
+    def fail(device: torch.device) -> None:
+        raise RuntimeError("an illegal memory access was encountered")
+
+    with hf.Checkpointer(store, model=model, optimizer=optimizers, on_failure=given_up.append, **options) as guard:
+        guard.step(loss=train_step(model, optimizers, 0))
+        with monkeypatch.context() as broken, pytest.raises(RuntimeError, match="illegal"):
+            broken.setattr(DelayedStreams, "follow", lambda self, device: fail(device))
+            guard.save()
+        assert len(given_up) == 1 and guard.stats.failed == 1
+        guard.step(loss=train_step(model, optimizers, 1))
+        guard.save(wait=True)
+        state = snapshot(model, optimizers)
+    assert check(store, {2: state}) == 1
+
+
+class SomeOnHost(DelayedStreams):
+    """Numbers, such as Adam's steps, are in host memory."""
+
+    def covers(self, tensor: Tensor) -> bool:
+        return tensor.dim() > 0
+
+
+@pytest.mark.parametrize("strategy", [hf.Full(), hf.Consecutive(), hf.Grid()], ids=repr)
+def test_state_in_host_memory_is_that_of_the_step(strategy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    delayed = SomeOnHost()
+    monkeypatch.setattr(side_streams, "streams_for", lambda tensors: delayed)
+    store = MemoryStore()
+    guard, states = train(store, 9, strategy=strategy, overlap=hf.Overlap.WAIT)
+    assert check(store, states) == 3
+    assert guard.stats.drained == 3 and not guard.stats.device_waits
+
+
+def test_much_state_in_host_memory_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    delayed = SomeOnHost()
+    monkeypatch.setattr(side_streams, "streams_for", lambda tensors: delayed)
+    monkeypatch.setattr(staging, "_MOST_HOST_BYTES", 4)
+    store = MemoryStore()
+    guard, states = train(store, 9, strategy=hf.Consecutive(), overlap=hf.Overlap.WAIT)
+    assert check(store, states) == 3
+    assert guard.stats.device_waits == 3 and not guard.stats.drained
 
 
 def test_a_snapshot_that_is_larger_than_the_device_buffer_is_waited_for() -> None:

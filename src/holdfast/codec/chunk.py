@@ -115,6 +115,7 @@ class Prepared:
     encoded: Encoded
     sample: memoryview
     positions: NDArray[np.int64]  # of the sample's rows
+    baseline_sample: Rows | None = None  # the baseline's rows there, if records are of differences
 
 
 def encode_chunk(
@@ -204,9 +205,9 @@ def _decode(codec: Codec | Difference, encoded: Encoded, column: ColumnSpec, bas
 
 
 def _sampled_loss(given: Prepared, codec: Codec | Difference, column: ColumnSpec) -> float:
-    assert not isinstance(codec, Difference)  # no baseline is known where columns are prepared
-    encoded = take(codec, given.encoded, given.positions, dim_of(column), column.dtype)
-    return _loss(encoded, _matrix(given.sample, column, len(given.positions)), None, codec, column)
+    own = codec.inner if isinstance(codec, Difference) else codec
+    encoded = take(own, given.encoded, given.positions, dim_of(column), column.dtype)
+    return _loss(encoded, _matrix(given.sample, column, len(given.positions)), given.baseline_sample, codec, column)
 
 
 def _loss(

@@ -49,10 +49,45 @@ def encode_tree(value: object, *, root: str = "state", host: bool = False, tiles
     ``host``: without torch, all tensors as HostTensor. ``tiles``: so many tensors will be stored behind those of the
     tree, which are boxes of scattered ones.
     """
-    encoder = _Encoder(root, host=host)
+    return _encoded(_Encoder(root, host=host), value, tiles=tiles)
+
+
+def _encoded(encoder: _Encoder, value: object, *, tiles: int) -> EncodedTree:
     document = {"tree": VERSION, "root": encoder.encode(value), "tensors": len(encoder.tensors)}
     skeleton = canonical_json({**document, "tiles": tiles} if tiles else document)
     return EncodedTree(skeleton=skeleton, tensors=encoder.tensors)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """A value that a ``TreeBuilder`` has taken apart: it stands for that value in the rest of its tree."""
+
+    json: Json
+
+
+class TreeBuilder:
+    """Takes a tree apart piece by piece: nothing that is changed after ``node`` has seen it shows in the tree.
+
+    Tensors have numbers in the order in which they are found.
+    """
+
+    def __init__(self, *, root: str = "state", tensors: Iterable[AnyTensor] = ()) -> None:
+        """``tensors`` are those of nodes that another one made first of all."""
+        self._encoder = _Encoder(root)
+        self._encoder.tensors.extend(tensors)
+
+    @property
+    def tensors(self) -> list[AnyTensor]:
+        """All that were found, live ones."""
+        return self._encoder.tensors
+
+    def node(self, value: object, *keys: object) -> Node:
+        """A value that ``keys`` lead to from the root; raises UnsupportedState with the path of what cannot be kept."""
+        return Node(self._encoder.encode_at(value, keys))
+
+    def finish(self, value: object, *, tiles: int = 0) -> EncodedTree:
+        """The whole tree, in which nodes stand for what was taken apart before. ``tiles``: see ``encode_tree``."""
+        return _encoded(self._encoder, value, tiles=tiles)
 
 
 def check_tree(value: object, *, root: str = "state") -> None:
@@ -110,11 +145,19 @@ class _Encoder:
         self.tensors: list[AnyTensor] = []
         self._open: list[object] = []  # containers on the way from the root
         self._keys: list[object] = []
+        self._above = 0  # keys that lead to the first container
         self._plain = _plain_tensors()
 
     def encode(self, value: object) -> Json:
         leaf = encode_leaf(value)
         return self._encode(value) if leaf is NOT_A_LEAF else leaf
+
+    def encode_at(self, value: object, keys: Sequence[object]) -> Json:
+        """A value that these keys lead to."""
+        self._keys, self._above = [*keys], len(keys)
+        found = self.encode(value)
+        self._keys, self._above = [], 0
+        return found
 
     @property
     def _path(self) -> str:
@@ -156,7 +199,8 @@ class _Encoder:
         seen: set[int] = set()
         for depth, value in enumerate(self._open):
             if id(value) in seen:
-                raise UnsupportedState(f"{self._path_of(self._keys[:depth])} contains itself; break the cycle")
+                path = self._path_of(self._keys[: self._above + depth])
+                raise UnsupportedState(f"{path} contains itself; break the cycle")
             seen.add(id(value))
         raise UnsupportedState(f"{self._path} is nested more than {MAX_DEPTH} levels deep; flatten it")
 
@@ -215,6 +259,7 @@ class _Encoder:
         OrderedDict: lambda self, value: {"ordereddict": self._pairs(value)},
         Counter: lambda self, value: {"counter": self._pairs(value)},
         defaultdict: lambda self, value: {"defaultdict": self._defaultdict(value)},
+        Node: lambda self, value: value.json,
     }
 
 

@@ -4,6 +4,7 @@ Without pytest and Numba, which a GPU machine may lack:
 
     PYTHONPATH=src:. python -m tests.checkpoint.snapshot.cuda_no_stall_check          (about two minutes)
     PYTHONPATH=src:. python -m tests.checkpoint.snapshot.cuda_no_stall_check cuda:0 1 (one round, not three)
+    PYTHONPATH=src:. python -m tests.checkpoint.snapshot.cuda_no_stall_check cuda:0 1 differences runs    (some checks)
     PYTHONPATH=src:. python -m tests.checkpoint.snapshot.cuda_no_stall_check cpu      (no GPU: tries the program itself)
 
 Whole snapshots are read in slices, too, from a buffer that is smaller than they are. Then it takes away what keeps the
@@ -16,25 +17,31 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
 import holdfast as hf
 from holdfast.checkpoint.snapshot import device_stage, side_streams, staging
+from holdfast.checkpoint.snapshot.device_baselines import DeviceBaselines
 from holdfast.checkpoint.snapshot.draining import Draining
 from holdfast.checkpoint.snapshot.side_streams import Copy, CudaStreams, SideStreams
 from holdfast.checkpoint.snapshot.staging import Staging
-from holdfast.checkpoint.snapshot.table_copy import TableCopy
+from holdfast.checkpoint.snapshot.table_copy import DeviceDifference, TableCopy
 from holdfast.checkpoint.snapshot.tensor_filler import pin, unpin
-from holdfast.codec import Codec
+from holdfast.codec import Codec, Difference
 from holdfast.codec.choice import table_codecs
+from holdfast.codec.difference import Baseline
+from holdfast.codec.quantized import Asymmetric, Quantized, Symmetric
 from holdfast.kernels.quantize import tensors
+from holdfast.kernels.quantize.baseline import BaselineRows
 from holdfast.policy import Precision
-from holdfast.types import TableSpec
+from holdfast.types import Kind, TableSpec
 from tests.checkpoint.snapshot.delayed_streams import DelayedStreams
 from tests.checkpoint.snapshot.staging_agent import Agent, captured, table_spec, touched
 from tests.tiny import Tiny
@@ -47,7 +54,10 @@ SLICED_FRAME_BYTES = FRAME_BYTES if torch.cuda.is_available() else 2**16
 CYCLES_PER_MS = 1_800_000
 MOST_DELAY_MS = 8
 PRECISIONS = (hf.Exact(), hf.Bits(8), hf.Bits(4), hf.Bits(3), hf.Bits(2), hf.Bits(2, difference=True))
+DIFFERENCES = (hf.Bits(3, difference=True), hf.Bits(2, difference=True))
+CHECKS = ("differences", "rows", "slices", "mutants", "kept", "runs")
 TINY_ROWS = (20_000, 40)
+NOWHERE = Baseline(checkpoint="first", digest="")
 
 
 class Torn(AssertionError):
@@ -111,14 +121,20 @@ def fill_memory(device: torch.device, draw: random.Random) -> None:
 
 
 def one_snapshot(
-    streams: SideStreams, device: torch.device, codecs: dict[str, Codec], spec: TableSpec, seed: int
+    streams: SideStreams,
+    device: torch.device,
+    codecs: dict[str, Codec],
+    spec: TableSpec,
+    seed: int,
+    *,
+    baseline: Quantized | None = None,
 ) -> None:
-    """Stage, train on, drain, compare. Raises Torn."""
+    """Stage, train on, drain, compare. Raises Torn. With ``baseline``, weights are differences from rows stored so."""
     agent = Agent(spec, codecs, FRAMES, FRAME_BYTES)
     if device.type == "cuda":
         pin(agent.buffer)
     try:
-        take_and_compare(agent, streams, device, codecs, spec, seed)
+        take_and_compare(agent, streams, device, codecs, spec, seed, baseline)
     finally:
         if device.type == "cuda":
             torch.cuda.synchronize()
@@ -126,7 +142,13 @@ def one_snapshot(
 
 
 def take_and_compare(
-    agent: Agent, streams: SideStreams, device: torch.device, codecs: dict[str, Codec], spec: TableSpec, seed: int
+    agent: Agent,
+    streams: SideStreams,
+    device: torch.device,
+    codecs: dict[str, Codec],
+    spec: TableSpec,
+    seed: int,
+    baseline: Quantized | None,
 ) -> None:
     """The same with an agent whose frames are pinned. The first snapshot, which compiles kernels, is dropped."""
     draw = random.Random(seed)
@@ -136,6 +158,7 @@ def take_and_compare(
     dense = torch.randn(300_000, device=device)
     ids = torch.randperm(ROWS, device=device)[: draw.randint(TOUCHED // 2, TOUCHED)].sort().values
     stager = Staging(streams, {device: 2**27}, frame_bytes=FRAME_BYTES)
+    kept, before = (None, None) if baseline is None else keep_baseline(streams, weight, baseline, codecs["weight"], ids)
     for behind_ms in (0, 40):
         agent.chunks.clear()
         agent.state.clear()
@@ -149,6 +172,7 @@ def take_and_compare(
             ids=None,
             unlisted=touched(ROWS, ids, 0, ROWS),
             codecs=codecs,
+            difference=kept,
         )
         staged = stager.stage(captured(copy, dense))
         assert staged is not None, "the device buffer is too small"
@@ -156,7 +180,29 @@ def take_and_compare(
         state = dense.clone()
         draining = Draining(staged, stager, agent, agent.buffer)
         drain_beside(draining, agent, lambda: (train_on(weight, momentum, draw), dense.add_(1.0)))
-    compare(agent, codecs, ids.cpu(), {name: each.cpu() for name, each in shadow.items()}, state.cpu())
+    shadow = {name: each.cpu() for name, each in shadow.items()}
+    compare(agent, codecs, ids.cpu(), shadow, state.cpu(), before)
+
+
+def keep_baseline(
+    streams: SideStreams, weight: Tensor, codec: Quantized, inner: Codec, ids: Tensor
+) -> tuple[DeviceDifference, np.ndarray]:
+    """A table on its device as a baseline, and how a restore would give some of its rows back; then it is trained."""
+    assert isinstance(inner, Quantized)
+    weight[1::997] = 4.0  # a constant row, which its record holds
+    baselines = DeviceBaselines(streams, {weight.device: 2**30})
+    baselines.take("first")
+    baselines.keep(0, weight, codec, inner, 0, len(weight))
+    baselines.committed(Kind.FULL, ())
+    before = codec.decode(codec.encode(weight[ids].cpu().numpy()), DIM)
+    for _ in range(10_000):
+        if (base := baselines.of(0, "first")) is not None:
+            break
+        time.sleep(0.001)
+    assert base is not None, "the baseline is of no use"
+    weight.add_(torch.randn_like(weight), alpha=0.01)
+    weight[::1993] = 5.0
+    return DeviceDifference(inner, base), before
 
 
 class AnnouncedMoves:
@@ -260,9 +306,14 @@ def drain_beside(draining: Draining, agent: Agent, train: Callable[[], object]) 
 
 
 def compare(
-    agent: Agent, codecs: dict[str, Codec], ids: Tensor, shadow: dict[str, Tensor], state: Tensor | None
+    agent: Agent,
+    codecs: dict[str, Codec],
+    ids: Tensor,
+    shadow: dict[str, Tensor],
+    state: Tensor | None,
+    before: np.ndarray | None = None,
 ) -> None:
-    """With the shadow, as the agent encodes it."""
+    """With the shadow, as the agent encodes it: weights as differences from ``before``, if there was a baseline."""
     found_ids, found = agent.rows()
     if not torch.equal(found_ids, ids):
         raise Torn(f"{len(found_ids)} rows, and not the {len(ids)} that were touched")
@@ -270,7 +321,11 @@ def compare(
         wanted = values
         if codecs:
             codec = codecs[name]
-            wanted = torch.from_numpy(codec.decode(codec.encode(values.numpy()), DIM))
+            encoded = codec.encode(values.numpy())
+            if name == "weight" and before is not None:
+                assert isinstance(codec, Quantized)
+                encoded = Difference(inner=codec, baseline=NOWHERE).encode(values.numpy(), before)
+            wanted = torch.from_numpy(codec.decode(encoded, DIM))
         differ = (found[name].view(torch.int32) != wanted.view(torch.int32)).any(dim=1)
         if differ.any():
             raise Torn(f"{int(differ.sum())} of {len(ids)} rows of {name} differ")
@@ -286,6 +341,16 @@ def check_rows(device: torch.device, streams: Callable[[int], SideStreams], roun
         for round_ in range(rounds):
             one_snapshot(streams(round_), device, codecs, spec, seed=round_)
         say(f"same rows: {bits or 'exact'}{' bits' if bits else ''}, {rounds} snapshots")
+
+
+def check_differences(device: torch.device, streams: Callable[[int], SideStreams], rounds: int) -> None:
+    """Every precision, and baselines of both kinds."""
+    spec, plain = table_spec(ROWS, DIM), Asymmetric(bits=8)
+    for bits, baseline in ((8, plain), (4, plain), (3, plain), (2, plain), (2, Symmetric(bits=8))):
+        for round_ in range(rounds):
+            codecs = dict(table_codecs(spec, bits))
+            one_snapshot(streams(round_), device, codecs, spec, seed=round_, baseline=baseline)
+        say(f"same differences: {bits} bits from {baseline}, {rounds} snapshots")
 
 
 def check_mutant(mutant: type[SlowStreams], device: torch.device, rounds: int, *, in_slices: bool = False) -> None:
@@ -310,24 +375,33 @@ def fresh_writer(buffer: Tensor, streams: SideStreams) -> device_stage.Write:
     return partial(device_stage._write, buffer, streams)
 
 
-def check_run(precision: Precision, device: torch.device) -> None:
-    """A whole run: saves while training goes on; beside it a run on the host is told the same rows of each save."""
+def check_run(precision: Precision, device: torch.device, *, kept: bool = False) -> None:
+    """A whole run: saves while training goes on; beside it a run on the host is told the same rows of each save.
+
+    ``kept``: the device makes the differences.
+    """
     torch.manual_seed(1)
     model, twin = Tiny(TINY_ROWS, dim=16).to(device), Tiny(TINY_ROWS, dim=16)
     model.emb[1].weight.data[7, 0] = torch.inf
     twin.load_state_dict({name: tensor.cpu() for name, tensor in model.state_dict().items()})
-    optimizer, other = (torch.optim.SGD(each.parameters(), lr=0.1) for each in (model, twin))
+    optimizers, others = (_optimizers(each) for each in (model, twin))
+    settings = hf.Settings(device_baseline_bytes=2**26 if kept else 0)
     options = {"save": hf.Never(), "strategy": hf.Consecutive(), "precision": precision, "retention": hf.KeepAll()}
     with tempfile.TemporaryDirectory() as folder:
         here, there = Path(folder) / "here", Path(folder) / "there"
         shadows: list[tuple[list[Tensor], list[Tensor]]] = []
-        with hf.Checkpointer(there, model=model, optimizer=optimizer, **options) as guard:
+        with (
+            counted_differences() as made,
+            hf.Checkpointer(there, model=model, optimizer=optimizers, settings=settings, **options) as guard,
+        ):
             moved: list[list[Tensor]] = [[], []]
             for step in range(16):
                 ids = torch.randint(0, 100_000, (64, 2, 2), device=device)
-                optimizer.zero_grad()
+                for optimizer in optimizers:
+                    optimizer.zero_grad()
                 model(ids).square().mean().backward()
-                optimizer.step()
+                for optimizer in optimizers:
+                    optimizer.step()
                 guard.step()
                 for number, rows in enumerate(TINY_ROWS):
                     moved[number].append(ids[:, number].reshape(-1) % rows)
@@ -340,10 +414,11 @@ def check_run(precision: Precision, device: torch.device) -> None:
             guard.drain()
             stats = guard.stats
         assert stats.drained == len(shadows) and not stats.device_waits, stats
+        assert sum(made) == (len(TINY_ROWS) * (len(shadows) - 1) if kept else 0), made
         host = side_streams.streams_for
         side_streams.streams_for = lambda tensors: None  # the twin is not on a device, whoever pretends that it is
         try:
-            with hf.Checkpointer(here, model=twin, optimizer=other, **options) as guard:
+            with hf.Checkpointer(here, model=twin, optimizer=others, **options) as guard:
                 for values, ids_of_tables in shadows:
                     for number, (table, rows_then) in enumerate(zip(twin.emb, values, strict=True)):
                         table.weight.data.copy_(rows_then)
@@ -352,7 +427,32 @@ def check_run(precision: Precision, device: torch.device) -> None:
         finally:
             side_streams.streams_for = host
         compare_runs(hf.open_run(here), hf.open_run(there), len(shadows))
-    say(f"same rows of a whole run: {precision}; drained in {stats.last_drain_s * 1e3:.0f} ms")
+    where = ", made on the device" if kept else ""
+    say(f"same rows of a whole run: {precision}{where}; drained in {stats.last_drain_s * 1e3:.0f} ms")
+
+
+@contextmanager
+def counted_differences() -> Iterator[list[bool]]:
+    """Whether the device makes the differences, each time that somebody asks."""
+    made: list[bool] = []
+    of = DeviceBaselines.of
+
+    def counted(self: DeviceBaselines, table: int, checkpoint: str | None) -> BaselineRows | None:
+        found = of(self, table, checkpoint)
+        made.append(found is not None)
+        return found
+
+    DeviceBaselines.of = counted  # type: ignore[method-assign]
+    try:
+        yield made
+    finally:
+        DeviceBaselines.of = of  # type: ignore[method-assign]
+
+
+def _optimizers(model: Tiny) -> list[torch.optim.Optimizer]:
+    """The second one keeps numbers on the host beside tensors on the device."""
+    dense = [each for name, each in model.named_parameters() if not name.startswith("emb")]
+    return [torch.optim.SGD(model.emb.parameters(), lr=0.1), torch.optim.Adam(dense)]
 
 
 def compare_runs(here: hf.Run, there: hf.Run, checkpoints: int) -> None:
@@ -373,22 +473,28 @@ def _rows(run: hf.Run, number: int, rows: int, checkpoint: str) -> Tensor:
     return run.read_rows(f"emb.{number}", range(rows), step=checkpoint)["weight"]
 
 
-def main(device: torch.device, rounds: int = ROUNDS) -> None:
+def main(device: torch.device, rounds: int = ROUNDS, checks: Sequence[str] = CHECKS) -> None:
     sys.modules["numba"] = None  # type: ignore[assignment]
     make: Callable[[int], SideStreams] = SlowStreams
     if device.type == "cpu":
         tensors.is_cheap = lambda table, scheme: tensors.is_plain(table)
         make = lambda seed: DelayedStreams()  # noqa: E731
-    check_rows(device, make, rounds)
-    check_slices(device, make, rounds)
-    if device.type == "cuda":
+    if "differences" in checks:
+        check_differences(device, make, rounds)
+    if "rows" in checks:
+        check_rows(device, make, rounds)
+    if "slices" in checks:
+        check_slices(device, make, rounds)
+    if device.type == "cuda" and "mutants" in checks:
         check_mutant(Unordered, device, rounds)
         check_mutant(Unordered, device, rounds, in_slices=True)
         staging.writer = fresh_writer
         check_mutant(Unlent, device, rounds)
         staging.writer = device_stage.writer
     side_streams.streams_for = lambda tensors: make(0)
-    for precision in PRECISIONS:
+    for precision in DIFFERENCES if "kept" in checks else ():
+        check_run(precision, device, kept=True)
+    for precision in PRECISIONS if "runs" in checks else ():
         check_run(precision, device)
     say("all good")
 
@@ -399,4 +505,5 @@ if __name__ == "__main__":
     main(
         torch.device(sys.argv[1] if len(sys.argv) > 1 else "cuda:0"),
         int(sys.argv[2]) if len(sys.argv) > 2 else ROUNDS,
+        sys.argv[3:] or CHECKS,
     )

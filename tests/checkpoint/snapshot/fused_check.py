@@ -21,11 +21,14 @@ from holdfast.checkpoint.snapshot.bound_layout import BoundLayout, RoomExceeded
 from holdfast.checkpoint.snapshot.device_stage import StagedTable, TableStage
 from holdfast.checkpoint.snapshot.gpu_records import encodable
 from holdfast.checkpoint.snapshot.side_streams import CudaStreams, SideStreams
-from holdfast.checkpoint.snapshot.table_copy import TableCopy
+from holdfast.checkpoint.snapshot.table_copy import DeviceDifference, TableCopy
 from holdfast.checkpoint.snapshot.table_layouts import TableLayouts
 from holdfast.checkpoint.snapshot.table_writer import TableWriter
 from holdfast.codec.choice import table_codecs
+from holdfast.codec.quantized import Asymmetric, Quantized, Symmetric, default
 from holdfast.kernels.quantize import tensors
+from holdfast.kernels.quantize.baseline import BaselineRows
+from holdfast.kernels.quantize.scheme import record_bytes
 from tests.checkpoint.snapshot.delayed_streams import DelayedStreams
 from tests.checkpoint.snapshot.staging_agent import FRAME_BYTES, table_spec, touched
 
@@ -48,17 +51,34 @@ def some_table(index: int, device: torch.device, draw: random.Random) -> TableCo
     share = draw.choice([0.02, 0.3, 1.0])
     ids = ((torch.rand(rows - start) < share).nonzero().view(-1) + start).to(device)
     how = draw.choice(["touched", "touched", "listed", "whole"])
-    bits = draw.choice([None, 8, 3, 2])
+    bits = draw.choice([None, 8, 4, 3, 2])
+    weight, momentum = weight.to(device), momentum.to(device)
+    differs = bits is not None and how != "whole" and draw.random() < 0.6
     return TableCopy(
         index=index,
         columns=spec.columns,
-        tensors=(weight.to(device), momentum.to(device)),
+        tensors=(weight, momentum),
+        difference=some_baseline(weight, start, default(bits or 8), draw) if differs else None,
         start=start,
         stop=rows,
         ids=ids if how == "listed" else None,
         unlisted=touched(rows, ids, start, rows) if how == "touched" else None,
         codecs={} if bits is None else dict(table_codecs(spec, bits)),
     )
+
+
+def some_baseline(weight: Tensor, start: int, inner: Quantized, draw: random.Random) -> DeviceDifference:
+    """What the weights were, more or less, from a row on."""
+    rows, dim = weight.shape
+    scheme = draw.choice([Asymmetric(bits=8), Symmetric(bits=8)]).scheme
+    base = BaselineRows(
+        torch.empty(rows - start + 1, record_bytes(scheme, dim), dtype=torch.uint8, device=weight.device),
+        torch.empty(rows - start, dim, device=weight.device),
+        scheme,
+        start,
+    )
+    tensors.keep_baseline((weight + 0.01 * torch.randn_like(weight))[start:], base)
+    return DeviceDifference(inner, base)
 
 
 def chunks_of(stages: Sequence[TableStage], buffer: Tensor, tally: Tensor) -> list[object]:

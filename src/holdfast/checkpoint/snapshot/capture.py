@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,29 +12,40 @@ from torch import Tensor
 from holdfast.checkpoint.ranks.agreement import Agreement
 from holdfast.checkpoint.ranks.alike import ROWS, require_same_rows
 from holdfast.checkpoint.ranks.tiling import Tiling
-from holdfast.checkpoint.snapshot.captured import Captured
+from holdfast.checkpoint.snapshot.captured import Captured, Snapshot, Unfinished
 from holdfast.checkpoint.snapshot.changed import ChangedBytes, ChangedRows, ChangedShares
+from holdfast.checkpoint.snapshot.device_baselines import DeviceBaselines
 from holdfast.checkpoint.snapshot.gpu_records import encodable
 from holdfast.checkpoint.snapshot.side_streams import SideStreams
 from holdfast.checkpoint.snapshot.table_codecs import TableCodecs
 from holdfast.checkpoint.snapshot.table_copy import TableCopy
-from holdfast.checkpoint.snapshot.table_parts import TablePartKey, TableParts
+from holdfast.checkpoint.snapshot.table_parts import TablePart, TablePartKey, TableParts
 from holdfast.checkpoint.snapshot.touched_rows import TouchedRows
 from holdfast.checkpoint.track.chooser import RowChooser
 from holdfast.checkpoint.track.tracker import Tracker
 from holdfast.checkpoint.training.dtensors import local_of
 from holdfast.checkpoint.training.forms import form_of
+from holdfast.checkpoint.training.known_state import KnownState, Training
 from holdfast.checkpoint.training.lent import LentTable
 from holdfast.checkpoint.training.scatter import replaced
 from holdfast.checkpoint.training.state import TrainingState
 from holdfast.checkpoint.training.tables import Table
-from holdfast.checkpoint.wire.messages import TableSlice
 from holdfast.errors import SaveFailed
 from holdfast.format.catalog import Intent
 from holdfast.format.state import JobState, RankState, SavedState, SharedState, rows_tree
-from holdfast.format.tree import encode_tree
+from holdfast.format.tree import EncodedTree, TreeBuilder, encode_tree
 from holdfast.kernels import rows
+from holdfast.kernels.quantize.baseline import BaselineRows
 from holdfast.types import EXACTLY, Kind, Since, Stored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OwnState:
+    """What a rank saves of its own: ``reader`` may change as training goes on, ``rng`` gives what it gave before."""
+
+    step: int
+    reader: Mapping[str, Any] | None
+    rng: Callable[[], Mapping[str, Any] | None]
 
 
 class Capture:
@@ -50,8 +62,13 @@ class Capture:
         rank: int,
         world: int,
         streams: SideStreams | None = None,
+        baselines: DeviceBaselines | None = None,
     ) -> None:
-        """With ``streams``, touched rows on devices that they cover are not listed here: that would wait for these."""
+        """With ``streams``, touched rows on devices that they cover are not listed here: that would wait for these.
+
+        ``baselines`` are what these make differences from.
+        """
+        self._baselines = baselines
         self._tables = tables
         self._streams = streams
         self._tracker = tracker
@@ -60,6 +77,8 @@ class Capture:
         self._tiling = tiling
         self._rank = rank
         self._world = world
+        self._base: str | None = None  # what the save in progress stands on
+        self._known = KnownState(state)
         self._parts = TableParts()
         rows.warm_up()
 
@@ -76,9 +95,12 @@ class Capture:
     def warm_up(self, stored: Mapping[str, Stored]) -> None:
         """Compile or load the GPU encoders now, so that no save waits for them."""
         for index, table in enumerate(self._tables):
-            copy, _ = self._copy(index, table, None, stored.get(table.name, EXACTLY))
+            copy, part = self._copy(index, table, None, stored.get(table.name, EXACTLY))
             for column in encodable(copy).values():
                 column.warm_up()
+            if self._baselines is not None and part.baseline is not None and part.inner is not None:
+                weight = copy.tensors[0][copy.range]
+                self._baselines.reserve(index, weight, part.baseline, part.inner, copy.range.start)
 
     def changed(self, stored: Mapping[str, Stored]) -> ChangedShares:
         """How much a delta of this rank would hold now, and how much a restore of it would read above the baseline."""
@@ -136,21 +158,44 @@ class Capture:
             if not rows.whole and rows.count(0, table.rows)
         }
 
-    def take(self, intent: Intent, rank: RankState, job: JobState | None) -> Captured:
+    def take(
+        self,
+        intent: Intent,
+        own: OwnState,
+        job: Callable[[], JobState] | None,
+        *,
+        baseline: str | None = None,
+    ) -> Snapshot:
         """The snapshot of this moment: this rank's own state and, with ``job``, the state of the whole job.
 
-        The intent says how the agent is to store each table; rows are copied unchanged.
+        The intent says how the agent is to store each table; rows are copied unchanged. ``baseline`` is what a delta
+        stands on, if that is certain.
         """
+        if self._baselines is not None:
+            self._baselines.take(intent.checkpoint if intent.kind is Kind.FULL else None)
+        self._base = baseline
         taken = [self._table(index, table, intent) for index, table in enumerate(self._tables)]
-        shared = SharedState(job=job, training=self.training()) if job is not None else None
-        return _captured(taken, SavedState(rank=rank, shared=shared).to_tree(), self.tiles())
+        training, builder = self.take_apart() if job is not None else (None, TreeBuilder())
+        reader = None if own.reader is None else builder.node(own.reader, "reader")
+        tiles = self.tiles()
 
-    def training(self) -> dict[str, Any]:
-        """The state of the whole job as one rank stores it: what is scattered is named in its place."""
-        training = self._state.capture()
+        def finish() -> Captured:
+            shared = None if job is None else SharedState(job=job(), training=training or {})
+            tree = SavedState(rank=RankState(step=own.step, rng=own.rng()), shared=shared).to_tree()
+            tree["reader"] = reader
+            return _completed(taken, builder.finish(tree, tiles=len(tiles)), tiles)
+
+        if tiles:  # which stand behind all others: nobody knows their numbers yet
+            return finish()
+        return Unfinished(copies=tuple([copy for copy, _ in taken]), tensors=tuple(builder.tensors), finish=finish)
+
+    def take_apart(self) -> tuple[Training, TreeBuilder]:
+        """The state of the whole job as one rank stores it, and what goes on with the tree that it is a part of."""
         if not self._tiling.is_needed:  # then nobody has a DTensor, and nobody need look for one in every save
-            return training
-        return replaced(training, lambda name, _: self._tiling.scattered(name))
+            return self._known.take_apart()
+        builder = TreeBuilder()
+        training = replaced(self._state.capture(), lambda name, _: self._tiling.scattered(name))
+        return {name: builder.node(each, "training", name) for name, each in training.items()}, builder
 
     def tiles(self) -> list[Tensor]:
         """This rank's part of what is scattered."""
@@ -168,7 +213,7 @@ class Capture:
             raise SaveFailed("no priority policy is set")
         chosen = self._chooser.chosen
         taken = [self._copy(index, table, chosen[table.name], EXACTLY) for index, table in enumerate(self._tables)]
-        return _captured(taken, rows_tree(step))
+        return _completed(taken, encode_tree(rows_tree(step)))
 
     def _changed_rows(self, table: Table, stored: Stored) -> ChangedRows:
         start, stop = table.share(self._rank, self._world)
@@ -178,47 +223,69 @@ class Capture:
             since_baseline=self._tracker.touched(table, Since.BASELINE).count(start, stop),
         )
 
-    def _table(self, index: int, table: Table, intent: Intent) -> tuple[TableCopy, TableSlice]:
+    def _table(self, index: int, table: Table, intent: Intent) -> tuple[TableCopy, TablePart]:
         touched = self._tracker.touched(table, Since.BASELINE if intent.kind is Kind.DIFFERENTIAL else Since.LAST)
-        whole = intent.kind is Kind.FULL or touched.whole
-        start, stop = table.share(self._rank, self._world)
         stored = intent.precision(table.name)
-        if whole:
-            return self._copy(index, table, None, stored)
+        if intent.kind is Kind.FULL or touched.whole:
+            copy, part = self._copy(index, table, None, stored)
+            if self._baselines is not None:
+                self._keep_baseline(self._baselines, copy, part, intent.kind)
+            return copy, part
+        start, stop = table.share(self._rank, self._world)
         if self._streams is not None and self._streams.covers(table.parameter):
-            return self._copy(index, table, TouchedRows(touched=touched, start=start, stop=stop), stored)
+            rows = TouchedRows(touched=touched, start=start, stop=stop)
+            base = None
+            if self._baselines is not None and stored.difference:
+                base = self._baselines.of(index, self._base)
+            return self._copy(index, table, rows, stored, base)
         return self._copy(index, table, touched.ids(start, stop), stored)
 
+    def _keep_baseline(self, baselines: DeviceBaselines, copy: TableCopy, part: TablePart, kind: Kind) -> None:
+        """A table is saved whole: in a baseline, or above one, whose rows later ones do not differ from any more."""
+        if kind is not Kind.FULL:
+            baselines.hold_whole(copy.index)
+        elif part.baseline is not None and part.inner is not None:
+            rows = copy.range
+            baselines.keep(copy.index, copy.tensors[0], part.baseline, part.inner, rows.start, rows.stop)
+
     def _copy(
-        self, index: int, table: Table, ids: Tensor | TouchedRows | None, stored: Stored
-    ) -> tuple[TableCopy, TableSlice]:
-        start, stop = (table.origin + row for row in table.share(self._rank, self._world))
+        self,
+        index: int,
+        table: Table,
+        ids: Tensor | TouchedRows | None,
+        stored: Stored,
+        base: BaselineRows | None = None,
+    ) -> tuple[TableCopy, TablePart]:
+        first, last = table.share(self._rank, self._world)
+        origin = table.origin
+        start, stop = origin + first, origin + last
         slots = table.beside_weight()
         spec = table.spec(slots)
-        part = self._parts.of(index, TablePartKey(spec=spec, stored=stored, start=start, stop=stop, whole=ids is None))
+        made_from = None if base is None else self._base
+        part = self._parts.of(index, TablePartKey(spec, stored, start, stop, ids is None, made_from), base)
         copy = TableCopy(
             index=index,
             columns=part.columns,
-            tensors=(table.parameter.detach(), *(slots[column.name] for column in spec.slots)),
+            tensors=(table.parameter.detach(), *[slots[column.name] for column in spec.slots]),
             start=start,
             stop=stop,
             ids=ids if isinstance(ids, Tensor) else None,
             unlisted=ids if isinstance(ids, TouchedRows) else None,
-            origin=table.origin,
+            origin=origin,
             codecs=part.codecs,
+            difference=part.difference,
         )
-        return copy, part.told
+        return copy, part
 
 
-def _captured(
-    taken: Sequence[tuple[TableCopy, TableSlice]], tree: Mapping[str, Any], tiles: Sequence[Tensor] = ()
+def _completed(
+    taken: Sequence[tuple[TableCopy, TablePart]], encoded: EncodedTree, tiles: Sequence[Tensor] = ()
 ) -> Captured:
-    encoded = encode_tree(tree, tiles=len(tiles))
     skeleton = torch.frombuffer(bytearray(encoded.skeleton), dtype=torch.uint8)
     tensors = (skeleton, *encoded.tensors, *tiles)
     return Captured(
         copies=tuple(copy for copy, _ in taken),
-        slices=tuple(part for _, part in taken),
+        slices=tuple(part.told for _, part in taken),
         tensors=tensors,
         tensor_specs=tuple(form_of(tensor) for tensor in tensors),
     )

@@ -150,10 +150,3 @@ def _write(buffer: Tensor, streams: SideStreams, tables: Sequence[TableStage]) -
 
         return write_tables(tables, buffer, streams)
     return torch.cat([TableWriter(each.copy, each.columns, each.layout, buffer).write() for each in tables])
-
-
-def stage_state(state: Mapping[int, Tensor], parts: dict[int, Tensor]) -> dict[int, Tensor]:
-    """Queue copies of state tensors, given as bytes by their numbers, to parts of a buffer; returns these."""
-    if state:
-        torch._foreach_copy_([parts[number] for number in state], list(state.values()))
-    return parts

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from torch import Tensor
 
 from holdfast.checkpoint.snapshot.bound_layout import RoomExceeded, StagedChunk
-from holdfast.checkpoint.snapshot.captured import Captured
+from holdfast.checkpoint.snapshot.captured import Captured, Snapshot, copy_tables_into
 from holdfast.checkpoint.snapshot.device_stage import StagedPart, StagedTable
 from holdfast.checkpoint.snapshot.frame_filler import FrameFiller
 from holdfast.checkpoint.snapshot.staged_filler import PatientSink, StagedFiller
 from holdfast.checkpoint.snapshot.staging import Staged, Staging
+from holdfast.checkpoint.snapshot.tensor_filler import bytes_of
 from holdfast.checkpoint.wire.buffer import FrameBuffer
 from holdfast.errors import SaveFailed
+
+Announce = Callable[[], Mapping[int, Tensor]]
 
 _FRAMES_AT_A_TIME = 16  # queued for the side stream at a time: half a gigabyte, and below a millisecond of the loop
 
@@ -28,10 +34,15 @@ class Draining:
         sink: PatientSink,
         buffer: FrameBuffer,
         *,
+        announce: Announce | None = None,
         state_apart: bool = False,
         clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """``state_apart`` keeps state and rows in separate frames; ``clock`` tells seconds."""
+        """``announce`` is called before anything is handed over; it gives the rest of the state, by its numbers.
+
+        ``state_apart`` keeps state and rows in separate frames; ``clock`` tells seconds.
+        """
+        self._announce = announce
         self._slices = staged.slices
         self._clock = clock
         self.rushed_s: float | None = None  # how long an optimizer's step waited for all slices to be read
@@ -78,6 +89,10 @@ class Draining:
 
     def _go_on(self, *, wait: bool) -> bool:
         """One round; whether everything is handed over."""
+        if self._announce is not None:
+            announce, self._announce = self._announce, None
+            state = {**self._parts[0].state, **announce()}
+            self._parts[0] = replace(self._parts[0], state=dict(sorted(state.items())))  # pieces are read in this order
         if self._slices is not None:
             self._parts += self._slices.take(wait=wait)
         self._lay_out(wait=wait)
@@ -143,18 +158,37 @@ class StagedSnapshot:
         """Whether some of it is read later."""
         return self.staged.slices is not None
 
-    def copy_rest(self, filler: FrameFiller, *, state_apart: bool) -> None:
-        """Copy what is not on a device; training waits for that."""
-        self.staged.rest.copy_into(filler, state_apart=state_apart, without_state=self.staged.part.state)
+    @property
+    def can_wait(self) -> bool:
+        """Whether training could change nothing of it any more."""
+        return not self.staged.rest
+
+    def copy_rest(self, filler: FrameFiller) -> None:
+        """Copy tables that are not on a device; training waits for that."""
+        copy_tables_into(filler, self.staged.rest)
 
     def drain(
-        self, sink: PatientSink, buffer: FrameBuffer, *, state_apart: bool, clock: Callable[[], float]
+        self,
+        sink: PatientSink,
+        buffer: FrameBuffer,
+        *,
+        complete: Callable[[], Captured],
+        state_apart: bool,
+        clock: Callable[[], float],
     ) -> Draining:
-        """What empties the device buffers."""
-        return Draining(self.staged, self.staging, sink, buffer, state_apart=state_apart, clock=clock)
+        """What empties the device buffers; ``complete`` announces the snapshot, and gives all of it."""
+        announce = partial(self._rest, complete)
+        return Draining(
+            self.staged, self.staging, sink, buffer, announce=announce, state_apart=state_apart, clock=clock
+        )
+
+    def _rest(self, complete: Callable[[], Captured]) -> dict[int, Tensor]:
+        staged, host = self.staged.part.state, self.staged.host
+        tensors = {number: tensor for number, tensor in enumerate(complete().tensors) if number not in staged}
+        return {number: bytes_of(host.get(number, tensor)) for number, tensor in tensors.items()}
 
 
-def staged_snapshot(staging: Staging, captured: Captured, *, in_slices: bool) -> StagedSnapshot | None:
+def staged_snapshot(staging: Staging, captured: Snapshot, *, in_slices: bool) -> StagedSnapshot | None:
     """Take a snapshot on its devices, maybe in slices; None if their buffers are too small."""
     staged = staging.stage(captured, in_slices=in_slices)
     return None if staged is None else StagedSnapshot(staged, staging)

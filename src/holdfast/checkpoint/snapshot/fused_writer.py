@@ -171,6 +171,7 @@ class _Table:
                     column.records,
                     total=self.total,
                     escaped=column.escaped,
+                    base=column.own.base,
                 )
 
     def _area(self, buffer: Tensor, name: str) -> Tensor:

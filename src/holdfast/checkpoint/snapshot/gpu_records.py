@@ -23,6 +23,7 @@ from holdfast.codec.quantized import Quantized
 from holdfast.format.layout import padded, row_bytes
 from holdfast.format.rows import id_bytes
 from holdfast.kernels.quantize import tensors
+from holdfast.kernels.quantize.baseline import BaselineRows
 from holdfast.types import ColumnSpec
 
 
@@ -35,15 +36,16 @@ class EncodableColumn:
     codec: Quantized
     record_bytes: int
     sampled: bool  # whether what the records lose is to be measured
+    base: BaselineRows | None = None  # what rows are stored as differences from
 
     def warm_up(self) -> None:
         """Prepare for ``records``."""
-        tensors.warm_up(self.tensor, self.codec.scheme)
+        tensors.warm_up(self.tensor, self.codec.scheme, self.base)
 
     def records(self, table: TableCopy) -> Tensor:
         """Of the rows that are to be copied."""
         source = self.tensor[table.range] if table.ids is None else self.tensor
-        return tensors.encode(source, self.codec.scheme, table.ids)
+        return tensors.encode(source, self.codec.scheme, table.ids, base=self.base)
 
     def values(self, table: TableCopy, numbers: Tensor) -> Tensor:
         """Unencoded rows, by their numbers among those to be copied."""
@@ -59,7 +61,8 @@ def encodable(table: TableCopy) -> Encodable:
     """The columns for which that is possible and worth it."""
     found: dict[str, EncodableColumn] = {}
     for spec, tensor in zip(table.columns, table.tensors, strict=True):
-        codec = table.codecs.get(spec.name)
+        difference = table.difference if spec is table.columns[0] else None
+        codec = table.codecs.get(spec.name) if difference is None else difference.codec
         if not isinstance(codec, Quantized) or codec.is_exact(dim_of(spec), spec.dtype):
             continue
         if tensors.is_cheap(tensor, codec.scheme):
@@ -69,6 +72,7 @@ def encodable(table: TableCopy) -> Encodable:
                 codec=codec,
                 record_bytes=codec.bytes_per_row(dim_of(spec), spec.dtype),
                 sampled=spec is table.columns[0],
+                base=None if difference is None else difference.base,
             )
     return found
 

@@ -138,7 +138,11 @@ class StagedFiller(FrameFiller):
         return tensor
 
     def _put_bytes(self, offset: int, raw: Tensor) -> None:
-        self._copy(raw.device, [Copy(self._bytes[offset : offset + len(raw)], raw)])
+        target = self._bytes[offset : offset + len(raw)]
+        if self._streams.covers(raw):
+            self._copy(raw.device, [Copy(target, raw)])
+        else:
+            target.copy_(raw)
 
     def _copy(self, device: torch.device, copies: Sequence[Copy]) -> None:
         self._devices.add(device)

@@ -9,14 +9,13 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from holdfast.checkpoint.snapshot.bound_layout import Area, BoundLayout, aligned
-from holdfast.checkpoint.snapshot.captured import Captured
+from holdfast.checkpoint.snapshot.bound_layout import BoundLayout
+from holdfast.checkpoint.snapshot.captured import Snapshot
 from holdfast.checkpoint.snapshot.device_stage import (
     StagedPart,
     TableStage,
     Write,
     stage_part,
-    stage_state,
     warm_up,
     writer,
 )
@@ -24,21 +23,26 @@ from holdfast.checkpoint.snapshot.gpu_records import Encodable
 from holdfast.checkpoint.snapshot.known_views import KnownViews
 from holdfast.checkpoint.snapshot.side_streams import SideStreams
 from holdfast.checkpoint.snapshot.slices import DeviceSlices, Movements, SliceRoom, Slices
+from holdfast.checkpoint.snapshot.state_plan import DeviceState, StatePlan, StatePlans
 from holdfast.checkpoint.snapshot.table_copy import TableCopy
 from holdfast.checkpoint.snapshot.table_layouts import TableLayouts
 
 logger = logging.getLogger("holdfast")
 
+_MOST_HOST_BYTES = 2**26  # of state in host memory, that are copied twice; of more, training waits for each snapshot
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Staged:
-    """A snapshot of which a part lies in device buffers, and ``rest``, which is to be copied now.
+    """A snapshot of which a part lies in device buffers.
 
-    ``slices`` of it are left where they are, and are read later.
+    ``slices`` of it are left where they are, and are read later. ``rest`` are tables in host memory, to be copied now.
+    ``host`` are copies of state tensors there, by their numbers.
     """
 
     part: StagedPart
-    rest: Captured
+    rest: tuple[TableCopy, ...]
+    host: Mapping[int, Tensor]
     part_bytes: int
     slices: Slices | None = None
 
@@ -54,8 +58,7 @@ class _Plan:
 
     device: torch.device
     tables: list[TableStage] = field(default_factory=list)
-    state: dict[int, Tensor] = field(default_factory=dict)
-    areas: dict[int, Area] = field(default_factory=dict)
+    state: DeviceState | None = None
     used: int = 0
 
 
@@ -82,10 +85,11 @@ class Staging:
         self._views = KnownViews()
         self._buffers: dict[torch.device, Tensor] = {}
         self._writers: dict[torch.device, Write] = {}
-        self._parts: dict[torch.device, tuple[dict[int, Area], dict[int, Tensor]]] = {}  # where state went last
+        self._states = StatePlans(streams)
         self._escapes: dict[int, int] = {}  # by table: room for more of them than usual
         self._distrusted: set[int] = set()  # tables that had more rows than their bound
         self._told_bytes = 0
+        self._told_host = False
 
     @property
     def streams(self) -> SideStreams:
@@ -109,18 +113,19 @@ class Staging:
                     )
                     self._sizes[device] = 0
 
-    def stage(self, captured: Captured, *, in_slices: bool = True) -> Staged | None:
+    def stage(self, captured: Snapshot, *, in_slices: bool = True) -> Staged | None:
         """Queue the copies of everything on devices; None if a buffer is too small or there is nothing to stage.
 
         ``in_slices``: where a buffer is too small, tables may be left to be read later, if nothing moves their rows
         without telling.
         """
         self.reserve()
-        plans = self._plans(captured)
-        if plans is None:
+        state = self._states.of(captured.live(), self._buffers)
+        plans = self._plans(state, captured.copies)
+        if plans is None or self._has_much(state.host):
             return None
-        if all(self._has_room(plan) for plan in plans.values()):
-            return self._staged(captured, list(plans.values()))
+        if all([self._has_room(plan) for plan in plans.values()]):
+            return self._staged(captured.copies, state.host, list(plans.values()))
         staged = self._sliced(captured, self._movements) if in_slices and self._movements is not None else None
         if staged is None:
             self._tell_small(plans.values())
@@ -134,22 +139,16 @@ class Staging:
         """A snapshot had more rows of this table than its bound said: from now on, they are counted first."""
         self._distrusted.add(table)
 
-    def _plans(self, captured: Captured) -> dict[torch.device, _Plan] | None:
-        plans: dict[torch.device, _Plan] = {}
-        for number, tensor in enumerate(captured.tensors):
-            if self._streams.covers(tensor):
-                device = tensor.device
-                if (plan := plans.get(device)) is None:
-                    plan = plans[device] = _Plan(device=device)
-                plan.state[number] = raw = self._views.state_bytes(number, tensor)
-                plan.areas[number] = Area(plan.used, size := raw.numel())
-                plan.used += aligned(size)
-        for copy in captured.copies:
+    def _plans(self, state: StatePlan, copies: Iterable[TableCopy]) -> dict[torch.device, _Plan] | None:
+        """What goes where."""
+        plans = {each.device: _Plan(device=each.device, state=each, used=each.used) for each in state.devices}
+        for copy in copies:
             if self._is_staged(copy):
                 if copy.unlisted is not None and copy.index in self._distrusted:
                     return None
                 device = copy.tensors[0].device
-                plan = plans.setdefault(device, _Plan(device=device))
+                if (plan := plans.get(device)) is None:
+                    plan = plans[device] = _Plan(device=device)
                 columns = self._views.columns(copy)
                 layout = self._laid_out(copy, columns, plan.used)
                 if layout is None:
@@ -161,6 +160,20 @@ class Staging:
     def _has_room(self, plan: _Plan) -> bool:
         """Whether the device's buffer is large enough."""
         return plan.used <= self._sizes.get(plan.device, 0)
+
+    def _has_much(self, host: Mapping[int, Tensor]) -> bool:
+        """Whether there is too much state in host memory to copy it twice: say so, once."""
+        if not host:
+            return False
+        size = sum([tensor.nbytes for tensor in host.values()])
+        if size > _MOST_HOST_BYTES and not self._told_host:
+            self._told_host = True
+            logger.warning(
+                "training waits for snapshots to be copied, because %.1f MiB of the state beside the tables are in "
+                "host memory; move dense weights and optimizers to the device to avoid this",
+                size / 2**20,
+            )
+        return size > _MOST_HOST_BYTES
 
     def _tell_small(self, plans: Iterable[_Plan]) -> None:
         """Training waits for this snapshot: say so, once for each larger size."""
@@ -176,16 +189,19 @@ class Staging:
                     plan.used,
                 )
 
-    def _sliced(self, captured: Captured, movements: Movements) -> Staged | None:
+    def _sliced(self, captured: Snapshot, movements: Movements) -> Staged | None:
         """Stage what is small, and leave large tables to be read in slices; None if that is not possible."""
         sliced = [copy for copy in captured.copies if self._is_sliced(copy, movements)]
         left = {copy.index for copy in sliced}
-        first = replace(captured, copies=tuple(copy for copy in captured.copies if copy.index not in left))
-        plans = self._plans(first) or {}
+        first = tuple(copy for copy in captured.copies if copy.index not in left)
+        state = self._states.of(captured.live(), self._buffers)
+        plans = self._plans(state, first) or {}
         devices = [self._slices_of(device, sliced, plans.get(device)) for device in _devices_of(sliced)]
-        if not devices or not all(map(self._has_room, plans.values())) or not all(each.fit() for each in devices):
+        if self._has_much(state.host) or not devices:
             return None
-        staged = self._staged(first, list(plans.values()))
+        if not all(map(self._has_room, plans.values())) or not all(each.fit() for each in devices):
+            return None
+        staged = self._staged(first, state.host, list(plans.values()))
         return replace(staged, slices=Slices(devices, movements))
 
     def _is_sliced(self, copy: TableCopy, movements: Movements) -> bool:
@@ -201,31 +217,25 @@ class Staging:
             self._laid_out,
         )
 
-    def _staged(self, captured: Captured, plans: Sequence[_Plan]) -> Staged:
+    def _staged(self, copies: tuple[TableCopy, ...], host: Mapping[int, Tensor], plans: Sequence[_Plan]) -> Staged:
         parts: list[StagedPart] = []
         state: dict[int, Tensor] = {}
         for plan in plans:
             buffer = self._buffers[plan.device]
-            state |= stage_state(plan.state, self._parts_of(buffer, plan.areas))
+            if plan.state is not None:
+                state |= plan.state.copy()
             parts.append(stage_part(plan.tables, buffer, self._streams, self._writers[plan.device]))
         done = {each.copy.index for plan in plans for each in plan.tables}
         return Staged(
             part=StagedPart(
-                tables=tuple(table for part in parts for table in part.tables),
-                tallied=tuple(mark for part in parts for mark in part.tallied),
+                tables=tuple([table for part in parts for table in part.tables]),
+                tallied=tuple([mark for part in parts for mark in part.tallied]),
                 state=state,
             ),
-            rest=replace(captured, copies=tuple(copy for copy in captured.copies if copy.index not in done)),
-            part_bytes=sum(plan.used for plan in plans),
+            rest=tuple([copy for copy in copies if copy.index not in done]),
+            host={number: tensor.clone() for number, tensor in host.items()},
+            part_bytes=sum([plan.used for plan in plans]),
         )
-
-    def _parts_of(self, buffer: Tensor, areas: Mapping[int, Area]) -> dict[int, Tensor]:
-        """The areas of a buffer as tensors: those of the last save, where it had the same."""
-        last = self._parts.get(buffer.device)
-        if last is None or last[0] != areas:
-            parts = {number: buffer[at.offset : at.offset + at.length] for number, at in areas.items()}
-            last = self._parts[buffer.device] = (dict(areas), parts)
-        return last[1]
 
     def _laid_out(self, copy: TableCopy, columns: Encodable, at: int) -> BoundLayout | None:
         return self._layouts.of(copy, columns, at, escapes=self._escapes.get(copy.index, 0))

@@ -8,7 +8,8 @@ from holdfast.checkpoint.snapshot.changed import ChangedRows, baseline_row_bytes
 from holdfast.checkpoint.wire.messages import TableSlice
 from holdfast.codec import Codec, Difference, to_json
 from holdfast.codec.choice import can_quantize, table_codecs, weight_codec
-from holdfast.codec.chunk import Codecs
+from holdfast.codec.chunk import Codecs, dim_of
+from holdfast.codec.quantized import Quantized
 from holdfast.format.manifest import table_spec_to_json
 from holdfast.types import BASELINE_BITS, Stored, TableSpec
 
@@ -41,8 +42,11 @@ class TableCodecs:
             known.pop(self.spec.weight.name, None)
         return known
 
-    def slice(self, start: int, stop: int, *, whole: bool) -> TableSlice:
-        """What the agent has to know of the rows that this writer owns."""
+    def slice(self, start: int, stop: int, *, whole: bool, made_from: str | None = None) -> TableSlice:
+        """What the agent has to know of the rows that this writer owns.
+
+        ``made_from``: weights come as differences from that checkpoint.
+        """
         return TableSlice(
             spec=table_spec_to_json(self.spec),
             start=start,
@@ -50,7 +54,17 @@ class TableCodecs:
             whole=whole,
             codecs={name: to_json(codec) for name, codec in self.codecs.items()} or None,
             difference=to_json(self.difference) if self.difference is not None else None,
+            made_from=made_from,
         )
+
+    @property
+    def baseline(self) -> Quantized | None:
+        """The codec of weights that differences refer to, if weights are stored so and both kinds have records."""
+        weight = self.spec.weight
+        codec, difference = self.codecs.get(weight.name), self.difference
+        if not (isinstance(codec, Quantized) and isinstance(difference, Quantized)):
+            return None
+        return None if any(each.is_exact(dim_of(weight), weight.dtype) for each in (codec, difference)) else codec
 
     def changed(self, *, rows: int, since_last: int, since_baseline: int) -> ChangedRows:
         """What changed of so many rows, with what they take in storage."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from holdfast.codec.base import Codec
+from holdfast.codec.quantized import Quantized
 from holdfast.types import ColumnSpec
 
 
@@ -23,6 +24,14 @@ class Listing(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceDifference:
+    """How weights on a device are stored as differences, made there: the codec, and what they are taken from."""
+
+    codec: Quantized
+    base: Any  # see ``kernels.quantize.baseline``
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableCopy:
     """What to copy of one table: its columns, live tensors or arrays, and the rows, by ids or as a range."""
@@ -36,6 +45,7 @@ class TableCopy:
     origin: int = 0  # the table's row that the tensors begin with, where they are not the whole table
     codecs: Mapping[str, Codec] = field(default_factory=dict)  # of the columns that may be copied as records
     unlisted: Listing | None = None  # in place of ids: rows that nobody knows the number of
+    difference: DeviceDifference | None = None  # of the first column, the weights
 
     @property
     def most_rows(self) -> int:

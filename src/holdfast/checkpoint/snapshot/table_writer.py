@@ -75,7 +75,7 @@ class TableWriter:
         """Write a column's records, the rows that none of them holds, and the sample; returns the escapes of chunks."""
         records = self._area(name).view(self._layout.bound, own.record_bytes)
         source = own.tensor[self._table.range] if self._ids is None else own.tensor
-        tensors.encode(source, own.codec.scheme, self._ids, records)
+        tensors.encode(source, own.codec.scheme, self._ids, records, base=own.base)
         escaped, per_chunk = self._escapes(records)
         self._write_values(escapes_name(name), own, escaped)
         if own.sampled:

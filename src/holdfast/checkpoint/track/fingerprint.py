@@ -11,6 +11,7 @@ the other.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from operator import sub
 
 from torch import Tensor
@@ -66,15 +67,22 @@ class Fingerprint:
 
     def has_same_memory(self) -> bool:
         """Whether weight and slots are still where they were: the part that no step can afford."""
-        return all(
-            tensor.data_ptr() == address and tensor.untyped_storage()._cdata == storage.cdata
-            for tensor, (storage, address) in zip(self._tensors, self._memory, strict=False)
-        )
+        for tensor, (storage, address) in zip(self._tensors, self._memory, strict=False):
+            if tensor.data_ptr() != address or tensor.untyped_storage()._cdata != storage.cdata:
+                return False
+        return True
 
-    def has_same_slots(self) -> bool:
-        """Whether every slot is still in place. Additional ones are new columns, which the table's spec shows."""
-        slots = self._table.slots()
-        return all(slots.get(name) is slot for name, slot in self._slots.items())
+    def has_same_slots(self, slots: Mapping[str, Tensor] | None = None) -> bool:
+        """Whether every slot is still in place. Additional ones are new columns, which the table's spec shows.
+
+        ``slots`` are those of now, if somebody has looked already.
+        """
+        slots = self._table.slots() if slots is None else slots
+        return not self._slots or all([slots.get(name) is slot for name, slot in self._slots.items()])
+
+    def knows(self, slots: Mapping[str, Tensor]) -> bool:
+        """Whether there are no additional ones."""
+        return len(slots) == len(self._slots)
 
 
 def version_of(tensor: Tensor) -> int | None:

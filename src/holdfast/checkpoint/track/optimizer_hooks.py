@@ -16,6 +16,7 @@ from holdfast.checkpoint.track.notices import Notices
 from holdfast.checkpoint.track.row_local import ANY_CHANGES, in_place_changes, restless_rows, skips, why_not_row_local
 from holdfast.checkpoint.track.table_watch import TableWatch
 from holdfast.checkpoint.training.dtensors import is_dtensor, local_of
+from holdfast.checkpoint.training.held_objects import are_same, held_objects, shows_others
 from holdfast.checkpoint.training.own_state import as_ours
 from holdfast.checkpoint.training.tables import holders
 from holdfast.checkpoint.training.wrappers import inner_optimizers
@@ -62,6 +63,7 @@ class Steps:
         self._by_parameter = {id(watch.table.optimized): watch for watch in watches}
         self._by_optimizer = self._group_by_optimizer()
         self._holders = _holders_of_inner(optimizers)
+        self._followed: list[Any] | None = None  # what optimizers held when they were looked through last
         self._stepping: Optimizer | None = None  # whose own step, not that of one inside, is under way
 
     def install(self) -> list[RemovableHandle]:
@@ -77,6 +79,10 @@ class Steps:
 
     def follow_moved_parameters(self) -> None:
         """A table may have joined an optimizer since; one that left its optimizer lost its slots: ModelMismatch."""
+        objects = held_objects(self._optimizers)
+        if self._followed is not None and are_same(objects, self._followed):
+            return
+        self._followed = None
         held = holders(self._optimizers)
         for watch in self._watches:
             table = watch.table
@@ -88,6 +94,7 @@ class Steps:
             table.optimizer = now[0] if now else None  # other slots show in the table's columns or fingerprint
         self._by_optimizer = self._group_by_optimizer()
         self._holders = _holders_of_inner(self._optimizers)
+        self._followed = objects if shows_others(self._optimizers) else None
 
     def notice_edit(self, watch: TableWatch) -> None:
         """Remember to warn about an edit, unless training has yet to start: until then loading weights is no news."""

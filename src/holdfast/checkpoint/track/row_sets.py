@@ -241,11 +241,11 @@ class Marks(Generic[A]):
 
         ``whole`` asks for all of them.
         """
-        chosen = (self.pending, self.live) if since is Since.LAST else (self.base, self.pending, self.live)
-        sets = tuple(rows.bits for rows in chosen if rows.bits is not None)
-        return Touched(
-            whole=whole or any(rows.whole for rows in chosen),
-            kind=self._kind,
-            sets=sets,
-            most=sum(rows.most for rows in chosen),
-        )
+        sets: list[A] = []
+        most = 0
+        for rows in (self.pending, self.live) if since is Since.LAST else (self.base, self.pending, self.live):
+            whole = whole or rows.whole
+            if (bits := rows.bits) is not None:
+                sets.append(bits)
+                most += rows.most
+        return Touched(whole=whole, kind=self._kind, sets=tuple(sets), most=most)

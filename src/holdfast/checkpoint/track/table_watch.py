@@ -78,16 +78,16 @@ class TableWatch:
 
     def check_same(self) -> None:
         """Raise ModelMismatch if the parameter is not the one that the table was found with, or has another shape."""
-        parameter = self.table.parameter
-        for module in self.table.modules:
-            if not self.table.is_in(module):
+        table = self.table
+        for module in table.modules:
+            if not table.is_in(module):
                 raise self._mismatch(
                     "its module now holds a different Parameter (assigned, or loaded with assign=True)"
                 )
-        if self.table.is_replaced():
+        if table.is_replaced():
             raise self._mismatch("its rows are now held elsewhere (the model was sharded again)")
-        if parameter.shape != self._shape:
-            raise self._mismatch(f"its shape changed from {tuple(self._shape)} to {tuple(parameter.shape)}")
+        if (shape := table.parameter.shape) != self._shape:
+            raise self._mismatch(f"its shape changed from {tuple(self._shape)} to {tuple(shape)}")
 
     def check_same_memory(self) -> None:
         """Raise ModelMismatch if the parameter was moved or cast; until then its changed address makes it whole."""
@@ -218,15 +218,20 @@ class TableWatch:
 
     def begin(self, spec: TableSpec) -> bool:
         """A snapshot with these columns is taken now; whether it shows an edit that was not noticed before."""
-        live = self.marks.live
-        edited = not (live.whole or self._is_as_accounted())
-        has_new_columns = spec != self.stored  # many slots appear with the first step: what was stored lacks them
+        live, fingerprint = self.marks.live, self._fingerprint
+        slots = self.table.slots()
+        # In the order of what they take; the last one accounts for all changes up to now.
+        known = fingerprint.has_same_slots(slots) and fingerprint.has_same_memory() and fingerprint.advance(0)
+        edited = not (known or live.whole)
+        has_new_columns = spec is not self.stored and spec != self.stored  # slots appear with the first step
         if edited or has_new_columns or self.never_tracked:
             live.add_all()
         self._pending_spec = spec
         self._surprised = False
         self.marks.begin()
-        self.account()
+        if not (known and fingerprint.knows(slots)):
+            fingerprint.take()
+        self.state_is_seen = False
         return edited
 
     def committed(self, *, full: bool) -> None:
@@ -242,10 +247,6 @@ class TableWatch:
         self.marks.live.clear()
         self.marks.pending.clear()
         self.account()
-
-    def _is_as_accounted(self) -> bool:
-        fingerprint = self._fingerprint
-        return fingerprint.has_same_slots() and fingerprint.has_same_memory() and fingerprint.advance(0)
 
     def _mismatch(self, what: str) -> ModelMismatch:
         return ModelMismatch(

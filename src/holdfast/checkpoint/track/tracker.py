@@ -29,6 +29,7 @@ from holdfast.checkpoint.track.optimizer_hooks import Steps
 from holdfast.checkpoint.track.row_sets import Touched
 from holdfast.checkpoint.track.table_watch import TableWatch
 from holdfast.checkpoint.training.divided import Divided, SeeRows
+from holdfast.checkpoint.training.keyed_rows import KeyedRows
 from holdfast.checkpoint.training.tables import Table
 from holdfast.checkpoint.wire.state_digests import PieceDigest
 from holdfast.errors import ConfigurationError
@@ -62,6 +63,7 @@ class Tracker:
         rows that are changed without one.
         """
         self._watches = {table.name: TableWatch(table) for table in tables}
+        self._keyed = [watch for watch in self._watches.values() if isinstance(watch.table, KeyedRows)]
         self._notices = Notices()
         self._attributes = PlainAttributes(optimizers)
         self._steps = Steps(
@@ -113,7 +115,7 @@ class Tracker:
 
     def look(self) -> None:
         """Ask keyed tables which rows they changed: before a save is planned, and when it begins."""
-        for watch in self._watches.values():
+        for watch in self._keyed:
             watch.look()
 
     def has_news(self) -> bool:
@@ -141,7 +143,8 @@ class Tracker:
 
     def touched(self, table: Table | str, since: Since) -> Touched[Tensor]:
         """The rows that a snapshot of this table must hold."""
-        watch = self._watch(table if isinstance(table, str) else table.name)
+        name = table if isinstance(table, str) else table.name
+        watch = self._watches.get(name) or self._watch(name)
         return watch.marks.touched(since, whole=self._full)
 
     def committed(self, kind: Kind, state: Sequence[PieceDigest] = ()) -> None:

@@ -16,6 +16,7 @@ from holdfast.checkpoint.ranks.tiling import Tiling
 from holdfast.checkpoint.restore.partial import PartRecovery
 from holdfast.checkpoint.snapshot import side_streams
 from holdfast.checkpoint.snapshot.capture import Capture
+from holdfast.checkpoint.snapshot.device_baselines import DeviceBaselines
 from holdfast.checkpoint.snapshot.draining import staged_snapshot
 from holdfast.checkpoint.snapshot.frame_filler import FrameFiller
 from holdfast.checkpoint.snapshot.staging import Staging
@@ -136,6 +137,7 @@ class Assembly:
         )
         self._chooser = self._choose_rows()
         self._streams = side_streams.streams_for(table.parameter for table in self._tables)
+        self._baselines = self._kept_baselines()
         self._capture = self._capturing()
         self._capture.agree_on_tiles()  # which refuses what cannot be stored
         self._buffer = self._reserve()
@@ -145,7 +147,8 @@ class Assembly:
         pinned = _pin_for(self._tables, self._buffer)
         leads = self._agreement.rank == 0
         shared = SharedNews(self._capture, leads=leads) if leads or self._tiling.is_needed else None
-        observers = [each for each in (self._tracker, self._chooser, shared) if each is not None]
+        found = (self._tracker, self._chooser, shared, self._baselines)
+        observers = [each for each in found if each is not None]
         outcomes = Outcomes(observers, tell=self._tell, runtime=self._runtime)
         agents = self._agents(outcomes, pinned=pinned)
         saver = self._saver(shared, outcomes, agents)
@@ -181,7 +184,16 @@ class Assembly:
             rank=rank,
             world=world,
             streams=self._streams,
+            baselines=self._baselines,
         )
+
+    def _kept_baselines(self) -> DeviceBaselines | None:
+        """What devices make differences from, where they have memory for it."""
+        streams, size = self._streams, self._settings.device_baseline_bytes
+        if streams is None or not size:
+            return None
+        devices = {table.parameter.device for table in self._tables if streams.covers(table.parameter)}
+        return DeviceBaselines(streams, dict.fromkeys(devices, size))
 
     def _reserve(self) -> FrameBuffer:
         settings = self._settings

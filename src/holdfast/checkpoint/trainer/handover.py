@@ -6,9 +6,10 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from holdfast.checkpoint.snapshot.captured import Captured
+from holdfast.checkpoint.snapshot.captured import Captured, Snapshot
 from holdfast.checkpoint.snapshot.frame_filler import FrameFiller
 from holdfast.checkpoint.trainer.agent_client import AgentClient
+from holdfast.checkpoint.trainer.announcement import Announcement
 from holdfast.checkpoint.trainer.outcomes import Outcomes
 from holdfast.checkpoint.trainer.supervisor import Agents
 from holdfast.checkpoint.trainer.unsealed import Drain, Unsealed
@@ -33,19 +34,32 @@ class OnDevice(Protocol):
         """Whether some of it is read later, between the steps of training."""
         ...
 
-    def copy_rest(self, filler: FrameFiller, *, state_apart: bool) -> None:
-        """Copy what is not on devices."""
+    @property
+    def can_wait(self) -> bool:
+        """Whether nothing is left that training could change: all else can be done while it goes on."""
         ...
 
-    def drain(self, sink: AgentClient, buffer: FrameBuffer, *, state_apart: bool, clock: Callable[[], float]) -> Drain:
-        """What empties the buffers."""
+    def copy_rest(self, filler: FrameFiller) -> None:
+        """Copy tables that are not on devices."""
+        ...
+
+    def drain(
+        self,
+        sink: AgentClient,
+        buffer: FrameBuffer,
+        *,
+        complete: Callable[[], Captured],
+        state_apart: bool,
+        clock: Callable[[], float],
+    ) -> Drain:
+        """What empties the buffers; ``complete`` announces the snapshot, and gives all of it."""
         ...
 
 
 class Stage(Protocol):
     """Takes what is on devices there."""
 
-    def __call__(self, captured: Captured, /, *, in_slices: bool) -> OnDevice | None:
+    def __call__(self, captured: Snapshot, /, *, in_slices: bool) -> OnDevice | None:
         """None: the buffers of devices are too small. ``in_slices``: some of it may be read later."""
         ...
 
@@ -78,57 +92,66 @@ class Handover:
     def take(
         self,
         intent: Intent,
-        capture: Callable[[], Captured],
+        capture: Callable[[], Snapshot],
         *,
         started_s: float,
         state_apart: bool = False,
         in_slices: bool = False,
+        on_complete: Callable[[Captured], None] | None = None,
     ) -> bool:
         """Take the snapshot; False if the agent died meanwhile. ``capture`` is called once the save has begun.
 
         ``started_s`` is since when training waits, by the monotonic clock. ``in_slices``: what does not fit the buffers
-        of devices may be read between the steps that follow.
+        of devices may be read between the steps that follow. ``on_complete`` is told what the snapshot holds, maybe
+        later.
         """
         try:
-            self._take(intent, capture, started_s, state_apart, in_slices)
+            self._take(intent, capture, started_s, state_apart, in_slices, on_complete)
         except AgentDied as error:
             self._agents.lost(str(error))
             return False
         return True
 
     def _take(
-        self, intent: Intent, capture: Callable[[], Captured], started_s: float, state_apart: bool, in_slices: bool
+        self,
+        intent: Intent,
+        capture: Callable[[], Snapshot],
+        started_s: float,
+        state_apart: bool,
+        in_slices: bool,
+        on_complete: Callable[[Captured], None] | None,
     ) -> None:
         client = self._agents.client
         self._outcomes.begin(intent)
-        begun = False
+        announcement: Announcement | None = None
         try:
-            captured = capture()
-            client.begin(intent, captured.slices, captured.tensor_specs)
-            begun = True
-            on_device = self._staged(captured, in_slices)
+            snapshot = capture()
+            announcement = Announcement(client, intent, snapshot, on_complete)
+            on_device = self._staged(snapshot, in_slices)
             self.device_bytes = on_device.size_bytes if on_device is not None else 0
+            if on_device is not None and on_device.can_wait:
+                self._seal_later(announcement, on_device, started_s, state_apart)
+                return
+            captured = announcement.make()
             filler = self._filler(client, self._buffer)
             if on_device is None:
                 captured.copy_into(filler, state_apart=state_apart)
                 client.seal(captured.full_bytes, self._runtime.monotonic_s() - started_s)
             else:
-                on_device.copy_rest(filler, state_apart=state_apart)
-                clock = self._runtime.monotonic_s
-                drain = on_device.drain(client, self._buffer, state_apart=state_apart, clock=clock)
-                self._agents.seal_later(self._unsealed(client, drain, captured.full_bytes, on_device, started_s))
+                on_device.copy_rest(filler)
+                self._seal_later(announcement, on_device, started_s, state_apart)
         except AgentDied:
             raise
         except BaseException as error:
-            if begun:
-                client.abandon()
+            if announcement is not None:
+                announcement.withdraw()  # other ranks' agents learn it from ours
                 self._agents.settle()
             else:
                 self._outcomes.give_up(repr(error))
             raise
         self._count_wait(client.waited_s, filler.copied_bytes)
 
-    def _staged(self, captured: Captured, in_slices: bool) -> OnDevice | None:
+    def _staged(self, captured: Snapshot, in_slices: bool) -> OnDevice | None:
         if self._stage is None:
             return None
         found = self._stage(captured, in_slices=in_slices)
@@ -136,13 +159,15 @@ class Handover:
             self._outcomes.wait_for_device()
         return found
 
-    def _unsealed(
-        self, client: AgentClient, drain: Drain, full_bytes: int, on_device: OnDevice, started_s: float
-    ) -> Unsealed:
+    def _seal_later(self, announcement: Announcement, on_device: OnDevice, started_s: float, state_apart: bool) -> None:
+        client, clock = announcement.client, self._runtime.monotonic_s
+        drain = on_device.drain(client, self._buffer, complete=announcement.make, state_apart=state_apart, clock=clock)
+        self._agents.seal_later(self._unsealed(announcement, drain, on_device, started_s))
+
+    def _unsealed(self, announcement: Announcement, drain: Drain, on_device: OnDevice, started_s: float) -> Unsealed:
         return Unsealed(
-            client,
+            announcement,
             drain,
-            full_bytes=full_bytes,
             stall_s=self._runtime.monotonic_s() - started_s,
             sealed=lambda stall_s, drain_s: self._sealed(on_device, drain, stall_s, drain_s),
             runtime=self._runtime,

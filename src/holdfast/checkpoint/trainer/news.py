@@ -8,9 +8,8 @@ Nothing is checked between saves: the agent digests what it stores, and live sta
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ from holdfast.checkpoint.snapshot.capture import Capture
 from holdfast.checkpoint.snapshot.captured import Captured
 from holdfast.checkpoint.snapshot.tensor_filler import bytes_of
 from holdfast.checkpoint.wire.state_digests import PieceDigest, digest_of
-from holdfast.format.tree import EncodedTree, encode_tree, tiles_in
+from holdfast.format.tree import EncodedTree, TreeBuilder, tiles_in
 from holdfast.types import Kind
 
 _TRAINING = "training"
@@ -39,17 +38,9 @@ class _Stored:
         fields = dict(json.loads(self.skeleton)["root"]["dict"])
         return json.dumps(fields.get(_TRAINING), sort_keys=True), tiles_in(self.skeleton)
 
-    def digests_from(self, tensor: int) -> Iterator[PieceDigest]:
-        """Those of this tensor, counted without the skeleton, and all after it."""
-        return (each for each in self.digests if each.tensor > tensor)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Live:
-    """A training as it is now."""
-
-    tree: Mapping[str, Any]
-    tiles: tuple[Tensor, ...]
+    def digests_outside(self, others: range) -> Iterator[PieceDigest]:
+        """Those of all tensors but these, counted without the skeleton."""
+        return (each for each in self.digests if each.tensor and each.tensor - 1 not in others)
 
 
 class SharedNews:
@@ -87,7 +78,7 @@ class SharedNews:
 
     def restored(self) -> None:
         """The live state came from the checkpoint that training continues from."""
-        live = _encoded(self._live())
+        live = self._live()
         digests = tuple(_digested(number, tensor) for number, tensor in enumerate(live.tensors, start=1))
         self._stored = _Stored(skeleton=live.skeleton, tensors=len(live.tensors), digests=digests)
 
@@ -95,25 +86,24 @@ class SharedNews:
         """Whether the training differs from the checkpoint, or this is unknown."""
         if self._stored is None:
             return True
-        now = self._live()
-        before = self._stored.tensors - len(_encoded(now).tensors)
-        if before < 0:
+        tiles = len(self._capture.tiles())
+        own = len(self._live().tensors)
+        others = self._stored.tensors - own
+        if others < 0:
             return True
-        # The training's tensors are the last ones of a state: as many others in front give them the same numbers.
-        live = _encoded(now, others=before)
+        live = self._live(others)
         if _Stored(skeleton=live.skeleton, tensors=len(live.tensors)).training != self._stored.training:
             return True
-        return any(_differs(live.tensors, each) for each in self._stored.digests_from(before))
+        known = self._stored.digests_outside(range(own - tiles, own - tiles + others))
+        return any(_differs(live.tensors, each) for each in known)
 
-    def _live(self) -> _Live:
-        tree = {_TRAINING: self._capture.training()} if self._leads else {}
-        return _Live(tree=tree, tiles=tuple(self._capture.tiles()))
-
-
-def _encoded(live: _Live, *, others: int = 0) -> EncodedTree:
-    """A training with other tensors in front, and tiles behind it."""
-    encoded = encode_tree({"others": [torch.empty(0)] * others, **live.tree}, tiles=len(live.tiles))
-    return EncodedTree(skeleton=encoded.skeleton, tensors=[*encoded.tensors, *live.tiles])
+    def _live(self, others: int = 0) -> EncodedTree:
+        """The training as it is now, with so many other tensors between its own, the first, and tiles, the last."""
+        training, builder = self._capture.take_apart() if self._leads else (None, TreeBuilder())
+        tree = {} if training is None else {_TRAINING: training}
+        tiles = self._capture.tiles()
+        encoded = builder.finish({**tree, "others": [torch.empty(0)] * others}, tiles=len(tiles))
+        return EncodedTree(skeleton=encoded.skeleton, tensors=[*encoded.tensors, *tiles])
 
 
 def _differs(tensors: Sequence[Tensor], known: PieceDigest) -> bool:

@@ -48,6 +48,7 @@ class SavePlanner:
         self._tables = tables  # the names of whole tables, by those that tables are stored under
         self._world = world
         self._runtime = runtime
+        self._stored: tuple[int, dict[str, Stored]] | None = None
 
     def intend(self, request: SaveRequest, position: Position, count: CountChanges) -> Intent:
         """The intent; rank 0's applies to all. ``count`` returns what changed, if the strategy needs it."""
@@ -72,8 +73,11 @@ class SavePlanner:
 
     def stored(self, position: Position) -> dict[str, Stored]:
         """How a checkpoint from here stores the tables that it does not store exactly."""
-        decided = {name: self._precision.decide(whole, position.restores) for name, whole in self._tables.items()}
-        return {name: stored for name, stored in decided.items() if stored != EXACTLY}
+        if self._stored is None or self._stored[0] != position.restores:  # all that it is decided from
+            decided = {name: self._precision.decide(whole, position.restores) for name, whole in self._tables.items()}
+            known = {name: stored for name, stored in decided.items() if stored != EXACTLY}
+            self._stored = (position.restores, known)
+        return self._stored[1]
 
     @property
     def counts_changes(self) -> bool:

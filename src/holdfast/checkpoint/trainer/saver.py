@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 
 from holdfast.checkpoint.ranks.agreement import Agreement
-from holdfast.checkpoint.snapshot.capture import Capture
-from holdfast.checkpoint.snapshot.captured import Captured
+from holdfast.checkpoint.snapshot.capture import Capture, OwnState
+from holdfast.checkpoint.snapshot.captured import Captured, Snapshot
 from holdfast.checkpoint.track.tracker import Tracker
 from holdfast.checkpoint.trainer.handover import Handover
 from holdfast.checkpoint.trainer.in_flight import InFlight
@@ -14,9 +14,8 @@ from holdfast.checkpoint.trainer.news import SharedNews
 from holdfast.checkpoint.trainer.outcomes import Outcomes
 from holdfast.checkpoint.trainer.save_plan import CountChanges, SavePlanner, SaveRequest
 from holdfast.checkpoint.trainer.supervisor import Agents
-from holdfast.checkpoint.training.rng import capture_rng
+from holdfast.checkpoint.training.rng import Generators
 from holdfast.format.catalog import Intent
-from holdfast.format.state import RankState
 from holdfast.policy import Overlap
 from holdfast.policy.overlap import Before, OverlapContext, before_save
 from holdfast.runtime import SYSTEM, Runtime
@@ -109,6 +108,7 @@ class Saver:
             taken = self._handover.take(
                 intent,
                 lambda: self._captured(intent, request),
+                on_complete=None if request.priority else self._remember,
                 started_s=started_s,
                 state_apart=self._planner.in_grid(intent.kind),
                 in_slices=self._outcomes.failure is None,  # else in one piece, which nothing can overtake
@@ -166,13 +166,24 @@ class Saver:
             return None
         return self._planner.intend(request, position, count)
 
-    def _captured(self, intent: Intent, request: SaveRequest) -> Captured:
+    def _captured(self, intent: Intent, request: SaveRequest) -> Snapshot:
         """The rank's own state comes from the request, shared decisions from the intent."""
         if intent.kind is Kind.PRIORITY:
             return self._capture.take_rows(intent.step)
-        rank = RankState(step=intent.step, reader=request.place.reader, rng=request.place.rng or capture_rng())
-        job = self._outcomes.position.job_at(intent, request.pls) if self._agreement.rank == 0 else None
-        captured = self._capture.take(intent, rank, job)
+        place, position = request.place, self._outcomes.position
+        generators = Generators.now() if place.rng is None else None
+        return self._capture.take(
+            intent,
+            OwnState(
+                step=intent.step,
+                reader=place.reader,
+                rng=lambda: place.rng if generators is None else generators.to_tree(),
+            ),
+            (lambda: position.job_at(intent, request.pls)) if self._agreement.rank == 0 else None,
+            baseline=position.baseline if intent.parent == position.checkpoint else None,
+        )
+
+    def _remember(self, captured: Captured) -> None:
+        """Of this checkpoint, if it is one, for whoever asks whether something has changed since."""
         if self._shared is not None:
             self._shared.snapshot(captured)
-        return captured

@@ -21,6 +21,10 @@ class Settings:
         device_buffer_bytes: Memory for snapshots on each GPU that holds tables. A snapshot that fits leaves it while
             training goes on; of a larger one, whole tables are read in slices between steps, and training waits for
             the rest. None: enough for one full snapshot, at most a 32nd of the GPU's memory. 0: none.
+        device_baseline_bytes: Memory on each GPU that holds tables, if rows are stored as differences, for what these
+            refer to: about 0.28 of the weights' bytes, for rows of 64 values. The GPU then makes the differences, and
+            only their few bits leave it. Rows of tables that do not fit leave it as they are, and the agent makes
+            their differences. 0: none.
         frame_bytes: The unit of the buffer, and about the size of a stored object.
         grace_s: How long the objects of a dropped checkpoint stay, so that readers can finish.
         reserve_bytes: Space held back in a local run and released when the disk is full. 0: none.
@@ -41,6 +45,7 @@ class Settings:
 
     buffer_bytes: int | None = None
     device_buffer_bytes: int | None = None
+    device_baseline_bytes: int = 0
     frame_bytes: int = 32 * 2**20
     grace_s: float = 600.0
     reserve_bytes: int = RESERVE_BYTES
@@ -62,6 +67,9 @@ class Settings:
         room = self.device_buffer_bytes
         is_room = room is None or (isinstance(room, int) and not isinstance(room, bool) and room >= 0)
         require(is_room, self, "device_buffer_bytes", "None or a whole number of at least 0", room)
+        kept = self.device_baseline_bytes
+        is_kept = isinstance(kept, int) and not isinstance(kept, bool) and kept >= 0
+        require(is_kept, self, "device_baseline_bytes", "a whole number of at least 0", kept)
         is_reserve = isinstance(self.reserve_bytes, int) and (
             self.reserve_bytes == 0 or self.reserve_bytes >= LEAST_RESERVE_BYTES
         )

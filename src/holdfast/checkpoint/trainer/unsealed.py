@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from holdfast.checkpoint.trainer.agent_client import AgentClient
+from holdfast.checkpoint.trainer.announcement import Announcement
 from holdfast.runtime import SYSTEM, Runtime
 
 
@@ -35,18 +35,16 @@ class Unsealed:
 
     def __init__(
         self,
-        client: AgentClient,
+        announcement: Announcement,
         drain: Drain,
         *,
-        full_bytes: int,
         stall_s: float,
         sealed: Callable[[float, float], None],
         runtime: Runtime = SYSTEM,
     ) -> None:
         """``stall_s``: what training has waited for it so far; ``sealed`` is told that, and how long it drained."""
-        self._client = client
+        self._announcement = announcement
         self._drain = drain
-        self._full_bytes = full_bytes
         self._stall_s = stall_s
         self._sealed = sealed
         self._runtime = runtime
@@ -61,14 +59,14 @@ class Unsealed:
             self._stall_s += now_s - started_s
         if complete:
             stall_s = self._stall_s + (self._drain.rushed_s or 0.0)
-            self._client.seal(self._full_bytes, stall_s)
+            self._announcement.client.seal(self._announcement.make().full_bytes, stall_s)
             self._sealed(stall_s, now_s - self._since_s)
         return complete
 
     def abandon(self) -> None:
         """Give it up; the agent hears of it and reports its end."""
         self._drain.abandon()
-        self._client.abandon()
+        self._announcement.withdraw()
 
     def forget(self) -> None:
         """Its agent is gone: leave its frames to the next one, once nothing is copied to them."""

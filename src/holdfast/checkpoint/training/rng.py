@@ -6,24 +6,50 @@ import random
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from holdfast.errors import HoldfastWarning
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Generators:
+    """The states of the global generators, as these give them: nothing changes them any more."""
+
+    python: tuple[Any, ...]
+    numpy: Mapping[str, Any]
+    torch: Tensor
+    cuda: Mapping[int, Tensor]
+
+    @classmethod
+    def now(cls, *, cuda: bool = True) -> Generators:
+        """As they are; CUDA's only where CUDA is in use. Training waits for it: the rest is for ``to_tree``."""
+        devices = torch.cuda.default_generators if cuda and torch.cuda.is_initialized() else ()
+        return cls(
+            random.getstate(),
+            np.random.get_state(legacy=False),
+            torch.default_generator.get_state(),
+            {index: generator.get_state() for index, generator in enumerate(devices)},
+        )
+
+    def to_tree(self) -> dict[str, Any]:
+        """As a state tree."""
+        version, words, gauss = self.python
+        return {
+            "python": {"version": version, "words": np.array(words, dtype=np.uint32), "gauss": gauss},
+            "numpy": self.numpy,
+            "torch": self.torch,
+            "cuda": self.cuda,
+        }
+
+
 def capture_rng(*, cuda: bool = True) -> dict[str, Any]:
     """The state of every global generator, storable as a tree; CUDA's only where CUDA is in use."""
-    devices = range(torch.cuda.device_count()) if cuda and torch.cuda.is_initialized() else ()
-    version, words, gauss = random.getstate()
-    return {
-        "python": {"version": version, "words": np.array(words, dtype=np.uint32), "gauss": gauss},
-        "numpy": np.random.get_state(legacy=False),
-        "torch": torch.get_rng_state(),
-        "cuda": {index: torch.cuda.get_rng_state(index) for index in devices},
-    }
+    return Generators.now(cuda=cuda).to_tree()
 
 
 def restore_rng(state: Mapping[str, Any]) -> None:

@@ -99,8 +99,30 @@ class TrainingState:
             "model": self._dense(walked, parameters),
             "modules": {name: module.get_extra_state() for name, module in self._with_extra_state(walked).items()},
             "optimizers": self._named(parameters).capture(),
-            "extra": {name: _without_dtensors(name, _state_of(value)) for name, value in self._extra.items()},
+            "extra": self.capture_extra(),
         }
+
+    @property
+    def optimizers(self) -> tuple[Optimizer, ...]:
+        """All of them."""
+        return self._optimizers
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether modules and optimizers alone decide what is captured: no table is divided, or found by keys."""
+        return not (self._divided.tables or self._divided.optimizers or self._keyed())
+
+    def modules(self) -> list[nn.Module]:
+        """Every module of every model."""
+        return [module for modules in self._walk().values() for _, module in modules]
+
+    def capture_modules(self) -> dict[str, Any]:
+        """What modules add to the state themselves."""
+        return {name: module.get_extra_state() for name, module in self._with_extra_state().items()}
+
+    def capture_extra(self) -> dict[str, Any]:
+        """The state of extras."""
+        return {name: _without_dtensors(name, _state_of(value)) for name, value in self._extra.items()}
 
     def dtensors(self) -> dict[str, Tensor]:
         """The DTensors among them, by names that are the same on all ranks."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -24,6 +24,7 @@ from holdfast.format.dtypes import code_of, torch_dtype
 from holdfast.types import ColumnSpec, TableSpec
 
 Embedding = nn.Embedding | nn.EmbeddingBag
+_Forms = list[tuple[str, torch.dtype, torch.Size]]  # of columns
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -40,6 +41,7 @@ class Table:
     extent: Extent | None = None  # None: every rank holds all of it
     stands_for: nn.Parameter | None = None  # the model's parameter, where that is another tensor
     counted_with: int = 1  # tables in its memory, itself included, whose changes torch counts together
+    _last_spec: tuple[_Forms, TableSpec] | None = field(default=None, init=False, repr=False)
 
     @property
     def rows(self) -> int:
@@ -114,8 +116,10 @@ class Table:
 
     def slots(self) -> dict[str, Tensor]:
         """The optimizer's tensors that have one entry per row, as they are now, by column, in the order of columns."""
-        state = self.optimizer.state.get(self.parameter, {}) if self.optimizer else {}
-        slots = {key: value for key, value in state.items() if self.is_slot(value)}
+        if self.optimizer is None or not self.optimizer.state:
+            return {}
+        state = self.optimizer.state.get(self.parameter)
+        slots = {key: value for key, value in state.items() if self.is_slot(value)} if state else {}
         return named_slots(slots, f"table {self.name!r}") if slots else slots
 
     def is_slot(self, value: object) -> bool:
@@ -134,7 +138,8 @@ class Table:
 
     def beside_weight(self) -> dict[str, Tensor]:
         """All that its row records hold beside the weight, in the order of columns."""
-        found = {**self.slots(), **self.own_columns()}
+        slots, own = self.slots(), self.own_columns()
+        found = {**slots, **own} if own else slots
         return dict(sorted(found.items())) if len(found) > 1 else found
 
     def is_like(self, shape: Sequence[int]) -> bool:
@@ -144,6 +149,15 @@ class Table:
     def spec(self, beside: Mapping[str, Tensor] | None = None) -> TableSpec:
         """Every column of its row records, the weight first; ``beside`` is what ``beside_weight`` gave, if known."""
         tensors = {WEIGHT: self.parameter, **(self.beside_weight() if beside is None else beside)}
+        if self.extent is not None:
+            return self._spec(tensors)
+        forms: _Forms = [(name, tensor.dtype, tensor.shape) for name, tensor in tensors.items()]
+        last = self._last_spec
+        if last is None or last[0] != forms:  # asked for in every save
+            last = self._last_spec = (forms, self._spec(tensors))
+        return last[1]
+
+    def _spec(self, tensors: Mapping[str, Tensor]) -> TableSpec:
         columns = tuple(self._column(name, tensor) for name, tensor in tensors.items())
         strip = None if self.extent is None else self.extent.strip(self.parameter.shape[1])
         return TableSpec(name=self.name, rows=self.whole_shape[0], columns=columns, strip=strip)

@@ -27,6 +27,11 @@ def inner_optimizers(optimizer: Optimizer) -> dict[str, Optimizer]:
     return {path: each for path, each in _attributes(optimizer) if each is not optimizer}
 
 
+def may_hold_others(value: Any) -> bool:
+    """Whether an attribute of an optimizer is one, or may hold some."""
+    return _kind_of(type(value)) is not None  # type: ignore[arg-type]  # mypy takes the class's __hash__ for its own
+
+
 def _delegate(wrapper: Any) -> Optimizer | None:
     for _, inner in _attributes(wrapper):
         shares = (

@@ -54,7 +54,8 @@ class TableSlice:
     """A table in a snapshot: its stored shape, the rows this writer owns, and whether all of them are in it.
 
     ``codecs`` are those of its columns; None: as they are. With ``difference`` weights that can be are stored, with
-    that codec, as differences from their baseline.
+    that codec, as differences from their baseline. Those that come as records are differences already, from the
+    checkpoint ``made_from``.
     """
 
     spec: dict[str, Any]
@@ -63,6 +64,7 @@ class TableSlice:
     whole: bool
     codecs: dict[str, dict[str, Any]] | None = None
     difference: dict[str, Any] | None = None
+    made_from: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

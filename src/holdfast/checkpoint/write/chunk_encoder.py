@@ -140,13 +140,29 @@ class ChunkEncoder:
             return encoded
         ids = chunk_ids(chunk.rows, chunk.first, chunk.ids, data)
         table = self._key_table(chunk.table)
+        given = values[spec.weight.name]
+        made = given if isinstance(given, Prepared) and self._slices[chunk.table].made_from is not None else None
+        if made is not None:
+            self._require_made_from(table, chunk.table)
         if table is None:
             return encode_chunk(spec.columns, codecs, values, ids, chunk.rows)
         inner = self._slices[chunk.table].difference
         assert inner is not None
         difference = Difference(inner=_quantized(inner), baseline=table.baseline)
         codecs = {**codecs, spec.weight.name: difference}
-        return encode_chunk(spec.columns, codecs, values, ids, chunk.rows, table.rows(ids))
+        if made is None:
+            return encode_chunk(spec.columns, codecs, values, ids, chunk.rows, table.rows(ids))
+        sampled = replace(made, baseline_sample=table.rows(ids[made.positions]))
+        return encode_chunk(spec.columns, codecs, {**values, spec.weight.name: sampled}, ids, chunk.rows)
+
+    def _require_made_from(self, table: KeyTable | None, index: int) -> None:
+        """Refuse differences that the trainer made from another baseline than a restore would add them to."""
+        wanted = self._slices[index].made_from
+        found = None if table is None else table.baseline.checkpoint
+        if found != wanted:
+            raise SaveFailed(
+                f"its differences were made from checkpoint {wanted}, but what is saved stands on {found or 'none'}"
+            )
 
     def _key_table(self, index: int) -> KeyTable | None:
         """What the table's rows shall differ from, if they shall and can."""

@@ -18,7 +18,15 @@ import triton.language as tl  # type: ignore[import-not-found, import-untyped, u
 from torch import Tensor
 
 from holdfast.errors import ConfigurationError
-from holdfast.kernels.quantize.gpu_records import load_stripe, put_even, put_header, put_special, put_thirds
+from holdfast.kernels.quantize.baseline import BaselineRows
+from holdfast.kernels.quantize.gpu_records import (
+    load_base,
+    load_stripe,
+    put_even,
+    put_header,
+    put_special,
+    put_thirds,
+)
 from holdfast.kernels.quantize.gpu_search import fit, narrow, nearest, only_inside
 from holdfast.kernels.quantize.scheme import (
     LARGEST,
@@ -58,12 +66,13 @@ def encode(
     *,
     total: Tensor | None = None,
     escaped: Tensor | None = None,
+    base: BaselineRows | None = None,
 ) -> Tensor:
     """Records of the rows ``ids`` of a contiguous float32 table, or of all its rows; escaped ones are empty.
 
     Only queued: nothing here waits for the device. Ids (int64 or int32) are not checked. Of ``ids`` only the first
     ``total`` (one int64 on the device) are encoded. Rows that are escaped are added to the set ``escaped``, by their
-    numbers among those encoded.
+    numbers among those encoded. With ``base``, rows are encoded as differences from it.
     """
     if scheme.method not in _NUMBERS:
         raise ConfigurationError(
@@ -75,12 +84,14 @@ def encode(
     if not count:
         return out
     lines, constants = _lines(scheme, dim, table.device), _constants(scheme, dim)
+    header, size = (4, 0) if base is None else (base.scheme.header_bytes, base.records.shape[1])
     with _on_device_of(table):
         _encode[(triton.cdiv(count, constants["rows"]),)](
             table, lines if ids is None else ids, out, lines,
             lines if total is None else total, lines if escaped is None else escaped.view(torch.int32),
-            count, float(np.float32(1) / np.float32(dim)),
-            **constants, tries=lines.shape[0],
+            out if base is None else base.records, lines if base is None else base.escapes,
+            count, float(np.float32(1) / np.float32(dim)), 0 if base is None else base.first,
+            **constants, tries=lines.shape[0], base_header=header, base_size=size, differs=base is not None,
             gathered=ids is not None, words=_has_words(out, scheme), bounded=total is not None,
             listed=escaped is not None, num_warps=_WARPS, enable_fp_fusion=False,
         )  # fmt: skip
@@ -120,14 +131,15 @@ def _lines(scheme: Scheme, dim: int, device: torch.device) -> Tensor:
 # Sizes are not specialized on, nor is where ids begin: another number of touched rows, or the second half of them, must
 # not compile anything in the middle of training.
 @triton.jit(  # type: ignore[untyped-decorator, unused-ignore]
-    do_not_specialize=["count", "share"], do_not_specialize_on_alignment=["ids", "total", "escaped"]
+    do_not_specialize=["count", "share", "base_first"],
+    do_not_specialize_on_alignment=["ids", "total", "escaped", "base_records", "base_escapes"],
 )
 def _encode(  # type: ignore[no-untyped-def]
-    table, ids, out, lines, total, escaped, count, share,
+    table, ids, out, lines, total, escaped, base_records, base_escapes, count, share, base_first,
     dim: tl.constexpr, width: tl.constexpr, tile: tl.constexpr, places: tl.constexpr, rows: tl.constexpr,
     bits: tl.constexpr, method: tl.constexpr, finest: tl.constexpr, bins: tl.constexpr, tries: tl.constexpr,
-    header: tl.constexpr, used: tl.constexpr, size: tl.constexpr, gathered: tl.constexpr,
-    words: tl.constexpr, bounded: tl.constexpr, listed: tl.constexpr,
+    header: tl.constexpr, used: tl.constexpr, size: tl.constexpr, base_header: tl.constexpr, base_size: tl.constexpr,
+    differs: tl.constexpr, gathered: tl.constexpr, words: tl.constexpr, bounded: tl.constexpr, listed: tl.constexpr,
 ):  # fmt: skip
     first = tl.program_id(0).to(tl.int64) * rows
     if bounded:
@@ -140,13 +152,17 @@ def _encode(  # type: ignore[no-untyped-def]
     if gathered:
         row = tl.load(ids + row).to(tl.int64)
     start = table + row * dim
-    x0 = load_stripe(start, 0, dim, width, tile)
+    if differs:
+        base = load_base(base_records, base_escapes, row - base_first, dim, base_header, base_size)
+    else:
+        base = (start, start)
+    x0 = load_stripe(start, base, 0, dim, width, tile, differs)
     x1, x2, x3 = x0, x0, x0
     if places > 1:
-        x1 = load_stripe(start, width, dim, width, tile)
+        x1 = load_stripe(start, base, width, dim, width, tile, differs)
     if places > 2:
-        x2 = load_stripe(start, min(2 * width, dim - 1), dim, width, tile)
-        x3 = load_stripe(start, min(3 * width, dim - 1), dim, width, tile)
+        x2 = load_stripe(start, base, min(2 * width, dim - 1), dim, width, tile, differs)
+        x3 = load_stripe(start, base, min(3 * width, dim - 1), dim, width, tile, differs)
     tiles = (x0, x1, x2, x3)
     low, high, finite = _bounds(tiles)
     scale, zero = _find_grid(tiles, low, high, lines, share, bits, method, dim, width, places, finest, tries, bins)
@@ -155,7 +171,7 @@ def _encode(  # type: ignore[no-untyped-def]
     plain, record = there & plain, out + position * size
     put_header(record, scale, zero, plain, header, words)
     if bits == 3:
-        put_thirds(tiles, start, record + header, zero, inverse, plain, dim, width, tile)
+        put_thirds(tiles, start, base, record + header, zero, inverse, plain, dim, width, tile, differs)
     else:
         put_even(tiles, record + header, zero, inverse, plain, bits, dim, width, places)
     for byte in tl.static_range(used, size):

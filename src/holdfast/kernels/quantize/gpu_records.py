@@ -14,13 +14,51 @@ _CONSTANT, _ESCAPED = tl.constexpr(CONSTANT), tl.constexpr(ESCAPED)
 # Triton reads annotations as code of the kernel: only its own may stand there.
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def load_stripe(  # type: ignore[no-untyped-def]
-    start, first: tl.constexpr, stop: tl.constexpr, width: tl.constexpr, tile: tl.constexpr
-):
+    start, base, first: tl.constexpr, stop: tl.constexpr, width: tl.constexpr, tile: tl.constexpr,
+    differs: tl.constexpr,
+):  # fmt: skip
     """Values ``first ..`` of each row; beyond the stripe or the row, the last one again."""
     column = first + tl.arange(0, tile)
     if tile != width or first + width > stop:
         column = tl.minimum(column, stop - 1)
-    return tl.load(start[:, None] + column[None, :])
+    return load_values(start, base, column, differs)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def load_values(start, base, column, differs: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Some values of each row, less those of its baseline where rows are stored as differences."""
+    x = tl.load(start[:, None] + column[None, :])
+    if differs:
+        body, scale, zero, constant, fixed, escaped, exact = base
+        code = tl.load(body[:, None] + column[None, :]).to(tl.float32)
+        before = zero[:, None] + scale[:, None] * code
+        before = tl.where(constant[:, None], fixed[:, None], before)
+        kept = tl.load(exact[:, None] + column[None, :], mask=escaped[:, None], other=0.0)
+        x = x - tl.where(escaped[:, None], kept, before)
+    return x
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def load_base(  # type: ignore[no-untyped-def]
+    records, escapes, number, dim: tl.constexpr, header: tl.constexpr, size: tl.constexpr
+):
+    """What ``load_values`` has to know of rows that were stored in 8 bits, by their numbers."""
+    record = records + number * size
+    first, second, third = _field(record, 0), _field(record, 2), _field(record, 4)
+    scale = (first << 15).to(tl.float32, bitcast=True)
+    zero = (second << 16).to(tl.float32, bitcast=True)
+    if header == 2:
+        zero = -scale * 127.5
+    value = second | (third << 16)  # a constant row's, or the number of one that was kept as it was
+    escaped = first == _ESCAPED
+    exact = escapes + tl.where(escaped, value, 0).to(tl.int64) * dim
+    return record + header, scale, zero, first == _CONSTANT, value.to(tl.float32, bitcast=True), escaped, exact
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _field(record, at: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Two bytes; records may start at odd addresses."""
+    return tl.load(record + at).to(tl.int32) | (tl.load(record + at + 1).to(tl.int32) << 8)
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -79,8 +117,9 @@ def _fours(tiles, zero, inverse, dim: tl.constexpr, width: tl.constexpr):  # typ
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def put_thirds(  # type: ignore[no-untyped-def]
-    tiles, start, body, zero, inverse, mask, dim: tl.constexpr, width: tl.constexpr, tile: tl.constexpr
-):
+    tiles, start, base, body, zero, inverse, mask,
+    dim: tl.constexpr, width: tl.constexpr, tile: tl.constexpr, differs: tl.constexpr,
+):  # fmt: skip
     """Codes of 3 bits: a byte of the low two of each four, then half a byte of their third ones."""
     four = _fours(tiles, zero, inverse, dim, width)
     byte = (four & 0x03) | ((four >> 1) & 0x0C) | ((four >> 2) & 0x30) | ((four >> 3) & 0xC0)
@@ -89,8 +128,8 @@ def put_thirds(  # type: ignore[no-untyped-def]
     tl.store(body[:, None] + column[None, :], byte.to(tl.uint8), mask=inside)
     half: tl.constexpr = (width + 1) // 2
     part: tl.constexpr = tile // 2 if tile > 1 else 1
-    lower = _third_bits(start, zero, inverse, 0, half, dim, width, part)
-    upper = _third_bits(start, zero, inverse, half, width - half, dim, width, part)
+    lower = _third_bits(start, base, zero, inverse, 0, half, dim, width, part, differs)
+    upper = _third_bits(start, base, zero, inverse, half, width - half, dim, width, part, differs)
     column = tl.arange(0, part)
     inside = mask[:, None] & (column < half)[None, :]
     tl.store(body[:, None] + width + column[None, :], (lower | (upper << 4)).to(tl.uint8), mask=inside)
@@ -98,8 +137,8 @@ def put_thirds(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _third_bits(  # type: ignore[no-untyped-def]
-    start, zero, inverse, first: tl.constexpr, length: tl.constexpr,
-    dim: tl.constexpr, width: tl.constexpr, tile: tl.constexpr,
+    start, base, zero, inverse, first: tl.constexpr, length: tl.constexpr,
+    dim: tl.constexpr, width: tl.constexpr, tile: tl.constexpr, differs: tl.constexpr,
 ):  # fmt: skip
     """Of four codes each, from column ``first`` of every stripe on. The rows are read anew: other threads hold them."""
     column = tl.arange(0, tile)
@@ -108,7 +147,7 @@ def _third_bits(  # type: ignore[no-untyped-def]
         value = place * width + first + column
         if place * width + first + tile > dim:
             value = tl.minimum(value, dim - 1)
-        x = tl.load(start[:, None] + value[None, :])
+        x = load_values(start, base, value, differs)
         code = nearest((x - zero[:, None]) * inverse[:, None], 7.0).to(tl.int32)
         inside = (column < length) & (place * width + first + column < dim)
         found |= tl.where(inside[None, :], (code >> 2) << place, 0)
