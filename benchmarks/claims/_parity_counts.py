@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from benchmarks.claims._cluster_job import Batches, JobPlan, build_model
 from benchmarks.claims._cluster_runs import ALL_TABLES, LR, folder_for
-from holdfast.cluster.core.worker import Credits
+from holdfast.cluster.arguments import PROTECTED_PUSHES
 from holdfast.cluster.parity.layout import RingLayout
 from holdfast.cluster.parity.mirror import dense_size
 from holdfast.cluster.parity.seats import parity_bytes
@@ -51,7 +51,7 @@ def count(plan: JobPlan, *, servers: int) -> Counts:
         model_bytes=sum(sizes),
         parity_bytes=sum(parity),
         largest_server_bytes=max(map(sum, zip(sizes, parity, strict=True))),
-        unstable_bytes=Credits().pushes * _push_bytes(placement, batches),
+        unstable_bytes=PROTECTED_PUSHES * _push_bytes(placement, batches),
         updates=float(updates.max() / updates.min()),
         updates_with_parity=float((updates + parities).max() / (updates + parities).min()),
     )
