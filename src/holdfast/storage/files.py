@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _BLOCK_BYTES = 4096
 _DIRECT_BYTES = 1 << 20  # below this, going around the page cache saves nothing
-_PIECE_BYTES = 4 << 20  # in one direct write(2): the kernel prepares the next piece while the disk writes another's
+_PIECE_BYTES = 64 << 20  # in one direct write(2); a GiB takes 0.21 s in pieces of 4 MiB, 0.197 s from 16 MiB on
 _CLEARED_BYTES = 1 << 16  # up to this, clearing memory before reading into it costs nothing
 _READ_BYTES = 1 << 30  # one read(2) returns less than 2 GiB
 _VECTORS = 1024  # IOV_MAX: buffers in one writev(2)

@@ -1,23 +1,22 @@
 """Writes sections of tensors as bundles, past the page cache.
 
-Several threads take sections from one list, each into a frame of its own. Hashing keeps a processor busy, and writing
-the disk; four threads more than hash let neither wait for the other.
+Some threads take sections from one list and fill frames with them, which keeps a processor busy; others write these
+frames, which keeps the disk busy.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable
 from functools import partial
 
-from holdfast.checkpoint.read.crew import WORKERS
 from holdfast.errors import StorageFull, StorageUnavailable
 from holdfast.format.bundle import Member, build_head
 from holdfast.format.catalog import object_name
 from holdfast.format.document import digest
 from holdfast.format.manifest import BundleRef
+from holdfast.integrations.dcp.cycle import cycle
 from holdfast.integrations.dcp.frames import Frame, PlacedSection
 from holdfast.integrations.dcp.sections import Sections, Source
 from holdfast.integrations.dcp.stored import StoredPiece
@@ -28,8 +27,6 @@ from holdfast.storage.abilities import Put, together
 
 logger = logging.getLogger("holdfast")
 
-_THREADS = WORKERS + 4
-
 
 class BundleWriter:
     """Writes one rank's bundles of one checkpoint."""
@@ -38,7 +35,6 @@ class BundleWriter:
         self._store = store
         self._checkpoint = checkpoint
         self._rank = rank
-        self._turns = threading.Semaphore(WORKERS)
         self._lock = threading.Lock()
         self._attempted: list[str] = []
 
@@ -67,22 +63,19 @@ class BundleWriter:
         fast_checksums()  # compiled before the threads need them
         fast_copies()
         sections = Sections(sources)
-        frames = [Frame(sections, self._turns, partial(self._put, put)) for _ in range(_THREADS)]
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="holdfast-dcp") as pool:
-            working = [pool.submit(frame.fill) for frame in frames]
-        for each in working:
-            each.result()
+        cycle(sections, partial(self._put, put))
         return sections.stored()
 
-    def _put(self, put: Put, body: memoryview, placed: Sequence[PlacedSection]) -> BundleRef:
+    def _put(self, put: Put, frame: Frame) -> None:
         """Store a frame as the next bundle; the chunks' checksums stand in its head in their order."""
-        directory = [crc for each in placed for crc in each.checksums]
-        head = build_head([_member(each) for each in placed], len(body), directory)
+        directory = [crc for each in frame.placed for crc in each.checksums]
+        head = build_head([_member(each) for each in frame.placed], frame.body_bytes, directory)
         with self._lock:
             name = object_name(self._checkpoint, f"{self._rank:05d}-{len(self._attempted) + 1:06d}.safetensors")
             self._attempted.append(name)
-        put(name, [head, body])
-        return BundleRef(name=name, size_bytes=len(head) + len(body), head_bytes=len(head), digest=digest(head))
+        put(name, frame.behind(head))
+        size_bytes = len(head) + frame.body_bytes
+        frame.stored(BundleRef(name=name, size_bytes=size_bytes, head_bytes=len(head), digest=digest(head)))
 
 
 def _member(placed: PlacedSection) -> Member:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from holdfast.format.dcp_state import DcpPiece, DcpState, DcpTensor
 from holdfast.format.document import digest
 from holdfast.format.dtypes import code_of
 from holdfast.format.host_values import HostTensor
-from holdfast.format.manifest import BundleRef, Manifest, StateChunk, TensorSpec
+from holdfast.format.manifest import BundleRef, Manifest, Place, StateChunk, TensorSpec
 from holdfast.format.state_pieces import Piece
 from holdfast.format.tree import encode_tree
 from holdfast.integrations.dcp.bundles import BundleWriter
@@ -131,7 +131,9 @@ def _manifest(intent: Intent, tensors: list[StoredPiece]) -> Manifest:
 
 def _chunk(number: int, section: StoredSection, bundle: int) -> StateChunk:
     piece = Piece(tensor=number, start=section.start, length=section.length)
-    return StateChunk(place=replace(section.place, bundle=bundle), pieces=(piece,))
+    kept = section.place
+    place = Place(bundle=bundle, offset=kept.offset, length=kept.length, block=kept.block)  # replace() takes 5 µs
+    return StateChunk(place=place, pieces=(piece,))
 
 
 def _torch(tensor: Tensor | HostTensor) -> Tensor:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from threading import Semaphore
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from holdfast.format.bundle import BLOCK_BYTES, blocks_of
+from holdfast.format.bundle import BLOCK_BYTES, PAGE, blocks_of
 from holdfast.format.dcp_state import SECTION_BYTES
 from holdfast.format.layout import padded
 from holdfast.format.manifest import BundleRef, Place
@@ -20,8 +19,11 @@ from holdfast.integrations.dcp.sections import Section, Sections
 from holdfast.integrations.dcp.stored import StoredSection
 from holdfast.kernels.checksums import fast_checksums
 from holdfast.kernels.digests import MOST_AT_ONCE, fast_copies
+from holdfast.storage import Buffer
 
 _FRAME_BYTES = MOST_AT_ONCE * SECTION_BYTES
+_HEAD_BYTES = 64 << 10  # before the body, for a head of about 500 sections: both are then written in one piece
+_LARGE_BYTES = 1 << 20  # a body that is written around the page cache
 _HUGE_PAGE_BYTES = 2 << 20
 
 
@@ -36,37 +38,59 @@ class PlacedSection:
 
 
 class Frame:
-    """The memory of one thread: filled with sections, written as a bundle, filled again.
+    """Memory that one thread fills with sections and another one writes as a bundle, again and again.
 
     A section is hashed as it is copied, so that what is stored is what the digest says even if the tensor changes
     meanwhile; where the last checkpoint holds the same bytes, the copy is dropped.
     """
 
-    def __init__(
-        self,
-        sections: Sections,
-        turns: Semaphore,
-        put: Callable[[memoryview, Sequence[PlacedSection]], BundleRef],
-    ) -> None:
+    def __init__(self, sections: Sections) -> None:
         self._sections = sections
-        self._turns = turns
-        self._put = put
-        self._memory = _pages(_FRAME_BYTES)
+        self._pages = _pages(_HEAD_BYTES + _FRAME_BYTES)
+        self._memory = self._pages[_HEAD_BYTES:]
         self._placed: list[PlacedSection] = []
         self._used = 0
 
-    def fill(self) -> None:
-        """Take sections until none is left."""
-        try:
-            while (taken := self._take()) or self._placed:
-                if taken:
-                    with self._turns:
-                        self._add(taken)
-                else:
-                    self._write()
-        except BaseException:
-            self._sections.give_up()
-            raise
+    @property
+    def placed(self) -> Sequence[PlacedSection]:
+        """The sections in it, in their order."""
+        return self._placed
+
+    @property
+    def body_bytes(self) -> int:
+        """What a bundle of them has after its head; a large one ends with a page, so that no byte needs a cache."""
+        return self._used if self._used < _LARGE_BYTES else -(-self._used // PAGE) * PAGE
+
+    def fill(self) -> bool:
+        """Take sections until there is no room for more or none is left; whether any is to be written."""
+        while taken := self._take():
+            self._add(taken)
+        return bool(self._placed)
+
+    def behind(self, head: bytes) -> list[Buffer]:
+        """A bundle: its head and the body, in one piece unless the head is too long for the room before the body."""
+        self._memory[self._used : self.body_bytes] = 0
+        if len(head) > _HEAD_BYTES:
+            return [head, self._memory[: self.body_bytes].data]
+        start = _HEAD_BYTES - len(head)
+        self._pages[start:_HEAD_BYTES] = np.frombuffer(head, np.uint8)
+        return [self._pages[start : _HEAD_BYTES + self.body_bytes].data]
+
+    def stored(self, bundle: BundleRef) -> None:
+        """Tell where the sections are."""
+        block = 0
+        for each in self._placed:
+            length = len(each.section.data)
+            place = Place(bundle=0, offset=bundle.head_bytes + each.offset, length=padded(length), block=block)
+            block += blocks_of(padded(length))
+            stored = StoredSection(
+                start=each.section.start, length=length, digest=each.digest, bundle=bundle, place=place
+            )
+            self._sections.add(each.section, stored)
+
+    def clear(self) -> None:
+        """Make room for others."""
+        self._placed, self._used = [], 0
 
     def _take(self) -> list[Section]:
         """As many sections as are hashed side by side; none when the frame is more than half full.
@@ -96,19 +120,6 @@ class Frame:
         self._memory[offset + length : self._used] = 0
         checksums = fast_checksums()(self._memory[offset : self._used].data, BLOCK_BYTES)
         self._placed.append(PlacedSection(section=section, offset=offset, digest=found, checksums=checksums))
-
-    def _write(self) -> None:
-        bundle = self._put(self._memory[: self._used].data, self._placed)
-        block = 0
-        for each in self._placed:
-            length = len(each.section.data)
-            place = Place(bundle=0, offset=bundle.head_bytes + each.offset, length=padded(length), block=block)
-            block += blocks_of(padded(length))
-            stored = StoredSection(
-                start=each.section.start, length=length, digest=each.digest, bundle=bundle, place=place
-            )
-            self._sections.add(each.section, stored)
-        self._placed, self._used = [], 0
 
 
 def _pages(size_bytes: int) -> NDArray[np.uint8]:
