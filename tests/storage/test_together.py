@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -116,9 +117,9 @@ class FailingDisk(SimulatedDisk):
         if self._left == 0 and kind == self._kind:
             raise OSError(self._number, os.strerror(self._number))
 
-    def write(self, handle: int, views: object) -> None:
+    def write(self, handle: int, views: Sequence[memoryview], start: int = 0) -> None:
         self._count("write")
-        super().write(handle, views)  # type: ignore[arg-type]
+        super().write(handle, views, start)
 
     def sync(self, handle: int) -> None:
         self._count("sync")

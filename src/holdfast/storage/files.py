@@ -52,8 +52,8 @@ class FileSystem(Protocol):
         """Create a file that does not exist and return a handle to write to."""
         ...
 
-    def write(self, handle: int, views: Sequence[memoryview]) -> None:
-        """Append all of the views, in order."""
+    def write(self, handle: int, views: Sequence[memoryview], start: int = 0) -> None:
+        """Write all of the views, in order, from byte ``start`` of the file on."""
         ...
 
     def sync(self, handle: int) -> None:
@@ -111,8 +111,8 @@ class PosixFiles:
     def create(self, path: str) -> int:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
 
-    def write(self, handle: int, views: Sequence[memoryview]) -> None:
-        position = 0
+    def write(self, handle: int, views: Sequence[memoryview], start: int = 0) -> None:
+        position = os.lseek(handle, start, os.SEEK_SET)
         waiting: list[memoryview] = []
         for view in views:
             # Measured: 64 MiB from an mmap'd memfd take 15 ms of CPU through the page cache, 2 ms around it.

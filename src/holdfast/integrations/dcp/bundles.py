@@ -16,14 +16,14 @@ from holdfast.format.bundle import Member, build_head
 from holdfast.format.catalog import object_name
 from holdfast.format.document import digest
 from holdfast.format.manifest import BundleRef
-from holdfast.integrations.dcp.cycle import cycle
+from holdfast.integrations.dcp.cycle import store_all, store_alone
 from holdfast.integrations.dcp.frames import Frame, PlacedSection
 from holdfast.integrations.dcp.sections import Sections, Source
 from holdfast.integrations.dcp.stored import StoredPiece
 from holdfast.kernels.checksums import fast_checksums
 from holdfast.kernels.digests import fast_copies
 from holdfast.storage import Store
-from holdfast.storage.abilities import Put, together
+from holdfast.storage.abilities import Head, Put, one_by_one, together
 
 logger = logging.getLogger("holdfast")
 
@@ -38,44 +38,61 @@ class BundleWriter:
         self._lock = threading.Lock()
         self._attempted: list[str] = []
 
-    def write(self, sources: Callable[[], Iterable[Source]]) -> list[StoredPiece]:
+    def write(self, sources: Callable[[], Iterable[Source]], *, little: bool = False) -> list[StoredPiece]:
         """Store these, in their order. Returns when they are durable.
 
         If they were written and could not be made durable, they are written again, each waited for by itself.
+
+        Args:
+            sources: Gives them, again if they are written again.
+            little: Whether they are too small to be worth threads of their own.
         """
         stored: list[StoredPiece] | None = None
         try:
             with together(self._store) as put:
-                stored = self._write(sources(), put)
+                stored = self._write(sources(), put, little)
         except (StorageUnavailable, StorageFull) as error:
             if stored is None:
                 raise
             logger.warning("what was written could not be made durable, and is written again: %s", error)
             self.discard()
-            stored = self._write(sources(), self._store.put)
+            stored = self._write(sources(), one_by_one(self._store), little)
         return stored
 
     def discard(self) -> None:
         """Delete what was written for a checkpoint that will not be."""
         self._store.delete(self._attempted)
 
-    def _write(self, sources: Iterable[Source], put: Put) -> list[StoredPiece]:
+    def _write(self, sources: Iterable[Source], put: Put, little: bool) -> list[StoredPiece]:
         fast_checksums()  # compiled before the threads need them
         fast_copies()
         sections = Sections(sources)
-        cycle(sections, partial(self._put, put))
+        (store_alone if little else store_all)(sections, partial(self._put, put))
         return sections.stored()
 
     def _put(self, put: Put, frame: Frame) -> None:
-        """Store a frame as the next bundle; the chunks' checksums stand in its head in their order."""
-        directory = [crc for each in frame.placed for crc in each.checksums]
-        head = build_head([_member(each) for each in frame.placed], frame.body_bytes, directory)
+        """Store a frame as the next bundle; of one that is still being hashed, the head last."""
         with self._lock:
             name = object_name(self._checkpoint, f"{self._rank:05d}-{len(self._attempted) + 1:06d}.safetensors")
             self._attempted.append(name)
-        put(name, frame.behind(head))
-        size_bytes = len(head) + frame.body_bytes
+        if frame.is_hashed:
+            put(name, frame.behind(_head(frame)))
+        else:
+            put(name, frame.body, head=Head(size_bytes=len(_head(frame)), get=partial(_hashed_head, frame)))
+        head = _hashed_head(frame)
+        size_bytes = len(head) + len(frame.body)
         frame.stored(BundleRef(name=name, size_bytes=size_bytes, head_bytes=len(head), digest=digest(head)))
+
+
+def _hashed_head(frame: Frame) -> bytes:
+    frame.await_hashes()
+    return _head(frame)
+
+
+def _head(frame: Frame) -> bytes:
+    """Of a bundle of a frame; the chunks' checksums stand in their order, zeros if they are not known yet."""
+    directory = [crc for each in frame.placed for crc in each.checksums]
+    return build_head([_member(each) for each in frame.placed], len(frame.body), directory)
 
 
 def _member(placed: PlacedSection) -> Member:

@@ -25,6 +25,8 @@ from holdfast.integrations.dcp.sections import Source
 from holdfast.integrations.dcp.stored import Key, StoredPiece, StoredSection, key_of, without_elements
 from holdfast.storage import Store
 
+_LITTLE_BYTES = 1 << 20
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
@@ -62,7 +64,7 @@ def write_part(
     sources = [
         Source(name=f"state/{number}", spec=_spec(each), tensor=each, known={}) for number, each in enumerate(own)
     ]
-    written = iter(bundles.write(lambda: sources))
+    written = iter(bundles.write(lambda: sources, little=sum(each.nbytes for each in own) < _LITTLE_BYTES))
     tensors = [next(written), *(marks.get(id(each)) or next(written) for each in tree.tensors)]
     manifest = _manifest(intent, tensors)
     data = manifest.encode()
