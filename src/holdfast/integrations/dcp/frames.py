@@ -48,7 +48,8 @@ class Frame:
 
     def __init__(self, sections: Sections) -> None:
         self._sections = sections
-        self._pages = PAGES.take()
+        self._piece = PAGES.take()
+        self._pages = self._piece.memory
         self._memory = self._pages[_HEAD_BYTES:]
         self._placed: list[PlacedSection] = []
         self._used = 0
@@ -145,7 +146,7 @@ class Frame:
 
     def close(self) -> None:
         """Give the memory back; the frame cannot be used any more."""
-        PAGES.give_back(self._pages)
+        PAGES.give_back(self._piece)
 
     def _take(self) -> list[Section]:
         """As many sections as are hashed side by side; none when the frame is more than half full.
