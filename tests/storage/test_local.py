@@ -46,8 +46,8 @@ class RefusingFiles(PosixFiles):
         if call == self._call:
             raise OSError(self._number, os.strerror(self._number))
 
-    def write(self, handle: int, views: Sequence[memoryview]) -> None:
-        super().write(handle, views)
+    def write(self, handle: int, views: Sequence[memoryview], start: int = 0) -> None:
+        super().write(handle, views, start)
         self._refuse("write")
 
     def sync(self, handle: int) -> None:

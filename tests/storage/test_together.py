@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from holdfast.errors import ConfigurationError, StorageFull, StorageUnavailable
 from holdfast.storage import LocalStore, MemoryStore, Store
-from holdfast.storage.abilities import together
+from holdfast.storage.abilities import Head, together
 from holdfast.storage.retry import RetryingStore
 from holdfast.testing.disk import SimulatedDisk
 from holdfast.testing.faults import Fault, FaultyStore
@@ -19,6 +21,7 @@ from holdfast.testing.power import PowerCut
 
 ROOT = "/data/run"
 MANY = 150  # more files than a batch keeps open
+HEADED = "c"  # the object whose first bytes come last
 CONTENT = {"dir/a": b"first", "dir/deep/b": b"second", "c": b"third"}
 
 
@@ -29,7 +32,10 @@ def found(store: Store) -> dict[str, bytes]:
 def put_all(store: Store, content: dict[str, bytes]) -> None:
     with together(store) as put:
         for name, data in content.items():
-            put(name, [data[:2], data[2:]])
+            if name == HEADED:
+                put(name, data[2:], head=Head(size_bytes=2, get=partial(bytes, data[:2])))
+            else:
+                put(name, [data[:2], data[2:]])
 
 
 @pytest.mark.parametrize(
@@ -67,6 +73,40 @@ def test_bytes_may_change_once_they_were_taken(tmp_path: Path) -> None:
         put("object", data)
         data[:] = b"behind"
     assert found(store) == {"object": b"before"}
+
+
+def test_head_is_asked_for_when_the_rest_is_written(tmp_path: Path) -> None:
+    body = bytes(range(256)) * 8192  # so much that it goes around the page cache
+
+    def head() -> bytes:
+        (temporary,) = tmp_path.iterdir()
+        assert temporary.read_bytes() == bytes(4096) + body
+        return b"h" * 4096
+
+    store = LocalStore(tmp_path)
+    with together(store) as put:
+        put("object", body, head=Head(size_bytes=4096, get=head))
+    assert found(store) == {"object": b"h" * 4096 + body}
+
+
+def test_head_is_asked_for_again_by_another_attempt() -> None:
+    asked: list[None] = []
+    head = Head(size_bytes=4, get=lambda: asked.append(None) or b"head")
+    disk = FailingDisk("write", 2, errno.ENOSPC)
+    store = RetryingStore(LocalStore(ROOT, disk), make_room=lambda: True)
+    with together(store) as put:
+        put("object", b"body", head=head)
+    assert found(store) == {"object": b"headbody"}
+    assert len(asked) == 2
+
+
+def test_head_that_never_comes_fails_the_put_and_leaves_nothing(tmp_path: Path) -> None:
+    def head() -> bytes:
+        raise KeyError
+
+    with pytest.raises(KeyError), together(LocalStore(tmp_path)) as put:
+        put("object", b"body", head=Head(size_bytes=4, get=head))
+    assert not list(tmp_path.iterdir())
 
 
 def test_nothing_is_seen_before_the_end(tmp_path: Path) -> None:
@@ -116,9 +156,9 @@ class FailingDisk(SimulatedDisk):
         if self._left == 0 and kind == self._kind:
             raise OSError(self._number, os.strerror(self._number))
 
-    def write(self, handle: int, views: object) -> None:
+    def write(self, handle: int, views: Sequence[memoryview], start: int = 0) -> None:
         self._count("write")
-        super().write(handle, views)  # type: ignore[arg-type]
+        super().write(handle, views, start)
 
     def sync(self, handle: int) -> None:
         self._count("sync")

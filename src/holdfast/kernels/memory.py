@@ -53,7 +53,18 @@ def _prefetch_line(typing: Any, address: Any) -> Any:
     return instruction(build, types.int64, 1)
 
 
+@intrinsic
+def _give_way(typing: Any) -> Any:
+    def build(builder: Any) -> Any:
+        get_function: Any = cgutils.get_or_insert_function
+        function = get_function(builder.module, ir.FunctionType(HALF_WORD, []), "sched_yield")  # POSIX, in libc
+        return builder.sext(builder.call(function, []), WORD)
+
+    return instruction(build, types.int64, 0)
+
+
 # What numba calls is not what a type checker sees.
 pointer = cast(Callable[[int], Any], _pointer)  # to give to ``carray``
 add_atomically = cast(Callable[[int, int], int], _add_atomically)  # to a counter of threads; what it was before
 prefetch_line = cast(Callable[[int], int], _prefetch_line)  # ask for the cache line at an address, and go on
+give_way = cast(Callable[[], int], _give_way)  # let another thread run now, if one waits for this processor

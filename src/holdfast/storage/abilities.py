@@ -7,17 +7,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Protocol, cast, runtime_checkable
 
 from holdfast.storage.base import Buffer, ObjectInfo, Store
+from holdfast.storage.buffers import as_views
 
 IsLeft = Callable[[ObjectInfo], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """The first bytes of an object, which may be known only when others of it have been written.
+
+    Attributes:
+        size_bytes: How many they are.
+        get: Waits for them. May be called again, for another attempt.
+    """
+
+    size_bytes: int
+    get: Callable[[], Buffer]
 
 
 class Put(Protocol):
     """Takes an object's name and bytes; when it returns, these may change."""
 
-    def __call__(self, name: str, data: Buffer | Sequence[Buffer]) -> None: ...
+    def __call__(self, name: str, data: Buffer | Sequence[Buffer], *, head: Head | None = None) -> None:
+        """Put an object of these bytes, after those of ``head`` if that is given."""
+        ...
 
 
 class HasFiles(Protocol):
@@ -101,7 +118,17 @@ def together(store: Store) -> Iterator[Put]:
         with store.together() as put:
             yield put
     else:
-        yield lambda name, data: store.put(name, data)
+        yield one_by_one(store)
+
+
+def one_by_one(store: Store) -> Put:
+    """Put objects each of which is durable when its put has returned."""
+
+    def put(name: str, data: Buffer | Sequence[Buffer], *, head: Head | None = None) -> None:
+        views = as_views(data)
+        store.put(name, views if head is None else [head.get(), *views])
+
+    return put
 
 
 def path_of(store: Store, name: str) -> str | None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _BLOCK_BYTES = 4096
 _DIRECT_BYTES = 1 << 20  # below this, going around the page cache saves nothing
-_PIECE_BYTES = 4 << 20  # in one direct write(2): the kernel prepares the next piece while the disk writes another's
+_PIECE_BYTES = 64 << 20  # in one direct write(2); a GiB takes 0.21 s in pieces of 4 MiB, 0.197 s from 16 MiB on
 _CLEARED_BYTES = 1 << 16  # up to this, clearing memory before reading into it costs nothing
 _READ_BYTES = 1 << 30  # one read(2) returns less than 2 GiB
 _VECTORS = 1024  # IOV_MAX: buffers in one writev(2)
@@ -52,8 +52,8 @@ class FileSystem(Protocol):
         """Create a file that does not exist and return a handle to write to."""
         ...
 
-    def write(self, handle: int, views: Sequence[memoryview]) -> None:
-        """Append all of the views, in order."""
+    def write(self, handle: int, views: Sequence[memoryview], start: int = 0) -> None:
+        """Write all of the views, in order, from byte ``start`` of the file on."""
         ...
 
     def sync(self, handle: int) -> None:
@@ -111,8 +111,8 @@ class PosixFiles:
     def create(self, path: str) -> int:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
 
-    def write(self, handle: int, views: Sequence[memoryview]) -> None:
-        position = 0
+    def write(self, handle: int, views: Sequence[memoryview], start: int = 0) -> None:
+        position = os.lseek(handle, start, os.SEEK_SET)
         waiting: list[memoryview] = []
         for view in views:
             # Measured: 64 MiB from an mmap'd memfd take 15 ms of CPU through the page cache, 2 ms around it.

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from holdfast.errors import HoldfastError
+from holdfast.storage.abilities import Head
 from holdfast.storage.base import Buffer
 from holdfast.storage.buffers import as_views
 from holdfast.storage.local_errors import explained
@@ -40,8 +41,8 @@ class LocalBatch:
         self._written: list[_Written] = []
         self._failure: HoldfastError | None = None
 
-    def put(self, name: str, data: Buffer | Sequence[Buffer]) -> None:
-        """Write an object's bytes; it becomes one when the batch is sealed, if not before."""
+    def put(self, name: str, data: Buffer | Sequence[Buffer], *, head: Head | None = None) -> None:
+        """Write an object's bytes, its head last; it becomes one when the batch is sealed, if not before."""
         path, views = self._path_of(name), as_views(data)
         if self._failure is not None:
             return  # objects of this batch are lost, so that there is no use in others; ``seal`` tells
@@ -49,7 +50,9 @@ class LocalBatch:
             temporary = self._writes.temporary(path)
             written = _Written(handle=self._writes.create(temporary), temporary=temporary, path=path)
             stack.callback(self._drop, written)
-            self._writes.files.write(written.handle, views)
+            self._writes.files.write(written.handle, views, head.size_bytes if head else 0)
+            if head is not None:
+                self._writes.files.write(written.handle, as_views(head.get()))
             stack.pop_all()
         with self._lock:
             self._written.append(written)

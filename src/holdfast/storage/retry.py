@@ -12,6 +12,7 @@ from typing import TypeVar
 from holdfast.errors import ObjectExists, ObjectNotFound, StorageFull, StorageUnavailable
 from holdfast.runtime import SYSTEM, Runtime
 from holdfast.storage.abilities import (
+    Head,
     IsLeft,
     KeepsReserve,
     Put,
@@ -98,9 +99,9 @@ class RetryingStore:
         """Each put is tried again; that all become durable at the end is not, because their bytes may be gone."""
         with together(self._store) as put:
 
-            def patient(name: str, data: Buffer | Sequence[Buffer]) -> None:
+            def patient(name: str, data: Buffer | Sequence[Buffer], *, head: Head | None = None) -> None:
                 views = as_views(data)
-                self._retry(f"put of {name}", lambda _: put(name, views))
+                self._retry(f"put of {name}", lambda _: put(name, views, head=head))
 
             yield patient
 

@@ -138,12 +138,13 @@ class SimulatedDisk:
             self._open[self._handles] = file
             return self._handles
 
-    def write(self, handle: int, views: Sequence[memoryview]) -> None:
+    def write(self, handle: int, views: Sequence[memoryview], start: int = 0) -> None:
         with self._operation("write", str(handle)) as torn:
             file, data = self._open[handle], b"".join(views)
             if self.capacity_bytes is not None and self.used_bytes + len(data) > self.capacity_bytes:
                 raise _error(errno.ENOSPC, str(handle))
-            file.content += data[: len(data) // 2] if torn else data
+            data = data[: len(data) // 2] if torn else data
+            file.content = file.content[:start].ljust(start, b"\0") + data + file.content[start + len(data) :]
             file.modified_s = self.now_s
 
     def sync(self, handle: int) -> None:

@@ -30,6 +30,7 @@ from holdfast.testing.server import S3Place
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is")
 
 State = dict[str, Any]
+LARGE = 5 << 19  # elements
 
 
 @pytest.fixture
@@ -159,6 +160,40 @@ def test_a_large_tensor_is_referred_to_section_by_section(url: str) -> None:
     first, second = hf.open_run(url).checkpoints()
     assert second.size_bytes < 0.4 * first.size_bytes
     assert torch.equal(load(url, ["rows"], count=6 << 20)["rows"], rows)
+
+
+def large_parts(count: int) -> State:
+    """Of 10 MiB each, so that several frames are filled."""
+    return {f"part{number:02d}": numbers(number, LARGE) for number in range(count)}
+
+
+def test_frames_that_are_written_before_they_are_hashed_are_stored_as_others_are(url: str) -> None:
+    state = large_parts(16)
+    save(url, state, 1, retention=hf.KeepAll())
+    loaded = load(url, list(state), count=LARGE)
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in state.items())
+    assert hf.open_run(url).verify() == []
+    save(url, state, 2, retention=hf.KeepAll())
+    first, second = hf.open_run(url).checkpoints()
+    assert second.size_bytes < first.size_bytes / 100  # all digests are those of what was stored
+
+
+@pytest.mark.parametrize("after", [0, 1, 16])
+def test_state_that_is_refused_on_the_way_ends_the_save_and_leaves_no_bundle(url: str, after: int) -> None:
+    """Also when frames are being written whose digests nobody will compute any more."""
+    state = large_parts(after) | {"refused": torch.quantize_per_tensor(numbers(1), 0.1, 0, torch.qint8)}
+    with pytest.raises((CheckpointException, errors.UnsupportedState), match="refused"):
+        save(url, state, 1)
+    assert steps(url) == []
+    assert not [path for path in Path(url).rglob("*") if path.suffix == ".safetensors" or "~" in path.name]
+
+
+def test_disk_that_is_full_while_frames_are_hashed_ends_the_save() -> None:
+    disk = SimulatedDisk()
+    disk.capacity_bytes = LARGE
+    with pytest.raises((CheckpointException, errors.StorageFull), match="full"):
+        save(LocalStore("/run", disk), large_parts(16), 1)
+    assert disk.used_bytes < LARGE
 
 
 def test_saving_an_earlier_step_leaves_the_later_ones(url: str) -> None:

@@ -1,34 +1,31 @@
 """Writes sections of tensors as bundles, past the page cache.
 
-Several threads take sections from one list, each into a frame of its own. Hashing keeps a processor busy, and writing
-the disk; four threads more than hash let neither wait for the other.
+Some threads take sections from one list and fill frames with them, which keeps a processor busy; others write these
+frames, which keeps the disk busy.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable
 from functools import partial
 
-from holdfast.checkpoint.read.crew import WORKERS
 from holdfast.errors import StorageFull, StorageUnavailable
 from holdfast.format.bundle import Member, build_head
 from holdfast.format.catalog import object_name
 from holdfast.format.document import digest
 from holdfast.format.manifest import BundleRef
+from holdfast.integrations.dcp.cycle import store_all, store_alone
 from holdfast.integrations.dcp.frames import Frame, PlacedSection
 from holdfast.integrations.dcp.sections import Sections, Source
 from holdfast.integrations.dcp.stored import StoredPiece
 from holdfast.kernels.checksums import fast_checksums
 from holdfast.kernels.digests import fast_copies
 from holdfast.storage import Store
-from holdfast.storage.abilities import Put, together
+from holdfast.storage.abilities import Head, Put, one_by_one, together
 
 logger = logging.getLogger("holdfast")
-
-_THREADS = WORKERS + 4
 
 
 class BundleWriter:
@@ -38,51 +35,64 @@ class BundleWriter:
         self._store = store
         self._checkpoint = checkpoint
         self._rank = rank
-        self._turns = threading.Semaphore(WORKERS)
         self._lock = threading.Lock()
         self._attempted: list[str] = []
 
-    def write(self, sources: Callable[[], Iterable[Source]]) -> list[StoredPiece]:
+    def write(self, sources: Callable[[], Iterable[Source]], *, little: bool = False) -> list[StoredPiece]:
         """Store these, in their order. Returns when they are durable.
 
         If they were written and could not be made durable, they are written again, each waited for by itself.
+
+        Args:
+            sources: Gives them, again if they are written again.
+            little: Whether they are too small to be worth threads of their own.
         """
         stored: list[StoredPiece] | None = None
         try:
             with together(self._store) as put:
-                stored = self._write(sources(), put)
+                stored = self._write(sources(), put, little)
         except (StorageUnavailable, StorageFull) as error:
             if stored is None:
                 raise
             logger.warning("what was written could not be made durable, and is written again: %s", error)
             self.discard()
-            stored = self._write(sources(), self._store.put)
+            stored = self._write(sources(), one_by_one(self._store), little)
         return stored
 
     def discard(self) -> None:
         """Delete what was written for a checkpoint that will not be."""
         self._store.delete(self._attempted)
 
-    def _write(self, sources: Iterable[Source], put: Put) -> list[StoredPiece]:
+    def _write(self, sources: Iterable[Source], put: Put, little: bool) -> list[StoredPiece]:
         fast_checksums()  # compiled before the threads need them
         fast_copies()
         sections = Sections(sources)
-        frames = [Frame(sections, self._turns, partial(self._put, put)) for _ in range(_THREADS)]
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="holdfast-dcp") as pool:
-            working = [pool.submit(frame.fill) for frame in frames]
-        for each in working:
-            each.result()
+        (store_alone if little else store_all)(sections, partial(self._put, put))
         return sections.stored()
 
-    def _put(self, put: Put, body: memoryview, placed: Sequence[PlacedSection]) -> BundleRef:
-        """Store a frame as the next bundle; the chunks' checksums stand in its head in their order."""
-        directory = [crc for each in placed for crc in each.checksums]
-        head = build_head([_member(each) for each in placed], len(body), directory)
+    def _put(self, put: Put, frame: Frame) -> None:
+        """Store a frame as the next bundle; of one that is still being hashed, the head last."""
         with self._lock:
             name = object_name(self._checkpoint, f"{self._rank:05d}-{len(self._attempted) + 1:06d}.safetensors")
             self._attempted.append(name)
-        put(name, [head, body])
-        return BundleRef(name=name, size_bytes=len(head) + len(body), head_bytes=len(head), digest=digest(head))
+        if frame.is_hashed:
+            put(name, frame.behind(_head(frame)))
+        else:
+            put(name, frame.body, head=Head(size_bytes=len(_head(frame)), get=partial(_hashed_head, frame)))
+        head = _hashed_head(frame)
+        size_bytes = len(head) + len(frame.body)
+        frame.stored(BundleRef(name=name, size_bytes=size_bytes, head_bytes=len(head), digest=digest(head)))
+
+
+def _hashed_head(frame: Frame) -> bytes:
+    frame.await_hashes()
+    return _head(frame)
+
+
+def _head(frame: Frame) -> bytes:
+    """Of a bundle of a frame; the chunks' checksums stand in their order, zeros if they are not known yet."""
+    directory = [crc for each in frame.placed for crc in each.checksums]
+    return build_head([_member(each) for each in frame.placed], len(frame.body), directory)
 
 
 def _member(placed: PlacedSection) -> Member:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,13 +17,15 @@ from holdfast.format.dcp_state import DcpPiece, DcpState, DcpTensor
 from holdfast.format.document import digest
 from holdfast.format.dtypes import code_of
 from holdfast.format.host_values import HostTensor
-from holdfast.format.manifest import BundleRef, Manifest, StateChunk, TensorSpec
+from holdfast.format.manifest import BundleRef, Manifest, Place, StateChunk, TensorSpec
 from holdfast.format.state_pieces import Piece
 from holdfast.format.tree import encode_tree
 from holdfast.integrations.dcp.bundles import BundleWriter
 from holdfast.integrations.dcp.sections import Source
 from holdfast.integrations.dcp.stored import Key, StoredPiece, StoredSection, key_of, without_elements
 from holdfast.storage import Store
+
+_LITTLE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +64,7 @@ def write_part(
     sources = [
         Source(name=f"state/{number}", spec=_spec(each), tensor=each, known={}) for number, each in enumerate(own)
     ]
-    written = iter(bundles.write(lambda: sources))
+    written = iter(bundles.write(lambda: sources, little=sum(each.nbytes for each in own) < _LITTLE_BYTES))
     tensors = [next(written), *(marks.get(id(each)) or next(written) for each in tree.tensors)]
     manifest = _manifest(intent, tensors)
     data = manifest.encode()
@@ -131,7 +133,9 @@ def _manifest(intent: Intent, tensors: list[StoredPiece]) -> Manifest:
 
 def _chunk(number: int, section: StoredSection, bundle: int) -> StateChunk:
     piece = Piece(tensor=number, start=section.start, length=section.length)
-    return StateChunk(place=replace(section.place, bundle=bundle), pieces=(piece,))
+    kept = section.place
+    place = Place(bundle=bundle, offset=kept.offset, length=kept.length, block=kept.block)  # replace() takes 5 µs
+    return StateChunk(place=place, pieces=(piece,))
 
 
 def _torch(tensor: Tensor | HostTensor) -> Tensor:

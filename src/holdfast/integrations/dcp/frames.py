@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import mmap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
-from threading import Semaphore
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from holdfast.format.bundle import BLOCK_BYTES, blocks_of
+from holdfast.format.bundle import BLOCK_BYTES, PAGE, blocks_of
 from holdfast.format.dcp_state import SECTION_BYTES
 from holdfast.format.layout import padded
 from holdfast.format.manifest import BundleRef, Place
+from holdfast.integrations.dcp.pages import Pages
 from holdfast.integrations.dcp.sections import Section, Sections
 from holdfast.integrations.dcp.stored import StoredSection
 from holdfast.kernels.checksums import fast_checksums
 from holdfast.kernels.digests import MOST_AT_ONCE, fast_copies
+from holdfast.storage import Buffer
 
 _FRAME_BYTES = MOST_AT_ONCE * SECTION_BYTES
-_HUGE_PAGE_BYTES = 2 << 20
+_HEAD_BYTES = 64 << 10  # before the body, for a head of about 500 sections: both are then written in one piece
+_LARGE_BYTES = 1 << 20  # a body that is written around the page cache
+PAGES = Pages(_HEAD_BYTES + _FRAME_BYTES)  # of all saves of a process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,37 +39,114 @@ class PlacedSection:
 
 
 class Frame:
-    """The memory of one thread: filled with sections, written as a bundle, filled again.
+    """Memory that one thread fills with sections and another one writes as a bundle, again and again.
 
     A section is hashed as it is copied, so that what is stored is what the digest says even if the tensor changes
-    meanwhile; where the last checkpoint holds the same bytes, the copy is dropped.
+    meanwhile; where the last checkpoint holds the same bytes, the copy is dropped. One that must be stored whatever its
+    digest is can be copied first, and the copy hashed while it is written.
     """
 
-    def __init__(
-        self,
-        sections: Sections,
-        turns: Semaphore,
-        put: Callable[[memoryview, Sequence[PlacedSection]], BundleRef],
-    ) -> None:
+    def __init__(self, sections: Sections) -> None:
         self._sections = sections
-        self._turns = turns
-        self._put = put
-        self._memory = _pages(_FRAME_BYTES)
+        self._piece = PAGES.take()
+        self._pages = self._piece.memory
+        self._memory = self._pages[_HEAD_BYTES:]
         self._placed: list[PlacedSection] = []
         self._used = 0
+        self._hashed: Future[None] | None = None  # of sections that are copied first
 
-    def fill(self) -> None:
-        """Take sections until none is left."""
+    @property
+    def placed(self) -> Sequence[PlacedSection]:
+        """The sections in it, in their order."""
+        return self._placed
+
+    @property
+    def body(self) -> memoryview:
+        """What a bundle of them has after its head; a large one ends with a page, so that no byte needs a cache."""
+        end = self._used if self._used < _LARGE_BYTES else -(-self._used // PAGE) * PAGE
+        self._memory[self._used : end] = 0
+        return self._memory[:end].data
+
+    @property
+    def is_hashed(self) -> bool:
+        """Whether digests and checksums are known by now."""
+        return self._hashed is None or self._hashed.done()
+
+    def await_hashes(self) -> None:
+        """Wait for digests and checksums. Raises what kept them from being computed."""
+        if self._hashed is not None:
+            self._hashed.result()
+
+    def fill(self) -> bool:
+        """Take sections until there is no room for more or none is left; whether any is to be written."""
+        while taken := self._take():
+            self._add(taken)
+        return bool(self._placed)
+
+    def copy(self) -> bool:
+        """Take sections in whose place the last checkpoint has nothing, and copy them; whether there are any.
+
+        ``hash`` or ``give_up`` is to be called after it.
+        """
+        taken = self._sections.take(len(self._memory), MOST_AT_ONCE, only_new=True)
+        for section, copy in zip(taken, self._places(taken), strict=True):
+            source = _in_memory(section, copy)
+            if source is not copy:
+                np.copyto(copy, source)
+            self._memory[self._used + len(copy) : self._used + padded(len(copy))] = 0
+            self._place(section, b"", [0] * blocks_of(padded(len(copy))))
+        self._hashed = Future() if taken else None
+        return bool(taken)
+
+    def hash(self) -> None:
+        """Find the digests and checksums of what was copied."""
+        assert self._hashed is not None
         try:
-            while (taken := self._take()) or self._placed:
-                if taken:
-                    with self._turns:
-                        self._add(taken)
-                else:
-                    self._write()
-        except BaseException:
-            self._sections.give_up()
+            copies = [self._memory[each.offset : each.offset + len(each.section.data)] for each in self._placed]
+            digests = fast_copies()(copies, copies)
+            self._placed = [
+                replace(each, digest=found, checksums=self._checksums(each.offset, len(copy)))
+                for each, copy, found in zip(self._placed, copies, digests, strict=True)
+            ]
+        except BaseException as error:
+            self.give_up(error)
             raise
+        self._hashed.set_result(None)
+
+    def give_up(self, error: BaseException) -> None:
+        """Tell who waits for digests that there will be none."""
+        assert self._hashed is not None
+        self._hashed.set_exception(error)
+
+    def behind(self, head: bytes) -> list[Buffer]:
+        """A bundle: its head and the body, in one piece unless the head is too long for the room before the body."""
+        if len(head) > _HEAD_BYTES:
+            return [head, self.body]
+        start = _HEAD_BYTES - len(head)
+        self._pages[start:_HEAD_BYTES] = np.frombuffer(head, np.uint8)
+        return [self._pages[start : _HEAD_BYTES + len(self.body)].data]
+
+    def stored(self, bundle: BundleRef) -> None:
+        """Tell where the sections are."""
+        block = 0
+        for each in self._placed:
+            length = len(each.section.data)
+            place = Place(bundle=0, offset=bundle.head_bytes + each.offset, length=padded(length), block=block)
+            block += blocks_of(padded(length))
+            stored = StoredSection(
+                start=each.section.start, length=length, digest=each.digest, bundle=bundle, place=place
+            )
+            self._sections.add(each.section, stored)
+
+    def clear(self) -> None:
+        """Make room for others, once nobody computes digests of what is there."""
+        with suppress(BaseException):  # who computes them tells
+            self.await_hashes()
+        self._placed, self._used, self._hashed = [], 0, None
+
+    def close(self) -> None:
+        """Give the memory back; the frame cannot be used any more."""
+        PAGES.give_back(self._piece)
 
     def _take(self) -> list[Section]:
         """As many sections as are hashed side by side; none when the frame is more than half full.
@@ -76,9 +156,13 @@ class Frame:
         room_bytes = len(self._memory) - self._used
         return self._sections.take(room_bytes, MOST_AT_ONCE) if room_bytes >= len(self._memory) // 2 else []
 
-    def _add(self, taken: Sequence[Section]) -> None:
+    def _places(self, taken: Sequence[Section]) -> list[NDArray[np.uint8]]:
+        """Where their copies go, one after another."""
         ends = np.cumsum([self._used, *(padded(len(each.data)) for each in taken)])
-        copies = [self._memory[end : end + len(each.data)] for end, each in zip(ends[:-1], taken, strict=True)]
+        return [self._memory[end : end + len(each.data)] for end, each in zip(ends[:-1], taken, strict=True)]
+
+    def _add(self, taken: Sequence[Section]) -> None:
+        copies = self._places(taken)
         sources = [_in_memory(each, copy) for each, copy in zip(taken, copies, strict=True)]
         for section, copy, found in zip(taken, copies, fast_copies()(sources, copies), strict=True):
             known = section.known
@@ -90,39 +174,18 @@ class Frame:
     def _keep(self, section: Section, copy: NDArray[np.uint8], found: bytes) -> None:
         """In the first free place, which is where it is unless one before it was dropped."""
         offset, length = self._used, len(copy)
-        self._used += padded(length)
         if copy.ctypes.data != self._memory[offset:].ctypes.data:
             np.copyto(self._memory[offset : offset + length], copy)
-        self._memory[offset + length : self._used] = 0
-        checksums = fast_checksums()(self._memory[offset : self._used].data, BLOCK_BYTES)
-        self._placed.append(PlacedSection(section=section, offset=offset, digest=found, checksums=checksums))
+        self._memory[offset + length : offset + padded(length)] = 0
+        self._place(section, found, self._checksums(offset, length))
 
-    def _write(self) -> None:
-        bundle = self._put(self._memory[: self._used].data, self._placed)
-        block = 0
-        for each in self._placed:
-            length = len(each.section.data)
-            place = Place(bundle=0, offset=bundle.head_bytes + each.offset, length=padded(length), block=block)
-            block += blocks_of(padded(length))
-            stored = StoredSection(
-                start=each.section.start, length=length, digest=each.digest, bundle=bundle, place=place
-            )
-            self._sections.add(each.section, stored)
-        self._placed, self._used = [], 0
+    def _place(self, section: Section, found: bytes, checksums: Sequence[int]) -> None:
+        """Note that a section is in the first free place."""
+        self._placed.append(PlacedSection(section=section, offset=self._used, digest=found, checksums=checksums))
+        self._used += padded(len(section.data))
 
-
-def _pages(size_bytes: int) -> NDArray[np.uint8]:
-    """Memory that begins with a page, in huge pages where the system has them.
-
-    Measured: direct writes of a GiB, 32 MiB at a time, take 0.5 s from small pages and 0.25 s from huge ones.
-    """
-    mapped = mmap.mmap(-1, size_bytes + _HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # a kernel without them
-            mapped.madvise(mmap.MADV_HUGEPAGE)
-    memory: NDArray[np.uint8] = np.frombuffer(mapped, np.uint8)
-    start = -memory.ctypes.data % _HUGE_PAGE_BYTES
-    return memory[start : start + size_bytes]
+    def _checksums(self, offset: int, length: int) -> list[int]:
+        return fast_checksums()(self._memory[offset : offset + padded(length)].data, BLOCK_BYTES)
 
 
 def _in_memory(section: Section, place: NDArray[np.uint8]) -> NDArray[np.uint8]:

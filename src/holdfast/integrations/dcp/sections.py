@@ -51,16 +51,21 @@ class Sections:
         self._next: Section | None = None
         self._failed = False
 
-    def take(self, room_bytes: int, most: int) -> list[Section]:
+    def take(self, room_bytes: int, most: int, *, only_new: bool = False) -> list[Section]:
         """The next ones, as many as fit and at most so many.
 
         A tensor is resolved with its first section, because that may take memory.
+
+        Args:
+            room_bytes: What they may take in a frame.
+            most: How many they may be.
+            only_new: Whether to stop before one in whose place the last checkpoint holds something.
         """
         taken: list[Section] = []
         with self._lock:
             while len(taken) < most and not self._failed and (section := self._peek()) is not None:
                 room_bytes -= padded(len(section.data))
-                if room_bytes < 0:
+                if room_bytes < 0 or (only_new and section.known is not None):
                     break
                 taken.append(section)
                 self._next = None

@@ -1,0 +1,111 @@
+"""How frames go round: filled by threads that compute, written by threads that wait for the store, and filled again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+
+from holdfast.checkpoint.read.crew import WORKERS
+from holdfast.integrations.dcp.frames import Frame
+from holdfast.integrations.dcp.sections import Sections
+
+# Some disks, those of virtual machines among them, tell that they have written something when they have nothing left to
+# write. So half of the frames is written while the other half is filled, and takes its place in one go.
+_WRITERS = 4 + WORKERS  # of which as many as fill frames may wait for digests
+_FRAMES = 8 + WORKERS
+
+
+def store_alone(sections: Sections, put: Callable[[Frame], None]) -> None:
+    """Store all sections in the calling thread."""
+    frame = Frame(sections)
+    try:
+        while frame.fill():
+            put(frame)
+            frame.clear()
+    finally:
+        frame.close()
+
+
+def store_all(sections: Sections, put: Callable[[Frame], None]) -> None:
+    """Store all sections. Raises what the first failure was, when no thread is at work any more.
+
+    Args:
+        sections: Those that are to be stored.
+        put: Stores what is in a frame.
+    """
+    _Cycle(sections, put).run()
+
+
+class _Cycle:
+    """The frames of one call of ``store_all``, and who has them.
+
+    The disk shall not wait until the first frames are hashed: each thread begins with one that it only copies, and
+    hashes it when no frame is free, or none is left to fill.
+    """
+
+    def __init__(self, sections: Sections, put: Callable[[Frame], None]) -> None:
+        self._sections = sections
+        self._put = put
+        self._free: SimpleQueue[Frame] = SimpleQueue()
+        self._unhashed: SimpleQueue[Frame] = SimpleQueue()
+        self._written: list[Future[None]] = []
+        self._frames = [Frame(sections) for _ in range(_FRAMES)]
+        for frame in self._frames:
+            self._free.put(frame)
+
+    def run(self) -> None:
+        """Store all sections."""
+        with (
+            ThreadPoolExecutor(_WRITERS, "holdfast-dcp-write") as writers,
+            ThreadPoolExecutor(WORKERS, "holdfast-dcp-fill") as fillers,
+        ):
+            filled = [fillers.submit(self._fill, writers) for _ in range(WORKERS)]
+        for frame in self._frames:
+            frame.close()
+        for each in (*filled, *self._written):
+            each.result()
+
+    def _fill(self, writers: ThreadPoolExecutor) -> None:
+        try:
+            frame = self._free.get()
+            if frame.copy():
+                self._unhashed.put(frame)
+                self._written.append(writers.submit(self._write, frame))
+                frame = self._next_free()
+            while frame.fill():
+                self._written.append(writers.submit(self._write, frame))
+                frame = self._next_free()
+            self._free.put(frame)
+            for frame in _taken(self._unhashed):
+                frame.hash()
+        except BaseException as error:
+            self._sections.give_up()
+            for frame in _taken(self._unhashed):
+                frame.give_up(error)
+            raise
+
+    def _next_free(self) -> Frame:
+        with suppress(Empty):
+            return self._free.get_nowait()
+        for frame in _taken(self._unhashed):
+            frame.hash()
+        return self._free.get()
+
+    def _write(self, frame: Frame) -> None:
+        try:
+            self._put(frame)
+        except BaseException:
+            self._sections.give_up()
+            raise
+        finally:
+            frame.clear()
+            self._free.put(frame)
+
+
+def _taken(frames: SimpleQueue[Frame]) -> Iterator[Frame]:
+    """Those in a queue that other threads take from, too."""
+    with suppress(Empty):
+        while True:
+            yield frames.get_nowait()
