@@ -1,22 +1,18 @@
 """Gathers scattered rows on a CPU, in Numba, on the threads that torch itself computes with.
 
-Threads of our own would compete for cores with torch's, which keep spinning for some milliseconds after every parallel
-region: as long as a whole gather takes. So the kernel is handed to the OpenMP runtime that torch has loaded. Its
-threads take blocks of rows from a shared counter, so one whose core is busy does not hold up the others.
-
 A scattered row that is fetched when it is needed takes the full memory latency; here each is prefetched a few rows
 ahead, which Numba has no word for (``python -m benchmarks llvm`` measures what it gains).
 """
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 
 import numba  # type: ignore[import-untyped, unused-ignore]
 import numpy as np
 from numba.np.numpy_support import carray  # type: ignore[import-untyped, unused-ignore]
 
+from holdfast.kernels import threads as pool
 from holdfast.kernels.compiled import compiled, kept
 from holdfast.kernels.memory import LINE_BYTES, add_atomically, pointer, prefetch_line
 
@@ -25,10 +21,6 @@ _BLOCK = 2048  # rows that a thread takes at a time
 
 Addresses = tuple[int, int, int, int, int]  # target, source, ids, bytes of a row, rows
 _TARGET, _SOURCE, _IDS, _WIDTH, _ROWS = range(5)
-
-_parallel = ctypes.CDLL(None).GOMP_parallel  # AttributeError where torch has another runtime
-_parallel.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
-_parallel.restype = None
 
 
 @compiled(["void(int64, int64, int64, int64, int64, int64, int64)"])
@@ -66,4 +58,4 @@ def _kernel(job: int) -> None:
 def gather(gathers: Sequence[Addresses], threads: int) -> None:
     """Do all of them. Rows are whole words of 8 bytes, ids are int64 and not checked."""
     job = np.array([0, len(gathers), *(field for one in gathers for field in one)], dtype=np.int64)
-    _parallel(_kernel.address, job.ctypes.data, threads, 0)
+    pool.run(_kernel, job, threads)

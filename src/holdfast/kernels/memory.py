@@ -16,6 +16,7 @@ from numba.extending import intrinsic  # type: ignore[import-untyped, unused-ign
 LINE_BYTES = 64  # of a cache line: what one prefetch fetches
 WORD, HALF_WORD = ir.IntType(64), ir.IntType(32)
 _BYTES = ir.IntType(8).as_pointer()
+_LINE = ir.VectorType(WORD, LINE_BYTES // 8)
 
 
 def instruction(build: Callable[..., Any], result: Any, count: int) -> Any:
@@ -53,7 +54,31 @@ def _prefetch_line(typing: Any, address: Any) -> Any:
     return instruction(build, types.int64, 1)
 
 
+@intrinsic
+def _stream_line(typing: Any, target: Any, source: Any) -> Any:
+    def build(builder: Any, target: Any, source: Any) -> Any:
+        line = builder.load(builder.inttoptr(source, _LINE.as_pointer()))
+        line.align = 1
+        store = builder.store(line, builder.inttoptr(target, _LINE.as_pointer()))
+        store.align = LINE_BYTES
+        store.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(HALF_WORD, 1)]))
+        return target
+
+    return instruction(build, types.int64, 2)
+
+
+@intrinsic
+def _finish_streaming(typing: Any, address: Any) -> Any:
+    def build(builder: Any, address: Any) -> Any:
+        builder.fence("seq_cst")
+        return address
+
+    return instruction(build, types.int64, 1)
+
+
 # What numba calls is not what a type checker sees.
 pointer = cast(Callable[[int], Any], _pointer)  # to give to ``carray``
 add_atomically = cast(Callable[[int, int], int], _add_atomically)  # to a counter of threads; what it was before
 prefetch_line = cast(Callable[[int], int], _prefetch_line)  # ask for the cache line at an address, and go on
+stream_line = cast(Callable[[int, int], int], _stream_line)  # copy a line past the caches, to where one begins
+finish_streaming = cast(Callable[[int], int], _finish_streaming)  # whoever is told of it from here on finds the lines
