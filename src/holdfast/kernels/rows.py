@@ -91,6 +91,7 @@ class _Kernels(NamedTuple):
 def _kernels() -> _Kernels | None:
     try:
         from holdfast.kernels import bulk, gather
+        from holdfast.kernels.memory import LINE_BYTES
     except (ImportError, AttributeError):  # no Numba, one that does not fit this NumPy, or no OpenMP that can be asked
         return None
-    return _Kernels(copy=bulk.copy, gather=gather.gather, line_bytes=gather.LINE_BYTES)
+    return _Kernels(copy=bulk.copy, gather=gather.gather, line_bytes=LINE_BYTES)

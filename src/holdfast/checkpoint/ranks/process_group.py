@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from holdfast.checkpoint.ranks.agreement import Agreement, Alone
+from holdfast.checkpoint.ranks.lines import draw_lines, machine_of_this_rank
 from holdfast.checkpoint.ranks.meeting import meet, wait_for
 
 # A save agrees twice or more while all ranks' training waits, and every collective may wait for a rank to wake.
@@ -73,11 +75,12 @@ class ProcessGroupAgreement:
             wait_for(work, rank=self.rank, world=self.world, timeout_s=self._timeout_s)
 
 
-def find_agreement(timeout_s: float) -> Agreement:
+def find_agreement(timeout_s: float, machine: Callable[[], str | None] = machine_of_this_rank) -> Agreement:
     """The job's processes if torch.distributed is initialised, else this process alone."""
-    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-        return ProcessGroupAgreement(timeout_s)
-    return Alone()
+    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+        return Alone()
+    group = ProcessGroupAgreement(timeout_s)
+    return draw_lines(group, timeout_s, machine) or group
 
 
 def _message(data: bytes, room: int) -> Tensor:
