@@ -18,6 +18,7 @@ from holdfast.kernels.memory import LINE_BYTES, add_atomically, pointer, prefetc
 
 _AHEAD = 12  # rows between a row's prefetch and its copy: 8 to 20 measured alike, fewer worse
 _BLOCK = 2048  # rows that a thread takes at a time
+WORD_BYTES = 4  # rows are copied by
 
 Addresses = tuple[int, int, int, int, int]  # target, source, ids, bytes of a row, rows
 _TARGET, _SOURCE, _IDS, _WIDTH, _ROWS = range(5)
@@ -26,14 +27,14 @@ _TARGET, _SOURCE, _IDS, _WIDTH, _ROWS = range(5)
 @compiled(["void(int64, int64, int64, int64, int64, int64, int64)"])
 def _gather_block(target: int, source: int, ids: int, width: int, rows: int, first: int, stop: int) -> None:
     """Copy the rows of one block."""
-    words = max(width // 8, 0)
-    wanted, to = carray(pointer(ids), rows, np.int64), carray(pointer(target), (rows, words), np.int64)
+    words = max(width // WORD_BYTES, 0)
+    wanted, to = carray(pointer(ids), rows, np.int64), carray(pointer(target), (rows, words), np.int32)
     for row in range(first, stop):
         if row + _AHEAD < stop:
             ahead = source + wanted[row + _AHEAD] * width
             for offset in range(0, width, LINE_BYTES):
                 prefetch_line(ahead + offset)
-        at = carray(pointer(source + wanted[row] * width), words, np.int64)
+        at = carray(pointer(source + wanted[row] * width), words, np.int32)
         for word in range(words):
             to[row, word] = at[word]
 
@@ -51,11 +52,11 @@ def _kernel(job: int) -> None:
         if number == count:
             return
         target, source, ids = gathers[number, _TARGET], gathers[number, _SOURCE], gathers[number, _IDS]
-        rows = gathers[number, _ROWS]
-        _gather_block(target, source, ids, gathers[number, _WIDTH], rows, first, min(first + _BLOCK, rows))
+        width, rows = gathers[number, _WIDTH], gathers[number, _ROWS]
+        _gather_block(target, source, ids, width, rows, first, min(first + _BLOCK, rows))
 
 
 def gather(gathers: Sequence[Addresses], threads: int) -> None:
-    """Do all of them. Rows are whole words of 8 bytes, ids are int64 and not checked."""
+    """Do all of them. Rows are whole words (``WORD_BYTES``), ids are int64 and not checked."""
     job = np.array([0, len(gathers), *(field for one in gathers for field in one)], dtype=np.int64)
     pool.run(_kernel, job, threads)

@@ -50,7 +50,7 @@ def gather_rows(gathers: Sequence[Gather]) -> None:
         target, source, ids = gather
         if not source.is_cpu:
             target.copy_(source.index_select(0, ids), non_blocking=True)
-        elif kernels is not None and (width := _packed_width(gather)) and width % kernels.line_bytes == 0:
+        elif kernels is not None and (width := _packed_width(gather)) and width % kernels.word_bytes == 0:
             lines.append((target.data_ptr(), source.data_ptr(), ids.data_ptr(), width, len(ids)))
         else:
             torch.index_select(source, 0, ids, out=target)
@@ -84,14 +84,13 @@ class _Kernels(NamedTuple):
 
     copy: Callable[[Sequence[tuple[int, int, int]], int], None]
     gather: Callable[[Sequence[tuple[int, int, int, int, int]], int], None]
-    line_bytes: int
+    word_bytes: int  # of which rows must be made
 
 
 @cache
 def _kernels() -> _Kernels | None:
     try:
         from holdfast.kernels import bulk, gather
-        from holdfast.kernels.memory import LINE_BYTES
     except (ImportError, AttributeError):  # no Numba, one that does not fit this NumPy, or no OpenMP that can be asked
         return None
-    return _Kernels(copy=bulk.copy, gather=gather.gather, line_bytes=LINE_BYTES)
+    return _Kernels(copy=bulk.copy, gather=gather.gather, word_bytes=gather.WORD_BYTES)
