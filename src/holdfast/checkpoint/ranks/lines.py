@@ -46,7 +46,7 @@ class LineAgreement:
             return json.loads(self._receive(0))
         data = json.dumps(value).encode()
         self._send_all(data)
-        return json.loads(data)
+        return json.loads(data) if wait else value
 
     def gather(self, value: Any) -> list[Any]:
         """Every rank's value, as JSON: rank 0 puts them together."""
