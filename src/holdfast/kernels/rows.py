@@ -51,7 +51,7 @@ def gather_rows(gathers: Sequence[Gather]) -> None:
         if not source.is_cpu:
             target.copy_(source.index_select(0, ids), non_blocking=True)
         elif kernels is not None and (width := _packed_width(gather)) and width % kernels.word_bytes == 0:
-            lines.append((target.data_ptr(), source.data_ptr(), ids.data_ptr(), width, len(ids)))
+            lines.append((target.data_ptr(), source.data_ptr(), ids.data_ptr(), width, ids.shape[0]))
         else:
             torch.index_select(source, 0, ids, out=target)
     if kernels is not None and lines:

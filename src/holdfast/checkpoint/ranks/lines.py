@@ -23,6 +23,7 @@ from holdfast.checkpoint.ranks.patience import Patience
 from holdfast.checkpoint.wire.readiness import is_writable, wait_readable
 
 _LENGTH = 8  # bytes in front of a value that say how long it is
+_YES, _NO = b"y", b"n"
 _RANK = 4  # bytes of the first message, which says who it is from
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -62,7 +63,14 @@ class LineAgreement:
 
     def any(self, flag: bool) -> bool:
         """Whether some rank says so."""
-        return any(self.gather(flag))
+        if self.rank == 0:
+            said = [_YES if flag else _NO, *map(self._receive, self._lines)]
+            found = _YES if _YES in said else _NO
+            self._send_all(found)
+        else:
+            self._send(0, _YES if flag else _NO)
+            found = self._receive(0)
+        return found == _YES
 
     def _send_all(self, data: bytes) -> None:
         for rank in self._lines:

@@ -163,9 +163,11 @@ class FrameFiller(ABC):
     def _add_chunk(self, table: TableCopy, first: int, last: int, takes: Mapping[str, Recorded]) -> dict[str, Column]:
         """Give all rows, from row ``first`` of the table to row ``last``, a place in the frame; copies their ids."""
         stored = None if table.ids is None else ids_dtype(first, last)
-        columns = {each.name: each for each in frame_columns(table.columns, table.rows, stored, takes)}
-        for each in columns.values():
-            self._placed(self._used + each.offset, each.length)
+        rows = table.rows
+        columns = {each.name: each for each in frame_columns(table.columns, rows, stored, takes)}
+        lengths = {name: each.length for name, each in columns.items()}
+        for name, each in columns.items():
+            self._placed(self._used + each.offset, lengths[name])
         if table.ids is not None:
             self._put_ids(columns[IDS], self._used + columns[IDS].offset, table.ids, first - table.origin)
         length = chunk_bytes(tuple(columns.values()))
@@ -174,14 +176,14 @@ class FrameFiller(ABC):
                 table=table.index,
                 offset=self._used,
                 length=length,
-                rows=table.rows,
+                rows=rows,
                 first=first,
                 last=last,
                 ids=stored,
                 recorded=dict(takes),
             )
         )
-        self.copied_bytes += sum(columns[spec.name].length for spec in table.columns)
+        self.copied_bytes += sum(lengths[spec.name] for spec in table.columns)
         return columns
 
     def _note_chunk(self, chunk: FrameChunk) -> None:

@@ -53,7 +53,8 @@ class TensorFiller(FrameFiller):
         """Copy a column's rows: later; from a GPU, which does so while the next ones are laid out, at once."""
         self._note(source)
         target = self._at(column, offset).view(source.dtype).view(column.shape)
-        source = source.detach()
+        if source.requires_grad:
+            source = source.detach()
         gather = None if table.ids is None else Gather(target, source, table.ids)
         if not source.is_cpu:
             gather_rows([gather]) if gather else target.copy_(source[table.range], non_blocking=True)

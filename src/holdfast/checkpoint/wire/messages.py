@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any, get_args
 
 from holdfast.checkpoint.wire.frame_layout import Recorded
@@ -298,7 +299,12 @@ def _packed(message: Message) -> bytes:
 
 def _fields(value: Any) -> dict[str, Any]:
     """A message, or a value in one, as JSON writes it; ``dataclasses.asdict`` would copy everything first."""
-    return {each.name: getattr(value, each.name) for each in fields(value)}
+    return {name: getattr(value, name) for name in _field_names(type(value))}
+
+
+@cache
+def _field_names(kind: Any) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(kind))
 
 
 def _build(name: str, values: dict[str, Any]) -> Message:
