@@ -23,18 +23,21 @@ def gathers(draw: st.DrawFn) -> Gather:
     raw = torch.randint(0, 256, (count, width * dtype.itemsize), dtype=torch.uint8, generator=generator)
     ids = torch.randint(0, count, (draw(st.sampled_from([0, 1, 13, 2048, 4097])),), generator=generator)
     source = raw.view(dtype)
-    return Gather(torch.empty(len(ids), width, dtype=dtype), source, ids)
+    room = torch.empty(len(ids) * width * dtype.itemsize + 64, dtype=torch.uint8)
+    at = draw(st.sampled_from([0, 8, 56]))  # in a line
+    return Gather(room[at : len(room) - 64 + at].view(dtype).view(len(ids), width), source, ids)
 
 
 @settings(deadline=None)
-@given(st.lists(gathers(), max_size=5), st.sampled_from([1, 2, 5]))
-def test_gathers_what_indexing_gives(work: list[Gather], threads: int) -> None:
-    before = torch.get_num_threads()
+@given(st.lists(gathers(), max_size=5), st.sampled_from([1, 2, 5]), st.sampled_from([1, 2**24]))
+def test_gathers_what_indexing_gives(work: list[Gather], threads: int, streamed_bytes: int) -> None:
+    before, rows._STREAMED_BYTES = (torch.get_num_threads(), rows._STREAMED_BYTES), streamed_bytes
     torch.set_num_threads(threads)
     try:
         gather_rows(work)
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(before[0])
+        rows._STREAMED_BYTES = before[1]
     for target, source, ids in work:
         assert torch.equal(target.view(torch.uint8), source[ids].view(torch.uint8))
 

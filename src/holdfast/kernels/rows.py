@@ -55,7 +55,8 @@ def gather_rows(gathers: Sequence[Gather]) -> None:
         else:
             torch.index_select(source, 0, ids, out=target)
     if kernels is not None and lines:
-        kernels.gather(lines, _threads(sum(width * rows for *_, width, rows in lines)))
+        size = sum(width * rows for *_, width, rows in lines)
+        kernels.gather(lines, _threads(size), streams=size >= _STREAMED_BYTES)
 
 
 def warm_up() -> None:
@@ -83,7 +84,7 @@ class _Kernels(NamedTuple):
     """What runs on the threads of torch."""
 
     copy: Callable[[Sequence[tuple[int, int, int]], int], None]
-    gather: Callable[[Sequence[tuple[int, int, int, int, int]], int], None]
+    gather: Callable[..., None]
     word_bytes: int  # of which rows must be made
 
 
