@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
-from functools import cache
 from typing import Any, get_args
 
 from holdfast.checkpoint.wire.frame_layout import Recorded
@@ -292,6 +291,9 @@ class Channel:
         return _build(name, values)
 
 
+_NAMES: dict[type, tuple[str, ...]] = {}  # of fields, which ``fields`` would gather anew for each message
+
+
 def _packed(message: Message) -> bytes:
     body = json.dumps([type(message).__name__, message], default=_fields).encode()
     return _LENGTH.pack(len(body)) + body
@@ -299,12 +301,10 @@ def _packed(message: Message) -> bytes:
 
 def _fields(value: Any) -> dict[str, Any]:
     """A message, or a value in one, as JSON writes it; ``dataclasses.asdict`` would copy everything first."""
-    return {name: getattr(value, name) for name in _field_names(type(value))}
-
-
-@cache
-def _field_names(kind: Any) -> tuple[str, ...]:
-    return tuple(each.name for each in fields(kind))
+    names = _NAMES.get(type(value))
+    if names is None:
+        names = _NAMES[type(value)] = tuple(each.name for each in fields(value))
+    return {name: getattr(value, name) for name in names}
 
 
 def _build(name: str, values: dict[str, Any]) -> Message:
