@@ -18,7 +18,8 @@ STRATEGIES = [
 ]
 PHASES = [
     "holdfast.checkpoint.snapshot.captured.Captured.copy_into",
-    "holdfast.checkpoint.trainer.handover.Handover.take",
+    "holdfast.checkpoint.trainer.handover.Handover.copy",
+    "holdfast.checkpoint.trainer.handover.Handover.seal",
     "holdfast.checkpoint.write.part_writer.PartWriter.finish",
     "holdfast.checkpoint.write.committer.Committer.commit",
     "holdfast.checkpoint.restore.model.ModelRestorer.restore",

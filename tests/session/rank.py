@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +22,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Adagrad, Adam, Optimizer, SparseAdam
 
 import holdfast as hf
+import holdfast.session
+from holdfast.checkpoint.ranks.lines import machine_of_this_rank
 from holdfast.checkpoint.ranks.process_group import find_agreement
 from holdfast.checkpoint.snapshot import side_streams
 from holdfast.policy import Precision, SavePolicy, Strategy
@@ -248,9 +251,14 @@ class Rank:
     def state(self) -> dict[str, str]:
         return self._training.digests()
 
+    def move(self, *, apart: bool) -> None:
+        """To a machine of its own, as far as agreements can see, or back."""
+        machine = partial(str, self._rank) if apart else machine_of_this_rank
+        holdfast.session.find_agreement = partial(find_agreement, machine=machine)
+
     def agree(self, lengths: list[int]) -> list[list[int]]:
         """How many letters come from each rank, and from rank 0, where the ranks say so many."""
-        agreement = find_agreement(PATIENCE_S)
+        agreement = holdfast.session.find_agreement(PATIENCE_S)
         said = "é" * lengths[agreement.rank]
         return [[len(each) for each in agreement.gather(said)], [len(agreement.broadcast(said))]]
 

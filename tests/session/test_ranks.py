@@ -85,9 +85,26 @@ def assert_exact(url: str, states: States, *, sparse: bool = True) -> None:
     assert hf.open_run(url).verify() == []
 
 
+@pytest.fixture(params=[False, True], ids=["one machine", "two machines"])
+def anywhere(request: pytest.FixtureRequest, job: Job) -> Iterator[Job]:
+    """A job on one machine, and one whose ranks cannot reach each other but through torch.distributed."""
+    job.call("move", apart=request.param)
+    yield job
+    if job.whole:
+        job.call("move", apart=False)
+
+
 @pytest.mark.parametrize("lengths", [[0, 3], [3, 9000], [9000, 3], [9000, 70_000]])
-def test_ranks_agree_on_short_and_on_long_values(job: Job, lengths: list[int]) -> None:
-    assert job.call("agree", lengths=lengths) == [[lengths, lengths[:1]]] * 2
+def test_ranks_agree_on_short_and_on_long_values(anywhere: Job, lengths: list[int]) -> None:
+    assert anywhere.call("agree", lengths=lengths) == [[lengths, lengths[:1]]] * 2
+
+
+def test_ranks_save_together_wherever_they_are(anywhere: Job, url: str) -> None:
+    anywhere.call("open", url=url, save=hf.EverySteps(2).to_dict(), strategy=hf.Consecutive().to_dict())
+    states = train(anywhere, 6)
+    anywhere.call("close")
+    assert saved_steps(url) == [2, 4, 6]
+    assert_exact(url, states)
 
 
 def test_each_rank_writes_its_rows_and_one_commit_holds_both(job: Job, url: str) -> None:

@@ -205,7 +205,10 @@ class _Encoder:
         raise UnsupportedState(f"{self._path} is nested more than {MAX_DEPTH} levels deep; flatten it")
 
     def _list(self, value: Iterable[object]) -> Json:
-        return [self._item(item, index) for index, item in enumerate(value)]
+        return [
+            item if type(item) is str and item.isascii() else self._item(item, index)  # often names of parameters
+            for index, item in enumerate(value)
+        ]
 
     def _pairs(self, value: dict[object, object]) -> Json:
         pairs: list[Json] = []

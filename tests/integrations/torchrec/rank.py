@@ -6,6 +6,7 @@ import logging
 import os
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.optim import Optimizer
@@ -24,6 +25,7 @@ from tests.integrations.torchrec.managed import SIZES as MANAGED
 from tests.integrations.torchrec.managed import managed_model, managed_sharder
 from tests.integrations.torchrec.model import BAGS, LR, OPTIMIZERS, SEQUENCES, Model, Plan, batch, shard
 from tests.jobs.arrays import Arrays
+from tests.jobs.memory import peak_above_before
 from tests.jobs.rank import Rank
 
 
@@ -108,6 +110,24 @@ class TorchRecRank(Rank):
                 name = names[id(parameter)]
                 for place, _ in _shards(weights[name]) if "sum" in state else ():
                     found[f"{name}.momentum1@{place}"] = state["sum"].clone().numpy()
+        return found
+
+    def resume_counting(self) -> tuple[int, int, int]:
+        """Resume into memory that is all in use: the step, the most memory beyond that, and what the tables have."""
+        kernels = [kernel for each in find_collections({"": self.model}) for kernel in each.kernels()]
+        tables = [tensor for kernel in kernels for tensor in kernel.operator.split_embedding_weights()]
+        slots = [slot for kernel in kernels for kept in kernel.operator.split_optimizer_states() for slot in kept]
+        for tensor in (*tables, *slots):
+            tensor.zero_()
+        step, extra_bytes = peak_above_before(self.checkpointer.resume)
+        return step, extra_bytes, sum(tensor.nbytes for tensor in (*tables, *slots))
+
+    def totals(self) -> dict[str, int]:
+        """The bits of all values that this rank holds of each table and slot, added up: in whatever order they are."""
+        found: dict[str, int] = {}
+        for name, array in self.held().items():
+            whole = name.partition("@")[0]
+            found[whole] = found.get(whole, 0) + int(array.view(np.uint32).sum(dtype=np.uint64))
         return found
 
     def recover(self, servers: list[int], of: int) -> int:

@@ -46,3 +46,6 @@ def _step_back(niceness: int) -> None:
     # Linux may share the CPU by sessions (autogroup): then niceness counts within a session, and ours is our own.
     with suppress(OSError):
         Path("/proc/self/autogroup").write_text(str(priority))
+    # Batch work shares the CPU like any other, but does not interrupt who runs: the trainer that has just woken us.
+    with suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

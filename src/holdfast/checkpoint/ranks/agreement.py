@@ -17,8 +17,8 @@ class Agreement(Protocol):
     rank: int
     world: int
 
-    def broadcast(self, value: Any) -> Any:
-        """Rank 0's value (plain JSON), on every rank."""
+    def broadcast(self, value: Any, *, wait: bool = True) -> Any:
+        """Rank 0's value (plain JSON), on every rank. Without ``wait`` rank 0 goes on, and waits in its next call."""
         ...
 
     def gather(self, value: Any) -> list[Any]:
@@ -48,7 +48,7 @@ class Alone:
     rank = 0
     world = 1
 
-    def broadcast(self, value: Any) -> Any:
+    def broadcast(self, value: Any, *, wait: bool = True) -> Any:
         """The value itself."""
         return value
 

@@ -12,6 +12,7 @@ from typing import cast
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from holdfast.checkpoint.ranks.patience import Patience
 from holdfast.errors import RanksMissing
 from holdfast.runtime import SYSTEM, Runtime
 
@@ -39,28 +40,15 @@ def meet(timeout_s: float, runtime: Runtime = SYSTEM) -> dist.ProcessGroup:
 
 def wait_for(work: dist.Work, *, rank: int, world: int, timeout_s: float, runtime: Runtime = SYSTEM) -> None:
     """Until a collective is over; raises RanksMissing if the others do not come, or are gone."""
-    waited_s, started_s = 0.0, runtime.monotonic_s()
+    patience = Patience(rank=rank, world=world, timeout_s=timeout_s, runtime=runtime)
     while True:
-        limit_s = min(_TELL_S, max(_POLL_S, timeout_s - waited_s))
         try:
-            work.wait(timedelta(seconds=limit_s))
+            work.wait(timedelta(seconds=patience.next_s))
             return
         except RuntimeError as error:
-            waited_s = runtime.monotonic_s() - started_s
-            if work.is_completed() or waited_s >= timeout_s:
-                raise RanksMissing(
-                    f"rank {rank} of {world} waited {waited_s:.0f} s for the other ranks to agree on a save: {error}. "
-                    "All ranks must create the Checkpointer and call its methods at the same steps; check what the "
-                    "other ranks were doing. Settings(ranks_s=...) sets how long to wait"
-                ) from error
-        logger.warning(
-            "rank %d of %d has been waiting for the other ranks to agree on a save for %.0f s; it gives up after %.0f "
-            "s. All ranks must call the same methods of their Checkpointer at the same steps",
-            rank,
-            world,
-            waited_s,
-            timeout_s,
-        )
+            if work.is_completed():
+                raise patience.missing(error) from error
+            patience.spent(error)
 
 
 def _await(

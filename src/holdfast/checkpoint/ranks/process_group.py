@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,9 +11,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from holdfast.checkpoint.ranks.agreement import Agreement, Alone
+from holdfast.checkpoint.ranks.lines import draw_lines, machine_of_this_rank
 from holdfast.checkpoint.ranks.meeting import meet, wait_for
 
-# A save agrees three times or more while all ranks' training waits, and every collective may wait for a rank to wake.
+# A save agrees twice or more while all ranks' training waits, and every collective may wait for a rank to wake.
 _ROOM = 8192  # bytes of a value that travels with its length
 _LENGTH = 8  # bytes that say how long it is
 
@@ -25,12 +27,17 @@ class ProcessGroupAgreement:
         self.world = dist.get_world_size()
         self._timeout_s = timeout_s
         self._group = meet(timeout_s)
+        self._sent: dist.Work | None = None  # what rank 0 did not wait for
 
-    def broadcast(self, value: Any) -> Any:
+    def broadcast(self, value: Any, *, wait: bool = True) -> Any:
         """Rank 0's value, as JSON: in one message, unless it is long."""
         data = json.dumps(value).encode() if self.rank == 0 else b""
         message = _message(data, _ROOM)
-        self._wait(dist.broadcast(message, 0, group=self._group, async_op=True))
+        self._await_sent()
+        self._sent = dist.broadcast(message, 0, group=self._group, async_op=True)
+        if self.rank == 0 and not wait and len(data) <= _ROOM:
+            return value
+        self._await_sent()
         length = _length(message)
         if length > _ROOM:
             message = _message(data, length)
@@ -49,24 +56,31 @@ class ProcessGroupAgreement:
     def any(self, flag: bool) -> bool:
         """Whether some rank says so."""
         value = torch.tensor([int(flag)], dtype=torch.int32)
+        self._await_sent()
         self._wait(dist.all_reduce(value, dist.ReduceOp.MAX, group=self._group, async_op=True))
         return bool(value.item())
 
     def _gathered(self, message: Tensor) -> list[Tensor]:
         messages = [torch.empty_like(message) for _ in range(self.world)]
+        self._await_sent()
         self._wait(dist.all_gather(messages, message, group=self._group, async_op=True))
         return messages
+
+    def _await_sent(self) -> None:
+        sent, self._sent = self._sent, None
+        self._wait(sent)
 
     def _wait(self, work: dist.Work | None) -> None:
         if work is not None:
             wait_for(work, rank=self.rank, world=self.world, timeout_s=self._timeout_s)
 
 
-def find_agreement(timeout_s: float) -> Agreement:
+def find_agreement(timeout_s: float, machine: Callable[[], str | None] = machine_of_this_rank) -> Agreement:
     """The job's processes if torch.distributed is initialised, else this process alone."""
-    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-        return ProcessGroupAgreement(timeout_s)
-    return Alone()
+    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+        return Alone()
+    group = ProcessGroupAgreement(timeout_s)
+    return draw_lines(group, timeout_s, machine) or group
 
 
 def _message(data: bytes, room: int) -> Tensor:

@@ -120,6 +120,11 @@ class Capture:
         """Whether ranks hold different rows."""
         return any(table.extent is not None for table in self._tables)
 
+    @property
+    def must_agree(self) -> bool:
+        """Whether ranks have to tell each other something before a save: the same on all of them."""
+        return self._tiling.is_needed or any(isinstance(table, LentTable) for table in self._tables)
+
     def agree(self, agreement: Agreement) -> None:
         """What all ranks must know before a save, and come here for: who stores which tile of which DTensor.
 

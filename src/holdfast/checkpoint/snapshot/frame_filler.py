@@ -96,27 +96,27 @@ class FrameFiller(ABC):
     def add_table(self, table: TableCopy) -> None:
         """Add a table's rows, in as many chunks as frames need."""
         self._close_pieces()
-        add = self._adder(table)
+        add, rows = self._adder(table), table.rows
         done = 0
-        while done < table.rows:
-            added = add(table.part(done, table.rows))
+        while done < rows:
+            added = add(table if not done else table.part(done, rows))
             done += added
-            if done < table.rows:
+            if done < rows:
                 self._go_on(table, added)
 
     def add_state(self, index: int, tensor: Any) -> None:
         """Add a state tensor, in pieces where a frame ends inside it."""
         raw = self._raw(tensor)
-        done = 0
-        while done < len(raw):
+        done, size = 0, len(raw)
+        while done < size:
             room = self._room() // _PIECE_MIN * _PIECE_MIN
             if room < _PIECE_MIN:
                 self.end_frame()
                 continue
             if not self._pieces:
                 self._pieces_at = self._used
-            length = min(room, len(raw) - done)
-            self._put_bytes(self._placed(self._used, length), raw[done : done + length])
+            length = min(room, size - done)
+            self._put_bytes(self._placed(self._used, length), raw if length == size else raw[done : done + length])
             self._pieces.append((index, done, length))
             self._used += padded(length)
             self.copied_bytes += length
@@ -150,10 +150,11 @@ class FrameFiller(ABC):
         if room < MIN_ROOM:
             return 0
         # 64-bit ids are assumed until the chunk's last id is known: a row or two less, never one too many
-        rows = min(table.rows, rows_that_fit(table.columns, room, None if table.ids is None else "U64"))
+        whole = table.rows
+        rows = min(whole, rows_that_fit(table.columns, room, None if table.ids is None else "U64"))
         if rows:
             ((first, last),) = table.bounds([(0, rows)])
-            at, part = self._used, table.part(0, rows)
+            at, part = self._used, table if rows == whole else table.part(0, rows)
             columns = self._add_chunk(part, first, last, {})
             for spec, source in zip(part.columns, part.tensors, strict=True):
                 self._put_rows(columns[spec.name], at + columns[spec.name].offset, source, part)
@@ -162,9 +163,11 @@ class FrameFiller(ABC):
     def _add_chunk(self, table: TableCopy, first: int, last: int, takes: Mapping[str, Recorded]) -> dict[str, Column]:
         """Give all rows, from row ``first`` of the table to row ``last``, a place in the frame; copies their ids."""
         stored = None if table.ids is None else ids_dtype(first, last)
-        columns = {each.name: each for each in frame_columns(table.columns, table.rows, stored, takes)}
-        for each in columns.values():
-            self._placed(self._used + each.offset, each.length)
+        rows = table.rows
+        columns = {each.name: each for each in frame_columns(table.columns, rows, stored, takes)}
+        lengths = {name: each.length for name, each in columns.items()}
+        for name, each in columns.items():
+            self._placed(self._used + each.offset, lengths[name])
         if table.ids is not None:
             self._put_ids(columns[IDS], self._used + columns[IDS].offset, table.ids, first - table.origin)
         length = chunk_bytes(tuple(columns.values()))
@@ -173,14 +176,14 @@ class FrameFiller(ABC):
                 table=table.index,
                 offset=self._used,
                 length=length,
-                rows=table.rows,
+                rows=rows,
                 first=first,
                 last=last,
                 ids=stored,
                 recorded=dict(takes),
             )
         )
-        self.copied_bytes += sum(columns[spec.name].length for spec in table.columns)
+        self.copied_bytes += sum(lengths[spec.name] for spec in table.columns)
         return columns
 
     def _note_chunk(self, chunk: FrameChunk) -> None:

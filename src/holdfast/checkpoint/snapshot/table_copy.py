@@ -59,7 +59,7 @@ class TableCopy:
     @property
     def rows(self) -> int:
         """The number of rows, which must be listed."""
-        return self.stop - self.start if self.ids is None else len(self.ids)
+        return self.stop - self.start if self.ids is None else int(self.ids.shape[0])  # len() of a tensor takes longer
 
     @property
     def range(self) -> slice:
@@ -77,5 +77,9 @@ class TableCopy:
         ends = [(start, stop - 1) for start, stop in spans]
         if self.ids is None:
             return [(self.start + start, self.start + last) for start, last in ends]
-        found = self.ids[[number for span in ends for number in span]].tolist()
+        numbers = [number for span in ends for number in span]
+        if getattr(self.ids, "is_cuda", False):
+            found = self.ids[numbers].tolist()
+        else:
+            found = [int(self.ids[number]) for number in numbers]
         return [(self.origin + first, self.origin + last) for first, last in zip(found[::2], found[1::2], strict=True)]

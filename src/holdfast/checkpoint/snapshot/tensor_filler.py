@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,16 +14,9 @@ from holdfast.checkpoint.snapshot.gpu_records import Encodable, Window, encodabl
 from holdfast.checkpoint.snapshot.table_copy import TableCopy
 from holdfast.checkpoint.wire.buffer import FrameBuffer
 from holdfast.format.layout import Column, rows_that_fit
-from holdfast.kernels.rows import Gather, gather_rows
+from holdfast.kernels.rows import Copy, Gather, copy_tensors, gather_rows
 
 logger = logging.getLogger("holdfast")
-
-
-class _Copy(NamedTuple):
-    """Bytes that will go from a live tensor into a frame."""
-
-    target: Tensor
-    source: Tensor
 
 
 class TensorFiller(FrameFiller):
@@ -32,7 +24,7 @@ class TensorFiller(FrameFiller):
 
     def __init__(self, sink: FrameSink, buffer: FrameBuffer, *, frames_ahead: int = 1) -> None:
         super().__init__(sink, buffer, frames_ahead=frames_ahead)
-        self._copies: list[_Copy] = []
+        self._copies: list[Copy] = []
         self._gathers: list[Gather] = []
         self._bytes = torch.empty(0, dtype=torch.uint8)
         self._devices: set[torch.device] = set()
@@ -51,7 +43,7 @@ class TensorFiller(FrameFiller):
 
     def _put_bytes(self, offset: int, raw: Tensor) -> None:
         self._note(raw)
-        self._copies.append(_Copy(self._bytes[offset : offset + len(raw)], raw))
+        self._copies.append(Copy(self._bytes[offset : offset + len(raw)], raw))
 
     def _put_ids(self, column: Column, offset: int, ids: Tensor, first: int) -> None:
         integer = torch.int32 if column.dtype == "U32" else torch.int64  # the same bits as the unsigned type
@@ -61,18 +53,18 @@ class TensorFiller(FrameFiller):
         """Copy a column's rows: later; from a GPU, which does so while the next ones are laid out, at once."""
         self._note(source)
         target = self._at(column, offset).view(source.dtype).view(column.shape)
-        source = source.detach()
+        if source.requires_grad:
+            source = source.detach()
         gather = None if table.ids is None else Gather(target, source, table.ids)
         if not source.is_cpu:
             gather_rows([gather]) if gather else target.copy_(source[table.range], non_blocking=True)
         elif gather:
             self._gathers.append(gather)
         else:
-            self._copies.append(_Copy(target, source[table.range]))
+            self._copies.append(Copy(target, source[table.range]))
 
     def _copy_all(self) -> None:
-        for target, source in self._copies:
-            target.copy_(source, non_blocking=True)
+        copy_tensors(self._copies)
         self._copies.clear()
         gather_rows(self._gathers)
         self._gathers.clear()

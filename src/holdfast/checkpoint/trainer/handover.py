@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from holdfast.checkpoint.snapshot.captured import Captured, Snapshot
 from holdfast.checkpoint.snapshot.frame_filler import FrameFiller
@@ -67,6 +67,13 @@ class Stage(Protocol):
 MakeFiller = Callable[[AgentClient, FrameBuffer], FrameFiller]
 
 
+class _Copied(NamedTuple):
+    """A snapshot in the buffer, of which the agent knows nothing yet unless it needed room."""
+
+    client: AgentClient
+    full_bytes: int
+
+
 class Handover:
     """Copies what is captured into the buffer, and counts what that has cost."""
 
@@ -83,6 +90,7 @@ class Handover:
         """``stage`` takes what is on devices there; None where nothing is."""
         self._buffer = buffer
         self._stage = stage
+        self._copied: _Copied | None = None  # and not sealed yet
         self.device_bytes = 0  # what of the last snapshot has to leave its devices
         self._outcomes = outcomes
         self._agents = agents
@@ -97,22 +105,54 @@ class Handover:
         started_s: float,
         state_apart: bool = False,
         in_slices: bool = False,
+    ) -> bool:
+        """Copy the snapshot, and seal it at once; False if the agent died meanwhile. See ``copy``."""
+        copied = self.copy(intent, capture, started_s=started_s, state_apart=state_apart, in_slices=in_slices)
+        return copied and self.seal(started_s)
+
+    def copy(
+        self,
+        intent: Intent,
+        capture: Callable[[], Snapshot],
+        *,
+        started_s: float,
+        state_apart: bool = False,
+        in_slices: bool = False,
         on_complete: Callable[[Captured], None] | None = None,
     ) -> bool:
         """Take the snapshot; False if the agent died meanwhile. ``capture`` is called once the save has begun.
 
         ``started_s`` is since when training waits, by the monotonic clock. ``in_slices``: what does not fit the buffers
         of devices may be read between the steps that follow. ``on_complete`` is told what the snapshot holds, maybe
-        later.
+        later. ``seal`` or ``abandon`` must come next.
         """
         try:
-            self._take(intent, capture, started_s, state_apart, in_slices, on_complete)
+            self._copy(intent, capture, started_s, state_apart, in_slices, on_complete)
         except AgentDied as error:
             self._agents.lost(str(error))
             return False
         return True
 
-    def _take(
+    def seal(self, started_s: float) -> bool:
+        """From here the agent commits what was copied; False if it died. What is on devices is sealed later."""
+        copied, self._copied = self._copied, None
+        if copied is None:
+            return True
+        try:
+            copied.client.seal(copied.full_bytes, self._runtime.monotonic_s() - started_s)
+        except AgentDied as error:
+            self._agents.lost(str(error))
+            return False
+        return True
+
+    def abandon(self) -> None:
+        """Give up what was copied, and wait until the agent has heard of it."""
+        copied, self._copied = self._copied, None
+        if copied is not None:
+            copied.client.abandon()
+            self._agents.settle()
+
+    def _copy(
         self,
         intent: Intent,
         capture: Callable[[], Snapshot],
@@ -136,7 +176,7 @@ class Handover:
             filler = self._filler(client, self._buffer)
             if on_device is None:
                 captured.copy_into(filler, state_apart=state_apart)
-                client.seal(captured.full_bytes, self._runtime.monotonic_s() - started_s)
+                self._copied = _Copied(client, captured.full_bytes)
             else:
                 on_device.copy_rest(filler)
                 self._seal_later(announcement, on_device, started_s, state_apart)

@@ -91,6 +91,13 @@ class Agents:
         if self._outcomes.taken_over is not None:
             raise TakenOver(self._outcomes.taken_over)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether ``prepare`` and ``settle`` have nothing to do."""
+        fence = self._fence
+        unfenced = fence.is_due or fence.is_closing or fence.is_open
+        return self._outcomes.in_flight is None and not (unfenced or self.client.is_lost)
+
     def prepare(self) -> None:
         """Make sure, if possible, that the next save has an agent."""
         if self.client.is_lost:

@@ -189,9 +189,15 @@ class Table:
 
     def _column(self, name: str, tensor: Tensor) -> ColumnSpec:
         try:
-            return ColumnSpec(name=name, dtype=code_of(tensor.dtype), row_shape=tuple(tensor.shape[1:]))
+            return _column_spec(name, tensor.dtype, tensor.shape[1:])
         except UnsupportedState as error:
             raise UnsupportedState(f"table {self.name!r}, column {name!r}: {error}") from None
+
+
+@lru_cache(maxsize=4096)
+def _column_spec(name: str, dtype: torch.dtype, row_shape: torch.Size) -> ColumnSpec:
+    """Asked for every column, several times in each save."""
+    return ColumnSpec(name=name, dtype=code_of(dtype), row_shape=tuple(row_shape))
 
 
 def is_number(value: object) -> bool:

@@ -293,6 +293,9 @@ class Channel:
         return _build(name, values)
 
 
+_NAMES: dict[type, tuple[str, ...]] = {}  # of fields, which ``fields`` would gather anew for each message
+
+
 def _packed(message: Message) -> bytes:
     body = json.dumps([type(message).__name__, message], default=_fields).encode()
     return _LENGTH.pack(len(body)) + body
@@ -300,7 +303,10 @@ def _packed(message: Message) -> bytes:
 
 def _fields(value: Any) -> dict[str, Any]:
     """A message, or a value in one, as JSON writes it; ``dataclasses.asdict`` would copy everything first."""
-    return {each.name: getattr(value, each.name) for each in fields(value)}
+    names = _NAMES.get(type(value))
+    if names is None:
+        names = _NAMES[type(value)] = tuple(each.name for each in fields(value))
+    return {name: getattr(value, name) for name in names}
 
 
 def _build(name: str, values: dict[str, Any]) -> Message:
