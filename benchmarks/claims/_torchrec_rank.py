@@ -27,7 +27,6 @@ from benchmarks.claims._savers import Alternate
 
 SEED = 5
 WARM_UP = 1  # rounds that are not counted
-_AHEAD_S = 0.02  # from the choice of a time until it comes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,11 +178,8 @@ def _local(state: Any) -> Any:
 
 
 def _slowest(act: Callable[[], object]) -> float:
-    """How long the slowest rank took, where all begin together: at a time, since a barrier lets go of one first."""
-    begin = torch.tensor([time.perf_counter() + _AHEAD_S], dtype=torch.float64)  # one clock for the whole machine
-    dist.broadcast(begin, 0)
-    while time.perf_counter() < begin.item():
-        pass
+    """How long the slowest rank took, where all begin together."""
+    dist.barrier()
     started_s = time.perf_counter()
     act()
     took = torch.tensor([time.perf_counter() - started_s], dtype=torch.float64)
