@@ -42,8 +42,8 @@ PLANS = {
     ),
 }  # fmt: skip
 SHARE = 4  # every fourth row is touched
-WAY_S = 45.0  # no way takes longer, all its pairs together, unless it says so: the machine is lent
-MOST_S = 225.0  # nor does everything together begin another pair after that
+WAY_S = 90.0  # no way takes longer, all its pairs together: the machine is lent
+MOST_S = 480.0  # nor does everything together begin another pair after that
 SPACE_SHARE = 0.7  # of the free space, that runs may take
 BARS = {"2bit": 0.1, "8bit": 0.15, "exact": 0.25, "full_2bit": 0.05}
 
@@ -59,7 +59,6 @@ class Way:
     device_share: float = 5 / 16  # of the tables' bytes, that the device buffer has
     kept_share: float = 0.0  # of the tables' bytes, for a baseline on the device
     pairs: int | None = None  # None: as many as the plan says
-    most_s: float = WAY_S
 
     @property
     def figure(self) -> str:
@@ -84,7 +83,7 @@ BESIDE = (
 # What takes longest is measured last. Exact rows are saved since the baseline, each time the same ones: the files of
 # twenty consecutive saves of them would take more room than the machine has.
 DCP = "dcp"
-EXACT = Way(name="exact", precision=hf.Exact(), strategy=hf.OneShot(), whole=False, most_s=75.0)
+EXACT = Way(name="exact", precision=hf.Exact(), strategy=hf.OneShot(), whole=False)
 KNOWN = {way.name: way for way in (*WAYS, *BESIDE, EXACT)}
 
 
@@ -174,7 +173,7 @@ def _measure(way: Way, loop: Loop, plan: Plan, link_s: float, *, until_s: float)
         growth = []
         for number in range(_pairs(way, plan, folder) + 1):
             growth.append(_growth(saves.with_save, saves.without, saves_first=bool(number % 2)))
-            if number and time.perf_counter() > min(until_s, since_s + way.most_s):
+            if number and time.perf_counter() > min(until_s, since_s + WAY_S):
                 break
     return Found(
         growth_s=growth[1:],
