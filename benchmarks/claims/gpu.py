@@ -17,7 +17,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -58,7 +58,7 @@ class Way:
     whole: bool  # all rows
     device_share: float = 5 / 16  # of the tables' bytes, that the device buffer has
     kept_share: float = 0.0  # of the tables' bytes, for a baseline on the device
-    pairs: int | None = None  # None: as many as the plan says
+    pairs: int | None = None  # at most; None: as many as the plan says
 
     @property
     def figure(self) -> str:
@@ -80,25 +80,29 @@ BESIDE = (
         kept_share=0.3, pairs=3,
     ),
 )  # fmt: skip
-# What takes longest is measured last. Exact rows are saved since the baseline, each time the same ones: the files of
-# twenty consecutive saves of them would take more room than the machine has.
 DCP = "dcp"
-EXACT = Way(name="exact", precision=hf.Exact(), strategy=hf.OneShot(), whole=False)
+EXACT = Way(name="exact", precision=hf.Exact(), strategy=hf.Consecutive(), whole=False)  # takes longest: it comes last
 KNOWN = {way.name: way for way in (*WAYS, *BESIDE, EXACT)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Found:
     """Pairs of stretches, in seconds."""
 
-    growth_s: list[float]
-    call_s: list[float]
     link_s: float
-    drain_s: float = 0.0
-    committed_after_s: float = 0.0
+    growth_s: list[float] = field(default_factory=list)
+    call_s: list[float] = field(default_factory=list)
+    drain_s: list[float] = field(default_factory=list)
+    commit_s: list[float] = field(default_factory=list)
     device_waits: int = 0
     sliced: int = 0
     device_bytes: int = 0  # of the device buffer, that a save took
+
+    def count(self, stats: hf.SaveStats) -> None:
+        """What a run says of itself."""
+        self.device_waits += stats.device_waits
+        self.sliced += stats.sliced
+        self.device_bytes = stats.drained_bytes // max(1, stats.drained)
 
     @property
     def over_link(self) -> list[float]:
@@ -165,26 +169,33 @@ def _busy_share(loop: Loop) -> float:
 
 
 def _measure(way: Way, loop: Loop, plan: Plan, link_s: float, *, until_s: float) -> Found:
-    """Pairs of stretches with and without a save; the first pair is not counted. None begins after ``until_s``."""
-    with tempfile.TemporaryDirectory(dir=fast_place()) as folder, guarded(way, loop, plan, folder) as guard:
-        guard.save(wait=True)
-        saves = GuardedLoop(guard, loop, plan, touch=None if way.whole else 1 / SHARE)
-        since_s = time.perf_counter()
-        growth = []
-        for number in range(_pairs(way, plan, folder) + 1):
-            growth.append(_growth(saves.with_save, saves.without, saves_first=bool(number % 2)))
-            if number and time.perf_counter() > min(until_s, since_s + WAY_S):
-                break
-    return Found(
-        growth_s=growth[1:],
-        call_s=saves.call_s[1:],
-        link_s=link_s,
-        drain_s=statistics.median(saves.drain_s),
-        committed_after_s=statistics.median(saves.commit_s),
-        device_waits=guard.stats.device_waits,
-        sliced=guard.stats.sliced,
-        device_bytes=guard.stats.drained_bytes // max(1, guard.stats.drained),
-    )
+    """Pairs of stretches with and without a save, in as many runs as it takes to have room for their files.
+
+    None begins after ``until_s``.
+    """
+    found = Found(link_s=link_s)
+    until_s = min(until_s, time.perf_counter() + WAY_S)
+    wanted = plan.pairs if way.pairs is None else min(way.pairs, plan.pairs)
+    while len(found.growth_s) < wanted and not (found.growth_s and time.perf_counter() > until_s):
+        with tempfile.TemporaryDirectory(dir=fast_place()) as folder, guarded(way, loop, plan, folder) as guard:
+            guard.save(wait=True)
+            pairs = min(wanted - len(found.growth_s), _room(way, plan, folder))
+            _measure_run(GuardedLoop(guard, loop, plan, touch=None if way.whole else 1 / SHARE), pairs, found, until_s)
+            found.count(guard.stats)
+    return found
+
+
+def _measure_run(saves: GuardedLoop, pairs: int, found: Found, until_s: float) -> None:
+    """Pairs of one run; the first is not counted."""
+    growth = []
+    for number in range(pairs + 1):
+        growth.append(_growth(saves.with_save, saves.without, saves_first=bool(number % 2)))
+        if number and time.perf_counter() > until_s:
+            break
+    found.growth_s += growth[1:]
+    found.call_s += saves.call_s[1:]
+    found.drain_s += saves.drain_s
+    found.commit_s += saves.commit_s
 
 
 def guarded(way: Way, loop: Loop, plan: Plan, folder: str) -> hf.Checkpointer:
@@ -233,7 +244,7 @@ def measure_dcp(loop: Loop, plan: Plan, link_s: float) -> Found:
             )
     finally:
         stager.close()
-    return Found(growth_s=growth[1:], call_s=calls[1:], link_s=link_s)
+    return Found(link_s=link_s, growth_s=growth[1:], call_s=calls[1:])
 
 
 def _longer(loop: Loop) -> float:
@@ -255,14 +266,12 @@ def fast_place() -> str:
     return max(places, key=lambda place: shutil.disk_usage(place).free)
 
 
-def _pairs(way: Way, plan: Plan, folder: str) -> int:
-    """How many deltas there is space for beside their baseline, if all of them are kept."""
-    if way.pairs is not None:
-        return min(way.pairs, plan.pairs)
-    if not isinstance(way.precision, hf.Exact) or not isinstance(way.strategy, hf.Consecutive):
+def _room(way: Way, plan: Plan, folder: str) -> int:
+    """How many deltas there is space for beside their baseline: a run keeps all that follow it."""
+    if not isinstance(way.precision, hf.Exact):
         return plan.pairs
     delta_bytes = plan.table_bytes * 1.1 / SHARE
-    return max(1, min(plan.pairs, int(SPACE_SHARE * shutil.disk_usage(folder).free / delta_bytes) - 1))
+    return max(1, int(SPACE_SHARE * shutil.disk_usage(folder).free / delta_bytes) - 1)
 
 
 def _dcp_figures(found: Found) -> dict[str, Figure]:
@@ -270,6 +279,11 @@ def _dcp_figures(found: Found) -> dict[str, Figure]:
         "dcp_full_stall_over_link_copy": statistics.median(found.over_link),
         "dcp_stage_call_ms": statistics.median(found.call_s) * 1e3,
     }
+
+
+def _median_ms(seconds: Sequence[float]) -> float:
+    """0 where there are none."""
+    return statistics.median(seconds) * 1e3 if seconds else 0.0
 
 
 def _quartiles(values: list[float]) -> tuple[float, float, float]:
@@ -288,8 +302,8 @@ def _figures(way: Way, found: Found) -> dict[str, Figure]:
         **({f"{way.figure}_bar": BARS[way.name]} if way.name in BARS else {}),
         f"gpu_growth_ms_{way.name}": statistics.median(found.growth_s) * 1e3,
         f"gpu_save_call_ms_{way.name}": statistics.median(found.call_s) * 1e3,
-        f"gpu_drain_ms_{way.name}": found.drain_s * 1e3,
-        f"gpu_committed_after_ms_{way.name}": found.committed_after_s * 1e3,
+        f"gpu_drain_ms_{way.name}": _median_ms(found.drain_s),
+        f"gpu_committed_after_ms_{way.name}": _median_ms(found.commit_s),
         f"gpu_device_waits_{way.name}": found.device_waits,  # its baseline is one, where all rows do not fit
         f"gpu_sliced_{way.name}": found.sliced,
         f"gpu_device_bytes_{way.name}": found.device_bytes,
@@ -304,7 +318,7 @@ def line(found: Found) -> str:
     return (
         f"{middle:.3f} ({low:.3f} to {high:.3f}) of the link's time in {len(found.growth_s)} pairs; the call takes "
         f"{call_ms[1]:.2f} ms ({call_ms[0]:.2f} to {call_ms[2]:.2f}); {found.device_waits} waits, {found.sliced} in "
-        f"slices, drained in {found.drain_s * 1e3:.0f} ms, {found.device_bytes / 2**20:.0f} MiB on the device"
+        f"slices, drained in {_median_ms(found.drain_s):.0f} ms, {found.device_bytes / 2**20:.0f} MiB on the device"
     )
 
 
@@ -315,7 +329,7 @@ def _table(found: Mapping[str, Found]) -> Table:
         growth_ms = statistics.median(each.growth_s) * 1e3
         rows.append(
             (name, len(each.growth_s), each.link_s * 1e3, growth_ms, f"{middle:.3f} ({low:.3f} to {high:.3f})",
-             statistics.median(each.call_s) * 1e3, each.drain_s * 1e3, BARS.get(name, "")),
+             statistics.median(each.call_s) * 1e3, _median_ms(each.drain_s), BARS.get(name, "")),
         )  # fmt: skip
     headers = ("way", "pairs", "link, ms", "growth, ms", "growth / link (quartiles)", "call, ms", "drain, ms", "bar")
     return Table(caption="Steps with a save, less the same without", headers=headers, rows=rows)
