@@ -26,6 +26,7 @@ import holdfast as hf
 from benchmarks.claims._dcp_staging import DcpStaging
 from benchmarks.claims._gpu_loop import SAVE_AT, GuardedLoop, Loop, Plan, link_copy_s
 from benchmarks.report import Figure, Report, Table
+from holdfast.checkpoint.trainer.position import SaveStats
 from holdfast.policy import Precision, Strategy
 
 PLANS = {
@@ -98,7 +99,7 @@ class Found:
     sliced: int = 0
     device_bytes: int = 0  # of the device buffer, that a save took
 
-    def count(self, stats: hf.SaveStats) -> None:
+    def count(self, stats: SaveStats) -> None:
         """What a run says of itself."""
         self.device_waits += stats.device_waits
         self.sliced += stats.sliced
