@@ -1,18 +1,24 @@
-"""Rivals that run at the same time and train in turns, a slice of time each: what disturbs one disturbs all."""
+"""Rivals that run at the same time and train in turns, a slice of time each: what disturbs one disturbs all.
+
+Cores of a machine that others use as well are not alike: one may be half as fast as its neighbour, for seconds or for
+hours. So where workers have cores to themselves, these are drawn anew for each round, the same for all rivals.
+"""
 
 from __future__ import annotations
 
 import math
 import os
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from random import Random
 
 from benchmarks.claims import _cluster_job
 from benchmarks.claims._cluster_clock import Tick, children, read_ticks
@@ -21,6 +27,7 @@ from benchmarks.claims._parity_job import Gate
 from benchmarks.claims._parity_rivals import ENCODED, WHOLE
 
 _PATIENCE_S = 180.0
+_SEED = 7
 _SETTLES_S = 0.1  # of a slice: what was pulled before it is used up, and caches are warm
 
 
@@ -29,17 +36,14 @@ class Turns:
     """How long rivals train.
 
     Args:
-        rounds: Slices of each.
+        rounds: Slices of each, after each start.
         slice_s: How long each takes.
-        starts: How often all rivals are started anew, at most: two processes of the same program differ by some
-            percent, for as long as they live, so that many starts of few rounds tell more than few of many.
-        most_s: After the second, no start begins that would not end within this time. None: whatever it takes.
+        starts: How often all rivals are started anew: where processes have their memory may matter.
     """
 
     rounds: int
     slice_s: float
     starts: int = 1
-    most_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +101,20 @@ class _Job:
     plan: JobPlan
     process: subprocess.Popen[bytes]
     gate: Gate
+    burners: Sequence[subprocess.Popen[bytes]] = ()
+
+    def move(self, cores: Sequence[int]) -> None:
+        """To other cores: the first ones are the workers', the rest are everyone else's."""
+        each = self.plan.cores
+        if each is None:
+            return
+        rest = cores[self.rival.workers * each :]
+        for name, (pid, _) in children(self.process.pid).items():
+            worker = re.fullmatch(r"worker-(\d+)\.\d+", name)
+            at = 0 if worker is None else int(worker[1]) * each
+            _move(pid, rest if worker is None else cores[at : at + each])
+        for burner in self.burners:
+            _move(burner.pid, rest)
 
     def train(self, slice_s: float, result: Result) -> None:
         """One slice."""
@@ -145,20 +163,24 @@ class _Job:
 def duel(plan: JobPlan, rivals: Mapping[str, Rival], turns: Turns, *, servers: int) -> dict[str, Result]:
     """All rivals in turns, there and back again; results by the rivals' names."""
     results = {name: Result() for name in rivals}
-    began_s = time.monotonic()
+    draw = Random(_SEED)
     for start in range(turns.starts):
         started_s = time.monotonic()
-        _train_once(plan, rivals, turns, results, servers=servers)
+        _train_once(plan, rivals, turns, results, draw, servers=servers)
         now_s = time.monotonic()
         rates = {name: [round(rate, 2) for rate in each.starts[-1]] for name, each in results.items()}
         print(f"start {start + 1}: {now_s - started_s:.1f} s, steps a second {rates}", file=sys.stderr, flush=True)
-        if turns.most_s is not None and start and now_s - began_s + (now_s - started_s) > turns.most_s:
-            break
     return results
 
 
 def _train_once(
-    plan: JobPlan, rivals: Mapping[str, Rival], turns: Turns, results: Mapping[str, Result], *, servers: int
+    plan: JobPlan,
+    rivals: Mapping[str, Rival],
+    turns: Turns,
+    results: Mapping[str, Result],
+    draw: Random,
+    *,
+    servers: int,
 ) -> None:
     """Start all rivals, and let each have its slices."""
     for result in results.values():
@@ -170,8 +192,11 @@ def _train_once(
             job.gate.set(is_open=True)
             job.await_steps(plan.warm_up)
             job.gate.set(is_open=False)
+        cores = sorted(os.sched_getaffinity(0))
         for number in range(turns.rounds):
+            draw.shuffle(cores)
             for name in list(jobs)[:: 1 if number % 2 else -1]:
+                jobs[name].move(cores)
                 jobs[name].train(turns.slice_s, results[name])
 
 
@@ -182,41 +207,45 @@ def _end_all(jobs: Sequence[_Job]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """How much faster one rival was than another: of each start, the median over its rounds.
+    """How much faster one rival was than another: its steps in all rounds, relative to the other's in the same."""
 
-    Starts are what can be compared: two processes of the same program differ by some percent for as long as they live,
-    so that more rounds of one start say no more about the program.
-    """
-
-    of_starts: Sequence[float]
+    rounds: Sequence[tuple[float, float]]  # steps a second, of the one and of the other
 
     @classmethod
     def of(cls, rival: Result, base: Result) -> Ratio:
-        """The rival's steps a second relative to the base's, in the same rounds."""
+        """The rival relative to the base."""
         starts = zip(rival.starts, base.starts, strict=True)
-        return cls(of_starts=[statistics.median(x / y for x, y in zip(*rates, strict=True)) for rates in starts])
+        return cls(rounds=[pair for start in starts for pair in zip(*start, strict=True)])
 
     @property
-    def mean(self) -> float:
-        """Over starts."""
-        return statistics.fmean(self.of_starts)
+    def value(self) -> float:
+        """Of the sums. A mean of ratios would be too high: a slow slice of the base counts for more than a fast one."""
+        return _quotient(self.rounds)
 
     @property
     def standard_error(self) -> float:
-        """Of the mean over starts; 0 where there is one only."""
-        count = len(self.of_starts)
-        return statistics.stdev(self.of_starts) / math.sqrt(count) if count > 1 else 0.0
+        """Of the value, by leaving out each round in turn; 0 where there is one only."""
+        count = len(self.rounds)
+        if count < 2:
+            return 0.0
+        without = [_quotient([*self.rounds[:at], *self.rounds[at + 1 :]]) for at in range(count)]
+        middle = statistics.fmean(without)
+        return math.sqrt((count - 1) / count * math.fsum((each - middle) ** 2 for each in without))
+
+
+def _quotient(rounds: Sequence[tuple[float, float]]) -> float:
+    return math.fsum(one for one, _ in rounds) / math.fsum(other for _, other in rounds)
 
 
 def overhead(rival: Result, base: Result) -> float:
     """How much longer a step takes than the base's."""
-    return 1 / Ratio.of(rival, base).mean - 1
+    return 1 / Ratio.of(rival, base).value - 1
 
 
 def scaling_figures(one: Result, two: Result) -> dict[str, float]:
     """What a second worker gains."""
     ratio = Ratio.of(two, one)
-    return {"scaling_2_workers": ratio.mean, "scaling_2_workers_standard_error": ratio.standard_error}
+    return {"scaling_2_workers": ratio.value, "scaling_2_workers_standard_error": ratio.standard_error}
 
 
 @contextmanager
@@ -229,8 +258,8 @@ def _running(plan: JobPlan, rival: Rival, servers: int) -> Iterator[_Job]:
         command = [sys.executable, "-m", "benchmarks.claims._parity_child", rival.protection]
         command += [str(servers), str(rival.workers)]
         process = subprocess.Popen(command, env={**os.environ, _cluster_job.PLAN: str(path)})
-        burners = [_burner(planned, rival, servers) for _ in range(servers)] if rival.burnt_cores else []
-        job = _Job(rival, planned, process, gate)
+        burners = [_burner(folder, rival.burnt_cores / servers) for _ in range(servers)] if rival.burnt_cores else []
+        job = _Job(rival, planned, process, gate, burners)
         try:
             yield job
         finally:
@@ -245,9 +274,12 @@ def _running(plan: JobPlan, rival: Rival, servers: int) -> Iterator[_Job]:
                     burner.wait(_PATIENCE_S)
 
 
-def _burner(plan: JobPlan, rival: Rival, servers: int) -> subprocess.Popen[bytes]:
-    share = str(rival.burnt_cores / servers)
-    process = subprocess.Popen([sys.executable, "-m", "benchmarks.claims._burner", plan.folder, share])
-    if plan.cores is not None:  # those that workers have to themselves
-        os.sched_setaffinity(process.pid, sorted(os.sched_getaffinity(0))[rival.workers * plan.cores :])
-    return process
+def _burner(folder: str, share: float) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", "benchmarks.claims._burner", folder, str(share)])
+
+
+def _move(pid: int, cores: Sequence[int]) -> None:
+    """All threads of a process."""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(ProcessLookupError):  # it has ended
+            os.sched_setaffinity(int(task.name), cores)

@@ -82,7 +82,7 @@ PLANS = {
         pause_servers=8,
         kills=3,
         rounds=3,
-        turns=Turns(rounds=5, slice_s=0.5, starts=8),
+        turns=Turns(rounds=30, slice_s=0.5, starts=2),
     ),
 }
 

@@ -83,7 +83,7 @@ PLANS = {
     "full": Plan(
         job=_job(rows=4_000_000),
         recovery=_job(rows=4_000_000, warm_up=1),
-        turns=Turns(rounds=4, slice_s=0.5, starts=6, most_s=200.0),
+        turns=Turns(rounds=40, slice_s=0.5, starts=2),
         kills=1,
     ),
 }
@@ -113,15 +113,17 @@ def contention(plan: Plan) -> Found:
     figures: dict[str, Figure] = {}
     for workers in plan.workers:
         pair = {name: Rival(protection=name, workers=workers) for name in (NOTHING, PARITY)}
-        found = duel(plan.job, pair, replace(plan.turns, starts=1), servers=plan.servers)
+        found = duel(
+            plan.job, pair, replace(plan.turns, starts=1, rounds=max(2, plan.turns.rounds // 8)), servers=plan.servers
+        )
         more_s = found[PARITY].server_cpu_s - found[NOTHING].server_cpu_s
         burnt = max(0.0, more_s * found[PARITY].rate)
         pair[_BURNT] = Rival(protection=NOTHING, workers=workers, burnt_cores=burnt)
-        found = duel(plan.job, pair, replace(plan.turns, starts=max(1, plan.turns.starts // 2)), servers=plan.servers)
+        found = duel(plan.job, pair, replace(plan.turns, starts=1), servers=plan.servers)
         suffix, ratio = _label("", workers), Ratio.of(found[_BURNT], found[NOTHING])
         figures |= {
             f"burnt_cores{suffix}": burnt,
-            f"contention_overhead{suffix}": 1 / ratio.mean - 1,
+            f"contention_overhead{suffix}": 1 / ratio.value - 1,
             f"contention_overhead_standard_error{suffix}": ratio.standard_error,
             f"parity_overhead_beside_contention{suffix}": overhead(found[PARITY], found[NOTHING]),
         }
@@ -261,7 +263,7 @@ def _overhead_figures(suffix: str, parity: Result, base: Result) -> dict[str, Fi
     return {
         f"parity_overhead{suffix}": overhead(parity, base),
         f"parity_overhead_standard_error{suffix}": Ratio.of(parity, base).standard_error,
-        f"parity_overhead_starts{suffix}": len(parity.starts),
+        f"parity_overhead_rounds{suffix}": sum(map(len, parity.starts)),
         f"worker_wait_us_per_step{suffix}": 1e6 * base.step_wait_s,
         f"worker_wait_us_per_step_with_parity{suffix}": 1e6 * parity.step_wait_s,
         f"worker_cpu_us_per_step{suffix}": 1e6 * base.step_cpu_s,

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.claims import parity
+from benchmarks.claims._cluster_duel import Ratio, Result, overhead
 from benchmarks.claims._parity_counts import count, moved_bytes
 from benchmarks.claims._parity_floor import wire_floor_s
 from benchmarks.claims._parity_job import Gate
@@ -54,6 +55,17 @@ def test_a_recovery_is_compared_with_the_steps_before_it() -> None:
     assert found.longest_pause_s == pytest.approx(0.5)
     assert found.throughput == pytest.approx((11 / 2.5) / 10)
     assert found.took_s == pytest.approx(2.39)
+
+
+def test_rivals_are_compared_by_all_their_steps_in_the_same_rounds() -> None:
+    rival, base = Result(starts=[[90.0, 180.0], [99.0]]), Result(starts=[[100.0, 200.0], [100.0]])
+    ratio = Ratio.of(rival, base)
+    assert ratio.value == pytest.approx(369 / 400)
+    alone = [279 / 300, 189 / 200, 270 / 300]  # with each round left out
+    middle = sum(alone) / 3
+    assert ratio.standard_error == pytest.approx((2 / 3 * sum((each - middle) ** 2 for each in alone)) ** 0.5)
+    assert overhead(rival, base) == pytest.approx(400 / 369 - 1)
+    assert Ratio.of(Result(starts=[[2.0]]), Result(starts=[[1.0]])).standard_error == 0
 
 
 def test_gradients_are_sent_to_a_row_and_to_its_parity_on_another_server() -> None:
