@@ -134,8 +134,9 @@ class _Place:
             block_bytes = LARGE_BLOCK_BYTES if job.pacing.is_rebuilt_fast else BLOCK_BYTES
             parities = None if room is None else room.parities
             layout = RingLayout(placement, ring, block_stripes=block_stripes(placement, rows.rule, block_bytes))
-            needed_bytes = server_bytes(layout, index, rows.rule, rows.dense.rule)
-            require_memory(f"server {index}", needed_bytes, available_bytes())
+            if parities is None:  # else the memory is taken already
+                needed_bytes = server_bytes(layout, index, rows.rule, rows.dense.rule)
+                require_memory(f"server {index}", needed_bytes, available_bytes())
             parity = ShardParity(layout, rows, parities, threads=compute_threads())
             shard = ProtectedShard(rows, self.saves, job.dense, parity, self.moves)
             self.shard = shard
