@@ -52,6 +52,7 @@ class AuditedShard(ProtectedShard):
         self._lacking[member] -= stripes
 
     def copy(self, save: int, progress: Mapping[int, Progress], intent: bytes) -> Copied:
+        self.moves.wait()
         _put(save, self._rows.server, dict(self._kept()))
         return super().copy(save, progress, intent)
 

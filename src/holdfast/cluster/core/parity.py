@@ -143,12 +143,18 @@ class Parity:
     def advance(self, *, both: bool = False) -> Iterator[Send]:
         """Ask for a block of what nobody waits for: rows first, then parities; or a block of ``both``.
 
-        Then questions for parities are at most as many as those for rows, which take longer and are more.
+        Then as much is asked for of one as of the other. Rows keep hosts busy, parities this server: so everyone is
+        busy until the end. Questions for parities are at most as many as those for rows, which may be what those
+        wait for who are asked.
         """
         sends = list(self._rows.advance())
         yield from sends
-        if not sends or (both and self._host.asked < self._rows.asked):
+        if not sends or (both and self._are_parities_behind):
             yield from self._host.advance()
+
+    @property
+    def _are_parities_behind(self) -> bool:
+        return self._host.asked < self._rows.asked and self._host.records_left >= len(self._rows.unasked)
 
     # ---- pushes ----------------------------------------------------------------------------------------------------
 

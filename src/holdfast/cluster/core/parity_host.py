@@ -93,6 +93,11 @@ class ParityHost:
         """How many questions for records that parities lack are not answered."""
         return len(self._asked)
 
+    @property
+    def records_left(self) -> int:
+        """How many records parities lack that nobody was asked for."""
+        return sum(len(self._unasked_of(member)) for member, lacking in self._lacking.items() if lacking)
+
     def adopt(self, member: int) -> Iterator[Send]:
         """Another is in a member's place. What was seen of its predecessor stays; nothing more comes from that one."""
         self._absorbed.pop(member, None)
@@ -153,8 +158,8 @@ class ParityHost:
     def advance(self) -> Iterator[Send]:
         """Ask for the records of some parities that lack them."""
         unasked = self._layout.none
-        for member in self._lacking:
-            unasked |= self._unasked_of(member)
+        for member, lacking in self._lacking.items():
+            unasked |= self._unasked_of(member) if lacking else lacking
         if block := self._layout.block(unasked):
             yield from self._complete(block)
 
@@ -193,8 +198,16 @@ class ParityHost:
             del self._asked[values.attempt]
         self._seen[member].put(values.stripes, values.held)
         self._renewed[member] = self._renewed.get(member, self._layout.none) | values.stripes
-        self.encoded += len(values.stripes - self.lacks)
+        self.encoded += len(self._whole_of(values.stripes))
         yield from self._serve_waiting()
+
+    def _whole_of(self, stripes: StripeSet) -> StripeSet:
+        """Of these stripes, those whose parity lacks nothing."""
+        for lacking in self._lacking.values():
+            if not stripes:
+                break
+            stripes -= lacking
+        return stripes
 
     def _encode_anew(self, stripes: StripeSet) -> Iterator[Send]:
         """Drop what these parities hold, and refuse all who wait for them."""

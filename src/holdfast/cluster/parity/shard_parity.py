@@ -6,6 +6,7 @@ What is done when is the protocol's. Here are the arrays, as messages carry them
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -231,20 +232,26 @@ class ShardParity:
 
     def _solved(self, share: Share, given: Mapping[int, _Given], lost: tuple[int, ...]) -> Words:
         """The lost rows of this server: what its parities would be if the rows that are there were all 0, decoded."""
-        ring, code = self.layout.ring, self._code
-        gone = {ring.member(ring.position(server), share.line) for server in lost}
+        ring = self.layout.ring
+        gone = frozenset(ring.member(ring.position(server), share.line) for server in lost)
         parities = {(ring.position(host) - share.line) % ring.size: each for host, each in given.items()}
         used = sorted(parities)[: len(gone)]
-        present = [*(each for each in range(code.data) if each not in gone), *(code.data + each for each in used)]
         mine = ring.member(self._position, share.line)
         assert mine is not None
-        coefficients = code.recovery([mine], present)[0][-len(used) :]
+        coefficients = _coefficients(self._code, mine, gone, tuple(used))
         if coefficients == [1]:  # the row itself
             return parities[used[0]].of(share)
         found = np.zeros((len(share.stripes), self._rows.groups[share.group].record_words), np.uint32)
         for parity, coefficient in zip(used, coefficients, strict=True):
             galois.add(found, None, parities[parity].of(share), coefficient)
         return found
+
+
+@lru_cache(maxsize=1024)  # one for each line, while rows of one server come back
+def _coefficients(code: Code, member: int, gone: frozenset[int | None], parities: tuple[int, ...]) -> list[int]:
+    """What a lost member is the sum of: these parities, less what is there, each times one of these."""
+    present = [*(each for each in range(code.data) if each not in gone), *(code.data + each for each in parities)]
+    return code.recovery([member], present)[0][-len(parities) :]
 
 
 class _Given:

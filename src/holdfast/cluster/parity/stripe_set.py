@@ -25,10 +25,11 @@ class StripeSet:
         bounds: Where runs begin and end, strictly ascending: the first is in the set, the second is not, and so on.
     """
 
-    __slots__ = ("_bounds",)
+    __slots__ = ("_bounds", "_size")
 
     def __init__(self, bounds: Ids) -> None:
         self._bounds = bounds
+        self._size = -1 if len(bounds) else 0  # -1: nobody has asked yet
 
     @classmethod
     def of(cls, numbers: Ids) -> Self:
@@ -56,7 +57,7 @@ class StripeSet:
         (bounds,) = arrays
         if bounds.ndim != 1 or bounds.dtype != np.int64 or len(bounds) % 2:
             raise ValueError("stripes are runs, each from a number to another")
-        if len(bounds) and not (bounds[0] >= 0 and (np.diff(bounds) > 0).all()):
+        if len(bounds) and not (bounds[0] >= 0 and (bounds[1:] > bounds[:-1]).all()):
             raise ValueError("runs of stripes ascend, and do not touch each other")
         return cls(bounds)
 
@@ -127,24 +128,36 @@ class StripeSet:
         return found
 
     def __and__(self, other: Self) -> Self:
+        if not self._size or not other._size:
+            return other if self._size else self
         return type(self)(run_sets.intersection(self._bounds, other._bounds))
 
     def __or__(self, other: Self) -> Self:
+        if not self._size or not other._size:
+            return self if self._size else other
         return type(self)(run_sets.union(self._bounds, other._bounds))
 
     def __sub__(self, other: Self) -> Self:
-        return type(self)(run_sets.less(self._bounds, other._bounds)) if len(other._bounds) else self
+        if not self._size or not other._size:
+            return self
+        if self == other:  # most answers are to the whole of a question
+            return type(self)(_NONE)
+        return type(self)(run_sets.less(self._bounds, other._bounds))
 
     def __bool__(self) -> bool:
-        return len(self._bounds) > 0
+        return self._size != 0
 
     def __len__(self) -> int:
-        if len(self._bounds) == 2:
-            return int(self._bounds[1] - self._bounds[0])
-        return int((self._bounds[1::2] - self._bounds[::2]).sum())
+        if self._size < 0:
+            self._size = int((self._bounds[1::2] - self._bounds[::2]).sum())
+        return self._size
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, StripeSet) and np.array_equal(self._bounds, other._bounds)
+        if self is other:
+            return True
+        if not isinstance(other, StripeSet) or len(self._bounds) != len(other._bounds):
+            return False
+        return self._bounds.tobytes() == other._bounds.tobytes()
 
     def __hash__(self) -> int:
         return hash(self._bounds.tobytes())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterable
 from typing import cast
 
@@ -35,7 +36,7 @@ from holdfast.cluster.core.notes import (
     Outcome,
     Stats,
 )
-from holdfast.cluster.core.parity_messages import Absorbed, Given, Rebuild, Rebuilt, Values
+from holdfast.cluster.core.parity_messages import Absorbed, Given, Rebuild, Rebuilt, Redundant, Values
 from holdfast.cluster.core.server import ServerCore
 from holdfast.cluster.core.stripes import Layout, Protection, Records
 from holdfast.cluster.heap import keep_freed_memory, ready_heap
@@ -51,6 +52,7 @@ from holdfast.cluster.server.arrivals import Arrivals
 from holdfast.cluster.server.dense_gather import DenseGather
 from holdfast.cluster.server.departures import Departures
 from holdfast.cluster.server.heir import Heir
+from holdfast.cluster.server.moves import Moves
 from holdfast.cluster.server.protected_shard import ProtectedShard
 from holdfast.cluster.server.rebuild_pace import FAST_ASKED, RebuildPace
 from holdfast.cluster.server.room import Room
@@ -89,10 +91,15 @@ def run(payload: bytes, surroundings: Surroundings) -> None:
         next_life = _wait_for_place(link)
     if next_life is None:
         return
-    place = _Place(job, next_life.index, room)
+    life_link = Link(job, next_life, surroundings)  # the controller answers while the place is made
     try:
-        while next_life is not None:
-            next_life = _Life(job, next_life, Link(job, next_life, surroundings), place).live()
+        place = _Place(job, next_life.index, room)
+    except BaseException:
+        life_link.close()
+        raise
+    try:
+        while (next_life := _Life(job, life_link.member, life_link, place).live()) is not None:
+            life_link = Link(job, next_life, surroundings)
     finally:
         place.close()
 
@@ -109,7 +116,7 @@ def _wait_for_place(link: Link) -> Member | None:
                         return None
         return None
     finally:
-        link.close()
+        threading.Thread(target=link.close, name="holdfast-spare-link").start()  # which waits for what was sent
 
 
 class _Place:
@@ -122,19 +129,22 @@ class _Place:
         self.saves = SavedRows(job, rows, self.dense, index, None if room is None else room.buffer)
         self.shard = LiveShard(rows, self.saves, job.dense)
         self.protection: Protection | None = None
+        self.moves = Moves(is_concurrent=job.pacing.is_rebuilt_fast)
         if (ring := job.ring_of(index)) is not None:
             block_bytes = LARGE_BLOCK_BYTES if job.pacing.is_rebuilt_fast else BLOCK_BYTES
             parities = None if room is None else room.parities
             layout = RingLayout(placement, ring, block_stripes=block_stripes(placement, rows.rule, block_bytes))
-            needed_bytes = server_bytes(layout, index, rows.rule, rows.dense.rule)
-            require_memory(f"server {index}", needed_bytes, available_bytes())
+            if parities is None:  # else the memory is taken already
+                needed_bytes = server_bytes(layout, index, rows.rule, rows.dense.rule)
+                require_memory(f"server {index}", needed_bytes, available_bytes())
             parity = ShardParity(layout, rows, parities, threads=compute_threads())
-            shard = ProtectedShard(rows, self.saves, job.dense, parity)
+            shard = ProtectedShard(rows, self.saves, job.dense, parity, self.moves)
             self.shard = shard
             self.protection = Protection(layout=cast(Layout, layout), records=cast(Records, shard))
 
     def close(self) -> None:
         """Let the agent finish what it has."""
+        self.moves.close()
         self.saves.close()
 
 
@@ -149,6 +159,7 @@ class _Life:
         self._rebuild_pace = RebuildPace(job.pacing.is_rebuilt_fast)
         self._arrivals = Arrivals(link.receive)
         self._departures = Departures(is_waited_for=self._synchronous)
+        self._owes_saves = False  # whether rows were rebuilt, of which saves do not know
         self._heir: Heir | None = None
         self._snapshot: tuple[Member, Snapshot] | None = None  # that waits for the other servers' dense parts
         self._looked_s = self._told_s = 0.0
@@ -163,6 +174,8 @@ class _Life:
                     self._take(sender, message)
                 self._link.send(self._departures.due())
                 self._rebuild()
+                if self._core.is_whole:
+                    self._save_rebuilt()
                 self._look_around()
             return self._core.next_life
         except HoldfastError as error:  # another process in this place would come to the same
@@ -191,7 +204,15 @@ class _Life:
             if any(isinstance(message, End) for _, message in self._link.receive(_PATIENCE_S)):
                 return
 
+    def _save_rebuilt(self) -> None:
+        """Let saves go on with rebuilt rows. It reads the store, so parities that are still to come are not kept up."""
+        if self._owes_saves and isinstance(self._place.shard, ProtectedShard):
+            self._owes_saves = False
+            self._place.shard.rebuilt()
+
     def _take(self, sender: Member, message: Message) -> None:
+        if sender.role is Role.CONTROLLER:  # who says when to save
+            self._save_rebuilt()
         match message:
             case NamedCheckpoint(save, checkpoint):
                 self._place.shard.names[save] = checkpoint
@@ -234,8 +255,11 @@ class _Life:
         if isinstance(message, CallOff):
             self._snapshot = None
         sends = self._core.handle(sender, message)
-        if isinstance(self._place.shard, ProtectedShard) and any(isinstance(each.message, Rebuilt) for each in sends):
-            self._place.shard.rebuilt()
+        if any(isinstance(each.message, Rebuilt | Redundant) for each in sends):
+            self._place.moves.wait()  # it is told when it is so
+            self._owes_saves = self._owes_saves or any(isinstance(each.message, Rebuilt) for each in sends)
+            if self._core.is_orphan:
+                self._save_rebuilt()
         view, copied = self._core.view, [each.message for each in sends if isinstance(each.message, Copied)]
         if copied and view is not None and self._core.member.index != 0 and not isinstance(message, SavePriority):
             part = DensePart(copied[0].save, self._place.dense.own)
@@ -281,6 +305,7 @@ class _Life:
 
     def _inherit(self) -> None:
         """The controller is gone: follow its heir, or be it."""
+        self._save_rebuilt()
         self._send(self._core.controller_lost())
         view = self._core.view
         if not self._core.ended and view is not None and view.member(Role.SERVER, 0) == self._core.member:

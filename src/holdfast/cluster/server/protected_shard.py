@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from holdfast.cluster.core.messages import Copied
 from holdfast.cluster.core.progress import Progress
 from holdfast.cluster.core.stripes import Syndrome
 from holdfast.cluster.parity.accumulator import Accumulator
@@ -11,6 +12,7 @@ from holdfast.cluster.parity.shard_parity import ShardParity
 from holdfast.cluster.parity.stripe_set import StripeSet
 from holdfast.cluster.payload import Arrays, Floats, Numbers, in_order_of_workers
 from holdfast.cluster.server.average import mean
+from holdfast.cluster.server.moves import Moves
 from holdfast.cluster.server.shard import LiveShard, Saves
 from holdfast.cluster.shard import Shard
 
@@ -18,17 +20,55 @@ from holdfast.cluster.shard import Shard
 class ProtectedShard(LiveShard):
     """Rows whose parities other servers keep, and parities of other servers' rows.
 
+    Those that come from other servers are moved to their places while the server goes on, and everything else waits
+    until they are there.
+
     Args:
         rows: The server's.
         saves: Its part of the checkpoints.
         dense: The whole dense vector, as models begin.
         parity: Its rows as members of stripes, and its parities.
+        moves: What is on its way to them.
     """
 
-    def __init__(self, rows: Shard, saves: Saves, dense: Floats, parity: ShardParity) -> None:
+    def __init__(
+        self, rows: Shard, saves: Saves, dense: Floats, parity: ShardParity, moves: Moves | None = None
+    ) -> None:
         super().__init__(rows, saves, dense)
         self._parity = parity
-        self.rebuilt_rows = 0
+        self.moves = Moves() if moves is None else moves
+
+    # ---- what every shard does -------------------------------------------------------------------------------------
+
+    def load(self, checkpoint: int | None) -> Mapping[int, Progress]:
+        """Take the rows of a checkpoint, or of the newest save of each; as they begin where nothing was saved."""
+        self.moves.wait()
+        return super().load(checkpoint)
+
+    def take_dense(self, dense: Arrays) -> None:
+        """Take a worker's copy of the dense part; its slots stay as they were loaded."""
+        self.moves.wait()
+        super().take_dense(dense)
+
+    def read(self, rows: Arrays) -> Arrays:
+        """Current values."""
+        self.moves.wait()
+        return super().read(rows)
+
+    def apply(self, step: int, gradients: Mapping[int, Arrays]) -> None:
+        """One optimizer step on the mean of these pushes, taken in the order of workers."""
+        self.moves.wait()
+        super().apply(step, gradients)
+
+    def copy(self, save: int, progress: Mapping[int, Progress], intent: bytes) -> Copied:
+        """Take a snapshot of what changed, and keep with it how far each worker came."""
+        self.moves.wait()
+        return super().copy(save, progress, intent)
+
+    def copy_priority(self, save: int, progress: Mapping[int, Progress]) -> Copied:
+        """Copy the rows that a failure would set back furthest, and keep with them what they hold."""
+        self.moves.wait()
+        return super().copy_priority(save, progress)
 
     # ---- rows ------------------------------------------------------------------------------------------------------
 
@@ -42,6 +82,7 @@ class ProtectedShard(LiveShard):
 
     def update(self, step: int, gradients: Mapping[int, Arrays], without: StripeSet) -> Mapping[int, Arrays]:
         """Apply as ``apply`` does, except to these stripes. By host: the difference that its parities need."""
+        self.moves.wait()
         groups = len(self._rows.groups)
         push = mean(in_order_of_workers(gradients, groups), groups)
         differences = self._parity.update(push, without)
@@ -50,15 +91,16 @@ class ProtectedShard(LiveShard):
 
     def give(self, stripes: StripeSet) -> Arrays:
         """Records of the rows of this server."""
+        self.moves.wait()
         return self._parity.give(stripes)
 
     def solve(self, stripes: StripeSet, syndromes: Mapping[int, Syndrome], lost: tuple[int, ...]) -> None:
         """Take rows from the syndromes of as many hosts as rows are lost in each stripe."""
-        self._parity.solve(stripes, syndromes, lost)
-        self.rebuilt_rows += len(stripes)
+        self.moves.begin(self._parity.solve, stripes, syndromes, lost)
 
     def fall_back(self, stripes: StripeSet, dense: Arrays | None) -> Mapping[int, Progress]:
         """Take the newest rows saved; rows begin anew where nothing was. The dense part is a worker's copy."""
+        self.moves.wait()
         wanted, is_dense = self._parity.rows_of(stripes)
         found = self._saves.load_rows(wanted, dense=is_dense)
         if found is None:
@@ -69,20 +111,23 @@ class ProtectedShard(LiveShard):
 
     def rebuilt(self) -> None:
         """All rows are there: saves go on with them, as if every one had changed."""
+        self.moves.wait()
         self._saves.adopt(replaces=self.replaces)
 
     # ---- parities --------------------------------------------------------------------------------------------------
 
     def clear(self, stripes: StripeSet) -> None:
         """Parities as they are of rows that are all 0."""
+        self.moves.wait()
         self._parity.clear(stripes)
 
     def add(self, member: int, stripes: StripeSet, records: Arrays) -> None:
         """Add a member's records to parities that lack them."""
-        self._parity.add(member, stripes, records)
+        self.moves.begin(self._parity.add, member, stripes, records)
 
     def absorb(self, member: int, difference: Arrays, without: StripeSet) -> None:
         """Take a difference into the parities, except those of these stripes."""
+        self.moves.wait()
         self._parity.absorb(member, difference, without)
 
     def retold(self, member: int, difference: Arrays, host: int, without: StripeSet) -> Arrays:
@@ -90,7 +135,8 @@ class ProtectedShard(LiveShard):
         return self._parity.retold(member, difference, host, without)
 
     def accumulator(self, stripes: StripeSet) -> Accumulator:
-        """For decoding rows of these stripes."""
+        """For decoding rows of these stripes, whose parities lack nothing: nothing more will be on its way to them."""
+        self.moves.wait()
         return self._parity.accumulator(stripes)
 
     def _begin_anew(self, wanted: Sequence[Numbers], dense: bool) -> None:

@@ -1,0 +1,45 @@
+"""Rows and parities on their way from messages into arrays, while the server's own thread handles other messages."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import ParamSpec
+
+Arguments = ParamSpec("Arguments")
+
+_MOST = 4  # blocks that keep their memory: with more of them under way, whoever brings another waits
+
+
+class Moves:
+    """What is written to arrays, in its order, one after another.
+
+    Whoever reads these arrays, or writes to them, waits first: nobody sees a row before it is there.
+
+    Args:
+        is_concurrent: Whether a thread of its own moves. Otherwise all is moved when ``begin`` returns.
+    """
+
+    def __init__(self, *, is_concurrent: bool = False) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="holdfast-moves") if is_concurrent else None
+        self._under_way: deque[Future[None]] = deque()
+
+    def begin(self, move: Callable[Arguments, None], *args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
+        """Move something, behind all that was begun before. What it raises, ``wait`` does."""
+        if self._pool is None:
+            move(*args, **kwargs)
+            return
+        while len(self._under_way) >= _MOST:
+            self._under_way.popleft().result()
+        self._under_way.append(self._pool.submit(move, *args, **kwargs))
+
+    def wait(self) -> None:
+        """Until all that was begun is done."""
+        while self._under_way:
+            self._under_way.popleft().result()
+
+    def close(self) -> None:
+        """Let what was begun end, and the thread."""
+        if self._pool is not None:
+            self._pool.shutdown()

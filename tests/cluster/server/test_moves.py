@@ -1,0 +1,179 @@
+"""What comes from other servers is moved by a thread of its own, and nobody sees it before it is there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from holdfast.cluster.core.messages import Copied
+from holdfast.cluster.parity.layout import RingLayout
+from holdfast.cluster.parity.payload import Changed, Difference
+from holdfast.cluster.parity.shard_parity import ShardParity
+from holdfast.cluster.payload import Gradients, WantedRows
+from holdfast.cluster.placement import Placement
+from holdfast.cluster.plan import DenseSpec, ModelPlan, TableSpec
+from holdfast.cluster.server.moves import Moves
+from holdfast.cluster.server.protected_shard import ProtectedShard
+from holdfast.cluster.shard import Shard
+from holdfast.erasure.ring import Ring
+from holdfast.policy import SGD, Uniform
+
+SERVERS, WIDTH, DENSE = 3, 4, 6
+
+
+class Behind:
+    """Something on its way that stays there until this test goes on waiting for it, or a moment has passed."""
+
+    def __init__(self, moves: Moves) -> None:
+        self.is_there = False
+        self._release = threading.Event()
+        moves.begin(self._arrive)
+        timer = threading.Timer(0.02, self._release.set)
+        timer.daemon = True
+        timer.start()
+
+    def _arrive(self) -> None:
+        self._release.wait()
+        self.is_there = True
+
+
+class NothingSaved:
+    """A part of checkpoints of which there are none."""
+
+    def load(self, checkpoint: str | None, *, replaces: bool) -> None:
+        return None
+
+    def load_rows(self, wanted: Any, *, dense: bool) -> None:
+        return None
+
+    def adopt(self, *, replaces: bool) -> None: ...
+
+    def begin(self, *, replaces: bool) -> None: ...
+
+    def stay(self) -> None: ...
+
+    def mark(self, group: int, rows: Any) -> None: ...
+
+    def mark_dense(self) -> None: ...
+
+    def survey(self) -> bytes:
+        return b""
+
+    def copy(self, save: int, progress: Mapping[int, Any], intent: bytes) -> Copied:
+        return Copied(save, "")
+
+    def copy_priority(self, save: int, progress: Mapping[int, Any]) -> Copied:
+        return Copied(save, "")
+
+    def call_off(self, save: int) -> None: ...
+
+
+def protected(server: int) -> ProtectedShard:
+    tables = (TableSpec(name="t.weight", rows=200, width=WIDTH, init=Uniform(-1, 1)),)
+    placement = Placement(ModelPlan(tables=tables, dense=(DenseSpec(name="mlp", shape=(DENSE,)),)), SERVERS)
+    rows = Shard(placement, server, SGD(0.1), SGD(0.1))
+    first = np.arange(DENSE, dtype=np.float32)
+    rows.start(first)
+    layout = RingLayout(placement, Ring(servers=(0, 1, 2), data=2, parity=1))
+    return ProtectedShard(rows, NothingSaved(), first, ShardParity(layout, rows), Moves(is_concurrent=True))
+
+
+def push(shard: ProtectedShard) -> dict[int, Any]:
+    dense = np.ones(shard._rows.placement.dense[shard._rows.server].size, np.float32)
+    rows, values = np.array([1, 5]), np.ones((2, WIDTH), np.float32)
+    return {0: Gradients(rows=[rows], values=[values], dense=dense, lr_tables=0.1, lr_dense=0.1).to_arrays()}
+
+
+def difference(shard: ProtectedShard) -> Any:
+    changed = [[Changed(np.array([0]), np.ones((1, WIDTH), np.uint32))]]
+    return Difference(changed=changed, dense=np.empty(0, np.float32), lr_dense=0.1).to_arrays()
+
+
+WHO_WAITS: dict[str, Callable[[ProtectedShard], Any]] = {
+    "load": lambda shard: shard.load(None),
+    "take_dense": lambda shard: shard.take_dense((shard._rows.dense.values.copy(),)),
+    "read": lambda shard: shard.read(WantedRows(rows=[np.array([3])], dense=True).to_arrays()),
+    "apply": lambda shard: shard.apply(1, push(shard)),
+    "copy": lambda shard: shard.copy(1, {}, b""),
+    "copy_priority": lambda shard: shard.copy_priority(1, {}),
+    "update": lambda shard: shard.update(1, push(shard), shard._parity.layout.none),
+    "give": lambda shard: shard.give(shard._parity.layout.owned(0)),
+    "fall_back": lambda shard: shard.fall_back(shard._parity.layout.owned(0), None),
+    "rebuilt": lambda shard: shard.rebuilt(),
+    "clear": lambda shard: shard.clear(shard._parity.layout.hosted(0)),
+    "absorb": lambda shard: shard.absorb(1, difference(shard), shard._parity.layout.none),
+    "accumulator": lambda shard: shard.accumulator(shard._parity.layout.hosted(0)),
+}
+GOES_ON = {"solve", "add"}  # they are what is on its way
+READS_NO_ARRAY = {"pulled", "touched", "retold", "survey", "call_off"}
+
+
+@pytest.mark.parametrize("name", WHO_WAITS)
+def test_whoever_needs_rows_or_parities_waits_for_those_on_their_way(name: str) -> None:
+    shard = protected(0)
+    behind = Behind(shard.moves)
+    WHO_WAITS[name](shard)
+    assert behind.is_there
+    shard.moves.close()
+
+
+def test_every_method_of_a_shard_waits_or_has_a_reason_not_to() -> None:
+    methods = {name for name in dir(ProtectedShard) if not name.startswith("_")}
+    assert methods == WHO_WAITS.keys() | GOES_ON | READS_NO_ARRAY
+
+
+def test_rows_and_parities_that_were_moved_meanwhile_are_those_that_were_sent() -> None:
+    shards = [protected(server) for server in range(SERVERS)]
+    for host, shard in enumerate(shards):
+        layout = shard._parity.layout
+        for member, stripes in layout.by_member(layout.hosted(host)).items():
+            shard.add(member, stripes, shards[member].give(stripes))
+    for server, shard in enumerate(shards):
+        expected = shard.give(shard._parity.layout.owned(server))
+        shard._rows.groups[0].weights.fill(0)
+        for hosts, stripes in shard._parity.layout.by_hosts(shard._parity.layout.owned(server)).items():
+            accumulator = shards[hosts[0]].accumulator(stripes)
+            for member, theirs in shard._parity.layout.by_member(stripes).items():
+                if member != server:
+                    accumulator.add(member, theirs, shards[member].give(theirs))
+            found = Found(stripes, accumulator.syndrome(stripes))
+            shard.solve(stripes, {hosts[0]: found}, (server,))
+        for given, wanted in zip(shard.give(shard._parity.layout.owned(server)), expected, strict=True):
+            assert np.array_equal(given, wanted)
+        shard.moves.close()
+
+
+class Found:
+    """A host's syndrome."""
+
+    def __init__(self, stripes: Any, records: Any) -> None:
+        self.stripes, self.records = stripes, records
+
+
+def test_what_is_moved_comes_in_its_order() -> None:
+    moves, seen = Moves(is_concurrent=True), list[int]()
+    for number in range(50):
+        moves.begin(seen.append, number)
+    moves.wait()
+    assert seen == list(range(50))
+    moves.close()
+
+
+@pytest.mark.parametrize("is_concurrent", [False, True])
+def test_what_fails_on_its_way_is_not_taken_for_moved(is_concurrent: bool) -> None:
+    moves = Moves(is_concurrent=is_concurrent)
+
+    def fail() -> None:
+        raise ValueError("no such row")
+
+    def go() -> None:
+        moves.begin(fail)
+        moves.wait()
+
+    with pytest.raises(ValueError, match="no such row"):
+        go()
+    moves.close()
