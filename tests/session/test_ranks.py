@@ -435,15 +435,16 @@ def test_a_rank_that_cannot_take_its_snapshot_fails_the_save_for_all(job: Job, u
     assert_exact(url, states)
 
 
-def test_ranks_come_to_the_next_save_together_after_one_could_not_take_its_part(job: Job, url: str) -> None:
+@pytest.mark.parametrize("steps", [0, 17])
+def test_ranks_come_to_the_next_save_together_after_one_could_not_take_its_part(job: Job, url: str, steps: int) -> None:
     job.call("open", url=url, save=EVERY_5)
     states = train(job, 3)
     job.call("refuse", flag=True)
     assert job.outcomes("save", wait=False)[0].error == "ArithmeticError"
     job.call("refuse", flag=False)
-    states |= train(job, 17)
+    states |= train(job, steps)
     job.call("close")
-    assert saved_steps(url)[-1] == 20
+    assert saved_steps(url)[-1] == 3 + steps
     assert_exact(url, states)
 
 
