@@ -16,6 +16,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.checkpoint.commit.chain import Chain
+from holdfast.checkpoint.commit.lease import TTL_S
 from holdfast.checkpoint.read.fetcher import Fetcher
 from holdfast.codec import Asymmetric, Fitted, Logarithmic
 from holdfast.format.catalog import Intent, intent_name
@@ -422,12 +423,76 @@ def test_a_rank_that_cannot_take_its_snapshot_fails_the_save_for_all(job: Job, u
     job.call("refuse", flag=True)
     first, second = job.outcomes("save", wait=False)
     assert first.error == "ArithmeticError"  # extras are saved by rank 0
-    assert second.value is False
+    assert second.value is True  # has taken its part, which nobody will commit
+    first, second = job.outcomes("drain")
+    assert first.error == second.error == "SaveFailed"
+    assert "was cancelled by another of its 2 writers" in second.message  # and not given up some time later
     job.call("refuse", flag=False)
     states |= train(job, 1)
     saved(job)
     job.call("close")
     assert saved_steps(url) == [3, 6]
+    assert_exact(url, states)
+
+
+@pytest.mark.parametrize("steps", [0, 17])
+def test_ranks_come_to_the_next_save_together_after_one_could_not_take_its_part(job: Job, url: str, steps: int) -> None:
+    job.call("open", url=url, save=EVERY_5)
+    states = train(job, 3)
+    job.call("refuse", flag=True)
+    assert job.outcomes("save", wait=False)[0].error == "ArithmeticError"
+    job.call("refuse", flag=False)
+    states |= train(job, steps)
+    job.call("close")
+    assert saved_steps(url)[-1] == 3 + steps
+    assert_exact(url, states)
+
+
+def test_a_rank_goes_on_before_the_others_of_its_machine_have_come_to_the_save(job: Job, url: str) -> None:
+    job.call("open", url=url)
+    states = train(job, 3)
+    saved(job)  # before the first one ranks compare their tables
+    states |= train(job, 2)
+    assert job.call_one(0, "save", wait=False)
+    assert job.call_one(1, "save", wait=False)
+    job.call("close")
+    assert saved_steps(url) == [3, 5]
+    assert_exact(url, states)
+
+
+@pytest.mark.slow
+def test_a_rank_that_comes_late_to_a_save_is_waited_for_and_one_that_was_killed_is_not(jobs: Jobs, url: str) -> None:
+    job = jobs.get()
+    job.call("open", url=url)
+    states = train(job, 3)
+    saved(job)
+    states |= train(job, 2)
+    assert job.call_one(0, "save", wait=False)
+    time.sleep(3 * TTL_S)  # agents that have not begun by now count as dead, unless their ranks live
+    assert job.call_one(1, "save", wait=True)
+    states |= train(job, 2)
+    assert job.call_one(0, "save", wait=False)
+    job.kill_rank(1)
+    job.ranks[0].ask("drain")
+    answer = job.ranks[0].answer(6 * TTL_S)
+    assert answer.error == "SaveFailed" and "the parts of ranks [1] are missing" in answer.message
+    assert saved_steps(url) == [3, 5]
+    assert_exact(url, states)
+
+
+def test_a_save_that_only_rank_0_asked_for_never_gets_rows_of_a_later_step(jobs: Jobs, url: str) -> None:
+    job = jobs.get()
+    job.whole = False
+    job.call("open", url=url, settings={"part_timeout_s": 1.0})
+    states = train(job, 3)
+    saved(job)
+    states |= train(job, 1)
+    assert job.call_one(0, "save", wait=False)
+    states |= train(job, 1)
+    late = job.outcomes("save", wait=False)[1]
+    assert late.error == "RanksMissing" and "rank 0 saves step 4, but rank 1 of 2 is at step 5" in late.message
+    job.call("leave")
+    assert saved_steps(url) == [3]
     assert_exact(url, states)
 
 

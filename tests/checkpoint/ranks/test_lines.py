@@ -15,6 +15,7 @@ import pytest
 
 from holdfast.checkpoint.ranks.agreement import Agreement
 from holdfast.checkpoint.ranks.lines import LineAgreement, draw_lines, machine_of_this_rank
+from holdfast.checkpoint.wire.readiness import wait_readable
 from holdfast.errors import RanksMissing
 
 WORLD = 3
@@ -84,6 +85,22 @@ def test_what_is_said_later_is_not_mixed_up_with_what_was_not_read_yet() -> None
         return [lines.broadcast(number, wait=False) for number in range(100)] + lines.gather(lines.rank)
 
     assert by_all(talk) == [[*range(100), *range(WORLD)]] * WORLD
+
+
+def test_every_rank_watches_all_others() -> None:
+    def watch(agreement: Agreement) -> tuple[list[int], bool]:
+        lines = drawn(agreement)
+        return sorted(lines.peers), bool(wait_readable(lines.peers.values(), 0.0))
+
+    assert by_all(watch) == [(sorted({*range(WORLD)} - {rank}), False) for rank in range(WORLD)]
+
+
+def test_a_rank_that_agrees_on_something_else_is_named() -> None:
+    ends = dict(enumerate(socket.socketpair()))
+    first, second = (LineAgreement({1 - rank: ends[rank]}, rank=rank, world=2, timeout_s=60.0) for rank in ends)
+    first.broadcast("what nobody asks for", wait=False)
+    with pytest.raises(RanksMissing, match=r"rank 1 of 2 waited .* rank 0 agrees on something else"):
+        second.any(False)
 
 
 @pytest.mark.parametrize("machines", [["a", "a", "b"], ["a", None, "a"], [None] * WORLD])

@@ -45,12 +45,24 @@ class Writer:
     """One rank's side of a save, up to the commit."""
 
     def __init__(
-        self, store: Store, intent: Intent, rank: int, *, part_timeout_s: float = 20.0, runtime: Runtime = SYSTEM
+        self,
+        store: Store,
+        intent: Intent,
+        rank: int,
+        *,
+        part_timeout_s: float = 20.0,
+        may_come: Callable[[int], bool] = lambda _: False,
+        runtime: Runtime = SYSTEM,
     ) -> None:
         self._store, self._intent, self._rank = store, intent, rank
-        chain = Chain(store, writer=f"rank {rank}")
         self.committer = Committer(
-            store, chain, rank=rank, retention=KeepAll(), part_timeout_s=part_timeout_s, runtime=runtime
+            store,
+            Chain(store, writer=f"rank {rank}"),
+            rank=rank,
+            retention=KeepAll(),
+            part_timeout_s=part_timeout_s,
+            may_come=may_come,
+            runtime=runtime,
         )
 
     def write(self) -> tuple[Manifest, Ref]:
@@ -143,6 +155,17 @@ def test_a_part_is_waited_for_while_its_agent_lives(store: MemoryStore, dead: li
     why = rf"the parts of ranks \{dead} are missing, and so are their agents" if dead else "did not arrive within 100 s"
     with pytest.raises(SaveFailed, match=why):
         Writer(store, intent, 0, part_timeout_s=100.0, runtime=in_a_hurry()).save()
+
+
+@pytest.mark.parametrize("may_come", [[2, 3], [3], []])
+def test_a_part_is_waited_for_while_its_rank_may_still_come(store: MemoryStore, may_come: list[int]) -> None:
+    intent = intent_of()
+    Writer(store, intent, 1).write()
+    dead = [rank for rank in (2, 3) if rank not in may_come]
+    why = rf"the parts of ranks \{dead} are missing, and so are their agents" if dead else "did not arrive within 100 s"
+    writer = Writer(store, intent, 0, part_timeout_s=100.0, may_come=may_come.__contains__, runtime=in_a_hurry())
+    with pytest.raises(SaveFailed, match=why):
+        writer.save()
 
 
 def test_a_part_that_comes_after_a_writer_gave_up_commits_nothing(store: MemoryStore) -> None:

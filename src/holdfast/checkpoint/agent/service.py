@@ -44,6 +44,7 @@ from holdfast.checkpoint.wire.messages import (
     RaiseTerm,
     Resolve,
     Seal,
+    StandBack,
 )
 from holdfast.checkpoint.wire.readiness import wait_readable
 from holdfast.checkpoint.wire.state_digests import PieceDigest, digest_pieces
@@ -85,6 +86,7 @@ class Agent:
             rank=config.rank,
             retention=Retention.from_dict(config.retention),
             part_timeout_s=config.part_timeout_s,
+            may_come=self._may_come,
             runtime=runtime,
         )
         self._under_way: set[str] = set()  # saves that have begun and not ended
@@ -106,6 +108,11 @@ class Agent:
         self._save: AgentSave | None = None
         self._starting = config.starting
         self._grid_worker = self._start_grid_worker(Grid.from_dict(config.grid)) if config.grid else None
+
+    def _may_come(self, rank: int) -> bool:
+        """Whether a rank's trainer is known to be alive: it may not have come to the save yet."""
+        pidfd = dict(self._config.peers).get(rank)
+        return pidfd is not None and not wait_readable([pidfd], 0.0)
 
     def _leftovers(self) -> Leftovers:
         return Leftovers(
@@ -179,6 +186,8 @@ class Agent:
 
     def _handle(self, message: Message) -> None:
         match message:
+            case StandBack():
+                self._runtime.sleep(message.seconds)
             case Begin():
                 self._begin(message)
             case FrameFilled():

@@ -5,7 +5,8 @@ Storage decides commits; these collectives only make sure that all ranks snapsho
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from holdfast.errors import ConfigurationError, HoldfastError
@@ -16,6 +17,7 @@ class Agreement(Protocol):
 
     rank: int
     world: int
+    peers: Mapping[int, int]  # pidfds of the other ranks, where all are on this machine; else none
 
     def broadcast(self, value: Any, *, wait: bool = True) -> Any:
         """Rank 0's value (plain JSON), on every rank. Without ``wait`` rank 0 goes on, and waits in its next call."""
@@ -47,6 +49,7 @@ class Alone:
 
     rank = 0
     world = 1
+    peers: Mapping[int, int] = MappingProxyType({})
 
     def broadcast(self, value: Any, *, wait: bool = True) -> Any:
         """The value itself."""

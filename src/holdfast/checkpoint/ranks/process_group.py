@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ class ProcessGroupAgreement:
     def __init__(self, timeout_s: float) -> None:
         self.rank = dist.get_rank()
         self.world = dist.get_world_size()
+        self.peers: Mapping[int, int] = {}
         self._timeout_s = timeout_s
         self._group = meet(timeout_s)
         self._sent: dist.Work | None = None  # what rank 0 did not wait for

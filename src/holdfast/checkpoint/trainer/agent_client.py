@@ -30,6 +30,7 @@ from holdfast.checkpoint.wire.messages import (
     RaiseTerm,
     Resolve,
     Seal,
+    StandBack,
     TableSlice,
 )
 from holdfast.errors import AgentDied
@@ -59,7 +60,7 @@ class AgentClient:
         self._runtime = runtime
         self._liveness = Liveness(limits, runtime=runtime)
         self._free = list(range(buffer.frames))
-        self._held_back: list[Begin | FrameFilled] = []
+        self._held_back: list[StandBack | Begin | FrameFilled] = []
         self._events: list[AgentEvent] = []
         self._lost = False
         self._given_up = False  # and killed, if it can be
@@ -126,8 +127,13 @@ class AgentClient:
         """Send what is held back, for frames to be freed."""
         self._release()
 
-    def seal(self, full_bytes: int, stall_s: float | None = None) -> None:
-        """From here the agent commits the snapshot, whatever becomes of us."""
+    def seal(self, full_bytes: int, stall_s: float | None = None, *, stand_back_s: float = 0.0) -> None:
+        """From here the agent commits the snapshot, whatever becomes of us.
+
+        It goes to work after ``stand_back_s``, unless it has begun because frames ran out.
+        """
+        if stand_back_s and self._held_back and isinstance(self._held_back[0], Begin):
+            self._held_back.insert(0, StandBack(seconds=stand_back_s))
         self._release(Seal(full_bytes=full_bytes, stall_s=stall_s))
 
     def abandon(self) -> None:

@@ -42,7 +42,15 @@ class Announcement:
 
     def withdraw(self) -> None:
         """The snapshot is given up. The agent hears of it in any case, and reports its end."""
-        if not (self.is_made or self.client.is_lost):
-            self.client.begin(self._intent, (), ())
+        if self.is_made:
+            self.client.abandon()
+        else:
             self.is_made = True
-        self.client.abandon()
+            call_off(self.client, self._intent)
+
+
+def call_off(client: AgentClient, intent: Intent) -> None:
+    """Give up a snapshot of which the agent knows nothing: it reports its end, and other ranks' agents learn of it."""
+    if not client.is_lost:
+        client.begin(intent, (), ())
+    client.abandon()

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from holdfast.checkpoint.snapshot.captured import Captured, Snapshot
 from holdfast.checkpoint.snapshot.frame_filler import FrameFiller
 from holdfast.checkpoint.trainer.agent_client import AgentClient
-from holdfast.checkpoint.trainer.announcement import Announcement
+from holdfast.checkpoint.trainer.announcement import Announcement, call_off
 from holdfast.checkpoint.trainer.outcomes import Outcomes
 from holdfast.checkpoint.trainer.supervisor import Agents
 from holdfast.checkpoint.trainer.unsealed import Drain, Unsealed
@@ -85,11 +85,16 @@ class Handover:
         filler: MakeFiller,
         *,
         stage: Stage | None = None,
+        stand_back_s: float = 0.0,
         runtime: Runtime = SYSTEM,
     ) -> None:
-        """``stage`` takes what is on devices there; None where nothing is."""
+        """``stage`` takes what is on devices there; None where nothing is.
+
+        ``stand_back_s``: how long an agent leaves the cores to other ranks of its machine, which may still copy.
+        """
         self._buffer = buffer
         self._stage = stage
+        self._stand_back_s = stand_back_s
         self._copied: _Copied | None = None  # and not sealed yet
         self.device_bytes = 0  # what of the last snapshot has to leave its devices
         self._outcomes = outcomes
@@ -139,7 +144,8 @@ class Handover:
         if copied is None:
             return True
         try:
-            copied.client.seal(copied.full_bytes, self._runtime.monotonic_s() - started_s)
+            stall_s = self._runtime.monotonic_s() - started_s
+            copied.client.seal(copied.full_bytes, stall_s, stand_back_s=self._stand_back_s)
         except AgentDied as error:
             self._agents.lost(str(error))
             return False
@@ -162,9 +168,9 @@ class Handover:
         on_complete: Callable[[Captured], None] | None,
     ) -> None:
         client = self._agents.client
-        self._outcomes.begin(intent)
         announcement: Announcement | None = None
         try:
+            self._outcomes.begin(intent)
             snapshot = capture()
             announcement = Announcement(client, intent, snapshot, on_complete)
             on_device = self._staged(snapshot, in_slices)
@@ -187,7 +193,10 @@ class Handover:
                 announcement.withdraw()  # other ranks' agents learn it from ours
                 self._agents.settle()
             else:
-                self._outcomes.give_up(repr(error))
+                if self._outcomes.in_flight is not None:
+                    self._outcomes.give_up(repr(error))
+                if intent.world > 1:  # the other ranks seal theirs, and need not wait for it
+                    call_off(client, intent)
             raise
         self._count_wait(client.waited_s, filler.copied_bytes)
 

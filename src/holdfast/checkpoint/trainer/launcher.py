@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Protocol
 
 from holdfast.checkpoint.agent import start as agent_start
@@ -58,8 +59,12 @@ def configuration(
     *,
     rank: int,
     world: int,
+    peers: Mapping[int, int] = MappingProxyType({}),
 ) -> Configure:
-    """The first message to an agent of this rank; the term is filled in when it starts."""
+    """The first message to an agent of this rank; the term is filled in when it starts.
+
+    ``peers`` are pidfds of the other ranks, as far as they are on this machine.
+    """
     return Configure(
         url=url,
         options=dict(options) if options else None,
@@ -77,6 +82,7 @@ def configuration(
         grid=policies.strategy.to_dict() if isinstance(policies.strategy, Grid) else None,
         baseline_in_memory=settings.baseline_in_memory,
         encodes=policies.precision != Exact(),
+        peers=list(peers.items()),
     )
 
 
@@ -117,7 +123,7 @@ class AgentProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._log,
-                pass_fds=[theirs.fileno(), buffer.fd],
+                pass_fds=[theirs.fileno(), buffer.fd, *[pidfd for _, pidfd in config.peers]],
                 start_new_session=True,
                 env=agent_start.environment(),
             )

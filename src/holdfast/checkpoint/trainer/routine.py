@@ -202,21 +202,38 @@ class Routine:
         """The rows that come first. They hold no reader's place, so any step will do."""
         if not between.is_due(may_save=self._outcomes.may_retry(), retry=False):
             return
-        if self._saver.save(SaveRequest(step=self.steps, priority=True)):
-            between.saved()
+        self._take(SaveRequest(step=self.steps, priority=True), between.saved)
 
     def _save(self, *, tag: str | None = None, force: bool = False) -> bool:
         request = self._request(tag)
         if self._reader is not None and self.steps:
             self._reader.warn_gaps(request.place.reader)
-        taken = self._saver.save(request, force=force)
-        if taken:
-            self._baseline_due = False
-            if self._reader is not None:
-                self._reader.saved()
-            for schedule in self._schedules():
-                schedule.saved()
+        return self._take(request, self._saved, force=force)
+
+    def _take(self, request: SaveRequest, saved: Callable[[], None], *, force: bool = False) -> bool:
+        """Snapshot now, and call ``saved``; whether it is taken.
+
+        With several ranks all of them count it as taken once they have agreed on it, also if one cannot take its part:
+        else they would not come to the next save together. It then fails like one that cannot be written.
+        """
+        intent = self._saver.agree(request, force=force)
+        if intent is None:
+            return False
+        taken = self._agreement.world > 1
+        try:
+            taken = self._saver.take(intent, request) or taken
+        finally:
+            if taken:
+                saved()
         return taken
+
+    def _saved(self) -> None:
+        """A checkpoint holds this step."""
+        self._baseline_due = False
+        if self._reader is not None:
+            self._reader.saved()
+        for schedule in self._schedules():
+            schedule.saved()
 
     def _request(self, tag: str | None) -> SaveRequest:
         return SaveRequest(

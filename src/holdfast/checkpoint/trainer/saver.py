@@ -17,6 +17,7 @@ from holdfast.checkpoint.trainer.outcomes import Outcomes
 from holdfast.checkpoint.trainer.save_plan import CountChanges, SavePlanner, SaveRequest
 from holdfast.checkpoint.trainer.supervisor import Agents
 from holdfast.checkpoint.training.rng import Generators
+from holdfast.errors import RanksMissing
 from holdfast.format.catalog import Intent
 from holdfast.policy import Overlap
 from holdfast.policy.overlap import Before, OverlapContext, before_save
@@ -30,18 +31,20 @@ logger = logging.getLogger("holdfast")
 class Opening:
     """The first thing that all ranks hear of a save."""
 
+    step: int
     before: Before
     intent: Intent | None  # None: other ranks have to be asked first
 
     def to_json(self) -> dict[str, Any]:
         """To be sent to other ranks."""
-        return {"before": self.before.value, "intent": None if self.intent is None else self.intent.to_json()}
+        intent = None if self.intent is None else self.intent.to_json()
+        return {"step": self.step, "before": self.before.value, "intent": intent}
 
     @classmethod
     def from_json(cls, told: dict[str, Any]) -> Opening:
         """What rank 0 sent."""
-        intent = told["intent"]
-        return cls(before=Before(told["before"]), intent=None if intent is None else Intent.from_json(intent))
+        intent = None if told["intent"] is None else Intent.from_json(told["intent"])
+        return cls(step=told["step"], before=Before(told["before"]), intent=intent)
 
 
 class Saver:
@@ -93,39 +96,87 @@ class Saver:
             news = True
         return self._agreement.any(news)
 
-    def save(self, request: SaveRequest, *, force: bool = False) -> bool:
-        """Snapshot now. False if it was skipped because the last one is still being written, or an agent died.
+    def agree(self, request: SaveRequest, *, force: bool = False) -> Intent | None:
+        """What all ranks snapshot now; None if nothing, such as while the last save is still being written.
 
         ``force`` waits instead of skipping. All ranks of a job call this at the same step, with the same ``force``.
         """
         self._agents.poll()
         opening = self._opened(request, force)
         if opening.before is Before.SKIP:
-            return False
+            return None
         # Each rank by itself, outside of a collective: only then it sees that its agent died, and settles the save.
         self._agents.prepare()
         self._agents.settle(cancel=opening.before is Before.CANCEL)
         if self._agents.fence.is_open:  # of a job of one rank
             self._outcomes.refuse(request.step, self._agents.fence.problem)
-            return False
-        intent = opening.intent if opening.intent is not None else self._agreed(request)
-        if intent is None:
-            return False
+            return None
+        return opening.intent if opening.intent is not None else self._agreed(request)
+
+    def take(self, intent: Intent, request: SaveRequest) -> bool:
+        """Copy this rank's part of what was agreed on; False if its agent died meanwhile.
+
+        If a rank cannot take its part, the agents of the others learn that from the store, and nothing is committed.
+        """
         if intent.parent != self._outcomes.position.checkpoint:
             self._tracker.mark_all()  # rank 0 saw another outcome of the last save: its rows may be missing in it
-        return self._take(intent, request)
+        started_s = self._runtime.monotonic_s()
+        copied = False
+        try:
+            copied = self._handover.copy(
+                intent,
+                lambda: self._captured(intent, request),
+                on_complete=None if request.priority else self._remember,
+                started_s=started_s,
+                state_apart=self._planner.in_grid(intent.kind),
+                in_slices=self._outcomes.failure is None,  # else in one piece, which nothing can overtake
+            )
+        finally:
+            self._meet_if_apart(copied)
+        if copied:
+            self._handover.seal(started_s)
+            stall_s = self._runtime.monotonic_s() - started_s
+            self._outcomes.taken(intent, stall_s, device_bytes=self._handover.device_bytes)
+        return copied
+
+    def _meet_if_apart(self, copied: bool) -> None:
+        """Wait for ranks on other machines: a sealed part waits in vain for those that do not come.
+
+        On one machine the agents see whether the other ranks are alive, and nobody waits. A rank that is alone with
+        its part gives it up.
+        """
+        if self._agreement.world == 1 or self._agreement.peers:
+            return
+        try:
+            self._agreement.any(not copied)
+        except BaseException:  # mostly RanksMissing
+            if copied:
+                self._handover.abandon()
+            raise
 
     def _opened(self, request: SaveRequest, force: bool) -> Opening:
         """Rank 0's decision whether a save is taken, and which one, where that needs nothing of other ranks."""
         agreement = self._agreement
         if agreement.rank != 0:
-            return Opening.from_json(agreement.broadcast(None))
+            return self._heard(request)
         before = self._before(request, force)
         alone = before is not Before.SKIP and self._compared and self._agents.is_settled and self._plans_alone(request)
-        opening = Opening(before=before, intent=self._intended_alone(request) if alone else None)
+        intent = self._intended_alone(request) if alone else None
+        opening = Opening(step=request.step, before=before, intent=intent)
         if agreement.world > 1:
             # Who waits here is woken when the other ranks copy already, on a core that one of them has.
             agreement.broadcast(opening.to_json(), wait=opening.intent is None)
+        return opening
+
+    def _heard(self, request: SaveRequest) -> Opening:
+        """What rank 0 says. It does not wait for us, so this may be what it said long ago, at a step of its own."""
+        agreement, opening = self._agreement, Opening.from_json(self._agreement.broadcast(None))
+        if opening.step != request.step:
+            raise RanksMissing(
+                f"rank 0 saves step {opening.step}, but rank {agreement.rank} of {agreement.world} is at step "
+                f"{request.step}: all ranks must call the same methods of their Checkpointer at the same steps, save() "
+                "too"
+            )
         return opening
 
     def _plans_alone(self, request: SaveRequest) -> bool:
@@ -147,40 +198,6 @@ class Saver:
         own = self._intended(request, count) if self._agreement.rank == 0 else None
         published = self._agreement.broadcast(own.to_json() if own is not None and self._agreement.world > 1 else None)
         return own if own is not None or published is None else Intent.from_json(published)
-
-    def _take(self, intent: Intent, request: SaveRequest) -> bool:
-        """Copy what the intent asks for; whether all ranks have.
-
-        The agent hears of it when they have: one that goes to work takes a core from a rank that still copies
-        (measured: 2 to 6 ms of 14, two ranks on two cores).
-        """
-        started_s = self._runtime.monotonic_s()
-        copied = False
-        try:
-            copied = self._handover.copy(
-                intent,
-                lambda: self._captured(intent, request),
-                on_complete=None if request.priority else self._remember,
-                started_s=started_s,
-                state_apart=self._planner.in_grid(intent.kind),
-                in_slices=self._outcomes.failure is None,  # else in one piece, which nothing can overtake
-            )
-        finally:
-            copied_by_all = self._all(copied)
-        if copied:
-            self._handover.seal(started_s)
-            stall_s = self._runtime.monotonic_s() - started_s
-            self._outcomes.taken(intent, stall_s, device_bytes=self._handover.device_bytes)
-        return copied_by_all
-
-    def _all(self, copied: bool) -> bool:
-        """Whether every rank has copied its part; one that is alone with its own gives it up."""
-        try:
-            return not self._agreement.any(not copied)
-        except BaseException:  # mostly RanksMissing
-            if copied:
-                self._handover.abandon()
-            raise
 
     def _before(self, request: SaveRequest, force: bool) -> Before:
         """What happens to the save in progress before this one is taken, or whether this one is."""

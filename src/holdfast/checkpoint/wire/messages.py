@@ -47,6 +47,7 @@ class Configure:
     baseline_in_memory: bool = True  # where rows are stored as differences
     encodes: bool = False  # whether rows will have to be encoded
     starting: str | None = None  # the lease that its trainer holds for it until it is up
+    peers: list[tuple[int, int]] = field(default_factory=list)  # other ranks of this machine, and pidfds of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +75,13 @@ class Begin:
     intent: dict[str, Any]
     tables: list[TableSlice]
     tensors: list[tuple[str, list[int]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandBack:
+    """What follows can wait for so long: other ranks on this machine may still copy, and need the cores."""
+
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +227,20 @@ class Notice:
     message: str
 
 
-FromTrainer = Configure | Begin | FrameFilled | Seal | Cancel | Annotate | Resolve | Arrange | Ping | RaiseTerm | Close
+FromTrainer = (
+    Configure
+    | StandBack
+    | Begin
+    | FrameFilled
+    | Seal
+    | Cancel
+    | Annotate
+    | Resolve
+    | Arrange
+    | Ping
+    | RaiseTerm
+    | Close
+)
 FromAgent = Freed | Committed | Failed | GridNews | Pong | Raised | Notice
 Message = FromTrainer | FromAgent
 _TYPES: dict[str, type[Any]] = {cls.__name__: cls for cls in (*get_args(FromTrainer), *get_args(FromAgent))}

@@ -62,14 +62,17 @@ class Committer:
         retention: Retention,
         branches: bool = False,
         part_timeout_s: float = 1800.0,
+        may_come: Callable[[int], bool] = lambda _: False,
         runtime: Runtime = SYSTEM,
     ) -> None:
+        """``may_come``: whether a rank is known to be alive, so that its writer may still begin."""
         self._store = store
         self._chain = chain
         self._rank = rank
         self._retention = retention
         self._branches = branches  # a save at an earlier step leaves what came after that step
         self._part_timeout_s = part_timeout_s
+        self._may_come = may_come
         self._look = SecondLook(store, runtime)
         self._runtime = runtime
 
@@ -172,7 +175,7 @@ class Committer:
         if any(lease.damaged for lease in leases):
             return []
         at_work = {lease.rank for lease in leases if checkpoint in lease.checkpoints}
-        return [rank for rank in missing if rank not in at_work]
+        return [rank for rank in missing if rank not in at_work and not self._may_come(rank)]
 
     def _read_new_parts(self, intent: Intent, parts: dict[int, tuple[Manifest, Ref]]) -> None:
         """Read what has arrived; raises SaveFailed if another writer called the save off."""
