@@ -312,8 +312,8 @@ class Checkpointer:
             wait: Return only once it is committed, and raise SaveFailed if that fails.
 
         Returns:
-            Whether a snapshot was taken. With several ranks the same on all of them: whether they agreed to take one. If a
-            rank then cannot take its part, the save is not committed.
+            Whether a snapshot was taken. With several ranks the same on all of them: whether they agreed to take one.
+            If a rank then cannot take its part, the save is not committed.
         """
         self._settle()
         with self._events:
