@@ -162,15 +162,16 @@ def test_a_large_tensor_is_referred_to_section_by_section(url: str) -> None:
     assert torch.equal(load(url, ["rows"], count=6 << 20)["rows"], rows)
 
 
-def large_parts(count: int) -> State:
+def large_parts(count: int, elements: int = LARGE) -> State:
     """Of 10 MiB each, so that several frames are filled."""
-    return {f"part{number:02d}": numbers(number, LARGE) for number in range(count)}
+    return {f"part{number:02d}": numbers(number, elements) for number in range(count)}
 
 
-def test_frames_that_are_written_before_they_are_hashed_are_stored_as_others_are(url: str) -> None:
-    state = large_parts(16)
+@pytest.mark.parametrize("elements", [LARGE, LARGE + 3])  # sections of whole cache lines, and others
+def test_frames_that_are_written_before_they_are_hashed_are_stored_as_others_are(url: str, elements: int) -> None:
+    state = large_parts(20, elements)
     save(url, state, 1, retention=hf.KeepAll())
-    loaded = load(url, list(state), count=LARGE)
+    loaded = load(url, list(state), count=elements)
     assert all(torch.equal(loaded[name], tensor) for name, tensor in state.items())
     assert hf.open_run(url).verify() == []
     save(url, state, 2, retention=hf.KeepAll())
@@ -178,7 +179,7 @@ def test_frames_that_are_written_before_they_are_hashed_are_stored_as_others_are
     assert second.size_bytes < first.size_bytes / 100  # all digests are those of what was stored
 
 
-@pytest.mark.parametrize("after", [0, 1, 16])
+@pytest.mark.parametrize("after", [0, 1, 20])
 def test_state_that_is_refused_on_the_way_ends_the_save_and_leaves_no_bundle(url: str, after: int) -> None:
     """Also when frames are being written whose digests nobody will compute any more."""
     state = large_parts(after) | {"refused": torch.quantize_per_tensor(numbers(1), 0.1, 0, torch.qint8)}

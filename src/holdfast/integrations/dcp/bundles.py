@@ -64,8 +64,8 @@ class BundleWriter:
         self._store.delete(self._attempted)
 
     def _write(self, sources: Iterable[Source], put: Put, little: bool) -> list[StoredPiece]:
-        fast_checksums()  # compiled before the threads need them
-        fast_copies()
+        fast_copies()  # compiled before the threads need them
+        fast_checksums()  # for loads after this save
         sections = Sections(sources)
         (store_alone if little else store_all)(sections, partial(self._put, put))
         return sections.stored()

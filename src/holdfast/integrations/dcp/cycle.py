@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from itertools import islice
 from queue import Empty, SimpleQueue
+from threading import Semaphore
 
 from holdfast.checkpoint.read.crew import WORKERS
 from holdfast.integrations.dcp.frames import Frame
 from holdfast.integrations.dcp.sections import Sections
 
 # Some disks, those of virtual machines among them, tell that they have written something when they have nothing left to
-# write. So half of the frames is written while the other half is filled, and takes its place in one go.
-_WRITERS = 4 + WORKERS  # of which as many as fill frames may wait for digests
-_FRAMES = 8 + WORKERS
+# write. So more frames are given to the system than such a disk takes at once (about six): those that it has not taken
+# yet follow without waiting for a thread, and threads have until their end to fill the frames that became free.
+_WRITERS = 8 + WORKERS  # of which as many as were copied first may wait for digests
+_FRAMES = _WRITERS + 2
+_COPIED = 4  # frames that are hashed later: what keeps the disk busy while the first ones are hashed
+_FEW = 2  # free frames: the disk has enough to do for now
 
 
 def store_alone(sections: Sections, put: Callable[[Frame], None]) -> None:
@@ -41,8 +46,8 @@ def store_all(sections: Sections, put: Callable[[Frame], None]) -> None:
 class _Cycle:
     """The frames of one call of ``store_all``, and who has them.
 
-    The disk shall not wait until the first frames are hashed: each thread begins with one that it only copies, and
-    hashes it when no frame is free, or none is left to fill.
+    The disk shall not wait until the first frames are hashed: these are only copied, and hashed when few frames are
+    free, so that the disk has enough to do, or when none is left to fill.
     """
 
     def __init__(self, sections: Sections, put: Callable[[Frame], None]) -> None:
@@ -54,6 +59,7 @@ class _Cycle:
         self._frames = [Frame(sections) for _ in range(_FRAMES)]
         for frame in self._frames:
             self._free.put(frame)
+        self._copies = Semaphore(_COPIED)
 
     def run(self) -> None:
         """Store all sections."""
@@ -70,7 +76,7 @@ class _Cycle:
     def _fill(self, writers: ThreadPoolExecutor) -> None:
         try:
             frame = self._free.get()
-            if frame.copy():
+            while self._copies.acquire(blocking=False) and frame.copy():
                 self._unhashed.put(frame)
                 self._written.append(writers.submit(self._write, frame))
                 frame = self._next_free()
@@ -78,8 +84,7 @@ class _Cycle:
                 self._written.append(writers.submit(self._write, frame))
                 frame = self._next_free()
             self._free.put(frame)
-            for frame in _taken(self._unhashed):
-                frame.hash()
+            self._hash_copied()
         except BaseException as error:
             self._sections.give_up()
             for frame in _taken(self._unhashed):
@@ -87,11 +92,16 @@ class _Cycle:
             raise
 
     def _next_free(self) -> Frame:
+        if self._free.qsize() <= _FEW:
+            self._hash_copied(1)
         with suppress(Empty):
             return self._free.get_nowait()
-        for frame in _taken(self._unhashed):
-            frame.hash()
+        self._hash_copied()
         return self._free.get()
+
+    def _hash_copied(self, most: int = _COPIED) -> None:
+        for frame in islice(_taken(self._unhashed), most):
+            frame.hash()
 
     def _write(self, frame: Frame) -> None:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -18,10 +19,10 @@ from holdfast.format.manifest import BundleRef, Place
 from holdfast.integrations.dcp.pages import Pages
 from holdfast.integrations.dcp.sections import Section, Sections
 from holdfast.integrations.dcp.stored import StoredSection
-from holdfast.kernels.checksums import fast_checksums
-from holdfast.kernels.digests import MOST_AT_ONCE, fast_copies
+from holdfast.kernels.digests import MOST_AT_ONCE, Copied, fast_copies
 from holdfast.storage import Buffer
 
+_LINE_BYTES = 64  # of a cache line
 _FRAME_BYTES = MOST_AT_ONCE * SECTION_BYTES
 _HEAD_BYTES = 64 << 10  # before the body, for a head of about 500 sections: both are then written in one piece
 _LARGE_BYTES = 1 << 20  # a body that is written around the page cache
@@ -88,7 +89,7 @@ class Frame:
 
         ``hash`` or ``give_up`` is to be called after it.
         """
-        taken = self._sections.take(len(self._memory), MOST_AT_ONCE, only_new=True)
+        taken = _lines_first(self._sections.take(len(self._memory), MOST_AT_ONCE, only_new=True))
         for section, copy in zip(taken, self._places(taken), strict=True):
             source = _in_memory(section, copy)
             if source is not copy:
@@ -103,10 +104,11 @@ class Frame:
         assert self._hashed is not None
         try:
             copies = [self._memory[each.offset : each.offset + len(each.section.data)] for each in self._placed]
-            digests = fast_copies()(copies, copies)
             self._placed = [
-                replace(each, digest=found, checksums=self._checksums(each.offset, len(copy)))
-                for each, copy, found in zip(self._placed, copies, digests, strict=True)
+                replace(each, digest=found.digest, checksums=_padded_checksums(found, len(copy)))
+                for each, copy, found in zip(
+                    self._placed, copies, fast_copies()(copies, copies, BLOCK_BYTES), strict=True
+                )
             ]
         except BaseException as error:
             self.give_up(error)
@@ -154,7 +156,9 @@ class Frame:
         What then fits would be too few.
         """
         room_bytes = len(self._memory) - self._used
-        return self._sections.take(room_bytes, MOST_AT_ONCE) if room_bytes >= len(self._memory) // 2 else []
+        if room_bytes < len(self._memory) // 2:
+            return []
+        return _lines_first(self._sections.take(room_bytes, MOST_AT_ONCE))
 
     def _places(self, taken: Sequence[Section]) -> list[NDArray[np.uint8]]:
         """Where their copies go, one after another."""
@@ -164,28 +168,37 @@ class Frame:
     def _add(self, taken: Sequence[Section]) -> None:
         copies = self._places(taken)
         sources = [_in_memory(each, copy) for each, copy in zip(taken, copies, strict=True)]
-        for section, copy, found in zip(taken, copies, fast_copies()(sources, copies), strict=True):
+        found = fast_copies()(sources, copies, BLOCK_BYTES)
+        for section, copy, each in zip(taken, copies, found, strict=True):
             known = section.known
-            if known is not None and (known.length, known.digest) == (len(copy), found):
+            if known is not None and (known.length, known.digest) == (len(copy), each.digest):
                 self._sections.add(section, known)
             else:
-                self._keep(section, copy, found)
+                self._keep(section, copy, each)
 
-    def _keep(self, section: Section, copy: NDArray[np.uint8], found: bytes) -> None:
+    def _keep(self, section: Section, copy: NDArray[np.uint8], found: Copied) -> None:
         """In the first free place, which is where it is unless one before it was dropped."""
         offset, length = self._used, len(copy)
         if copy.ctypes.data != self._memory[offset:].ctypes.data:
             np.copyto(self._memory[offset : offset + length], copy)
         self._memory[offset + length : offset + padded(length)] = 0
-        self._place(section, found, self._checksums(offset, length))
+        self._place(section, found.digest, _padded_checksums(found, length))
 
     def _place(self, section: Section, found: bytes, checksums: Sequence[int]) -> None:
         """Note that a section is in the first free place."""
         self._placed.append(PlacedSection(section=section, offset=self._used, digest=found, checksums=checksums))
         self._used += padded(len(section.data))
 
-    def _checksums(self, offset: int, length: int) -> list[int]:
-        return fast_checksums()(self._memory[offset : offset + padded(length)].data, BLOCK_BYTES)
+
+def _lines_first(taken: list[Section]) -> list[Section]:
+    """In an order in which most begin with a cache line: such copies go past the caches."""
+    return sorted(taken, key=lambda each: len(each.data) % _LINE_BYTES != 0)
+
+
+def _padded_checksums(copied: Copied, length: int) -> list[int]:
+    """Of a copy and the zeros after it, which are in its last block."""
+    *others, last = copied.checksums
+    return [*others, zlib.crc32(bytes(padded(length) - length), last)]
 
 
 def _in_memory(section: Section, place: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -37,7 +37,7 @@ STRIDE = _VECTORS * _VECTOR_BYTES  # bytes that one round takes in
 _PART = ir.VectorType(WORD, 2)
 _VECTOR = ir.VectorType(WORD, 2 * _PARTS)
 _POLYNOMIAL = 0xEDB88320
-_ONES = 0xFFFFFFFF  # what a checksum begins and ends with
+ONES = 0xFFFFFFFF  # what a checksum begins and ends with
 
 
 def _power(bits: int) -> int:
@@ -60,7 +60,19 @@ def _table() -> NDArray[np.uint32]:
     return values
 
 
-_TABLE = _table()
+TABLE = _table()
+
+
+def _before_ones() -> int:
+    """What 32 bits must be for a checksum that begins with zeros, not ones, to be all ones after them."""
+    value = ONES
+    for _ in range(32):
+        value = ((value ^ _POLYNOMIAL) << 1 | 1) if value >> 31 else value << 1
+    return value
+
+
+# Bytes to stand before a message whose checksum is to be folded from its first byte on: it then begins with zeros.
+FIRST: NDArray[np.uint8] = np.frombuffer(bytearray(60) + _before_ones().to_bytes(4, "little"), np.uint8)
 
 
 @intrinsic
@@ -72,7 +84,7 @@ def _fold(typing: Any, data: Any, length: Any, rest: Any) -> Any:
         kept = [alloca(builder, _VECTOR) for _ in range(_VECTORS)]
         for number, vector in enumerate(kept):
             value = _load(builder, data, number * _VECTOR_BYTES)
-            first = ir.Constant(_VECTOR, [_ONES, *[0] * (2 * _PARTS - 1)])
+            first = ir.Constant(_VECTOR, [ONES, *[0] * (2 * _PARTS - 1)])
             builder.store(builder.xor(value, first) if number == 0 else value, vector)
         rounds = builder.sub(builder.udiv(length, ir.Constant(WORD, STRIDE)), ir.Constant(WORD, 1))
         for_range: Any = cgutils.for_range
@@ -80,10 +92,10 @@ def _fold(typing: Any, data: Any, length: Any, rest: Any) -> Any:
             start = builder.add(data, builder.mul(loop.index, ir.Constant(WORD, STRIDE)))
             for number, vector in enumerate(kept):
                 further = _load(builder, start, STRIDE + number * _VECTOR_BYTES)
-                builder.store(_folded(builder, builder.load(vector), further, STRIDE), vector)
+                builder.store(folded(builder, builder.load(vector), further, STRIDE), vector)
         left = builder.load(kept[0])
         for vector in kept[1:]:
-            left = _folded(builder, left, builder.load(vector), _VECTOR_BYTES)
+            left = folded(builder, left, builder.load(vector), _VECTOR_BYTES)
         builder.store(_narrowed(builder, left), builder.inttoptr(rest, _PART.as_pointer()), align=1)
         return length
 
@@ -95,7 +107,7 @@ def _load(builder: Any, address: Any, offset: int) -> Any:
     return builder.load(builder.inttoptr(place, _VECTOR.as_pointer()), align=1)
 
 
-def _folded(builder: Any, value: Any, further: Any, distance_bytes: int) -> Any:
+def folded(builder: Any, value: Any, further: Any, distance_bytes: int) -> Any:
     """``further``, so many bytes behind a vector, to which the products of the halves of its parts are added."""
     parts = value.type.count // 2
     byte = ir.IntType(8)
@@ -113,7 +125,7 @@ def _narrowed(builder: Any, vector: Any) -> Any:
     places = [ir.Constant(ir.VectorType(HALF_WORD, 2), [at, at + 1]) for at in range(0, 2 * _PARTS, 2)]
     left, *others = [builder.shuffle_vector(vector, vector, place) for place in places]
     for other in others:
-        left = _folded(builder, left, other, _PART_BYTES)
+        left = folded(builder, left, other, _PART_BYTES)
     return left
 
 
@@ -133,7 +145,7 @@ def _checksums(
         start = number * block_bytes
         size = min(block_bytes, length - start)
         whole = size // STRIDE * STRIDE
-        state = np.uint32(_ONES)
+        state = np.uint32(ONES)
         if whole:
             fold(address + start, whole, rest.ctypes.data)
             state = np.uint32(0)
@@ -142,7 +154,7 @@ def _checksums(
         tail = carray(pointer(address + start + whole), (size - whole,), np.uint8)
         for position in range(size - whole):
             state = table[(state ^ tail[position]) & np.uint32(0xFF)] ^ (state >> np.uint32(8))
-        found[number] = state ^ np.uint32(_ONES)
+        found[number] = state ^ np.uint32(ONES)
 
 
 def folded_checksums(data: memoryview, block_bytes: int) -> list[int]:
@@ -150,5 +162,5 @@ def folded_checksums(data: memoryview, block_bytes: int) -> list[int]:
     values = np.frombuffer(data, np.uint8)
     found = np.empty(-(-len(values) // block_bytes), dtype=np.uint32)
     rest = np.empty(_PART_BYTES, dtype=np.uint8)
-    _checksums(values.ctypes.data, len(values), block_bytes, _TABLE, rest, found)
+    _checksums(values.ctypes.data, len(values), block_bytes, TABLE, rest, found)
     return [int(each) for each in found]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.kernels.compiled import compiled
-from holdfast.kernels.digests import Bytes
+from holdfast.kernels.digests import Bytes, Copied
 from holdfast.kernels.digests.messages import Message, copies_by
 from holdfast.kernels.digests.rounds import compress_one, compress_two
 
@@ -29,9 +29,9 @@ def _advance_both(blocks: int, data: int, copy: int, state: int, data2: int, cop
     compress_two(blocks, data, copy, state, data2, copy2, state2)
 
 
-def paired_copies(sources: Sequence[Bytes], targets: Sequence[Bytes]) -> list[bytes]:
+def paired_copies(sources: Sequence[Bytes], targets: Sequence[Bytes], block_bytes: int) -> list[Copied]:
     """Without the GIL, where there is much to copy."""
-    return copies_by(ended_in_pairs, sources, targets)
+    return copies_by(ended_in_pairs, sources, targets, block_bytes)
 
 
 def ended_in_pairs(waiting: Iterator[Message]) -> Iterator[Message]:

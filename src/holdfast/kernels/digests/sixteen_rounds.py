@@ -1,8 +1,10 @@
 """The compression function of SHA-256 (FIPS 180-4) on sixteen messages in step, one in each lane of AVX-512's vectors.
 
-Each block is stored at another place on its way, so that what is hashed is what was copied.
+Each block is stored at another place on its way, so that what is hashed is what was copied, and folded into a block
+that stands for all before in their CRC-32. The more passes over memory there are, the slower is a disk beside them: so
+there is one, and copies go past the caches where they begin with a cache line.
 
-Each vector holds one word of all messages. Importing this needs Numba and a processor with AVX-512.
+Each vector holds one word of all messages. Importing this needs Numba and a processor with AVX-512 and VPCLMULQDQ.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ from llvmlite import ir  # type: ignore[import-untyped, unused-ignore]
 from numba.core import cgutils, types  # type: ignore[import-untyped, unused-ignore]
 from numba.extending import intrinsic  # type: ignore[import-untyped, unused-ignore]
 
+from holdfast.kernels.checksums.folded import folded
 from holdfast.kernels.digests.constants import ADDED, BLOCK_BYTES, ROUNDS
-from holdfast.kernels.memory import HALF_WORD, WORD, instruction
+from holdfast.kernels.memory import HALF_WORD, LINE_BYTES, WORD, instruction
 
 LANES = 16
 LANE_WORDS = 3  # that tell of a message: the address of its next block, that of its copy, and the bytes to the next one
@@ -25,6 +28,7 @@ _WORD_BYTES = 8
 _VECTOR_BYTES = 4 * LANES
 _VECTOR = ir.VectorType(HALF_WORD, LANES)
 _BYTES = ir.VectorType(ir.IntType(8), BLOCK_BYTES)
+_FOLD = ir.VectorType(WORD, BLOCK_BYTES // _WORD_BYTES)
 
 
 class _Vectors:
@@ -73,16 +77,33 @@ def _place(builder: Any, address: Any, offset: int, kind: Any) -> Any:
     return builder.inttoptr(builder.add(address, ir.Constant(WORD, offset)), kind.as_pointer())
 
 
-def _taken(builder: Any, lane: Any) -> Any:
-    """A block of one message, copied and then turned around, word by word: a message is big-endian."""
+def _taken(builder: Any, lane: Any, fold: Any) -> Any:
+    """A block of one message, copied and folded, and then turned around, word by word: a message is big-endian."""
     places = [_place(builder, lane, number * _WORD_BYTES, WORD) for number in range(LANE_WORDS)]
     source, target, step = (builder.load(place) for place in places)
     data = builder.load(_place(builder, source, 0, _BYTES), align=1)
-    builder.store(data, _place(builder, target, 0, _BYTES), align=1)
+    _copy(builder, data, source, target)
+    place = _place(builder, fold, 0, _FOLD)
+    before = builder.load(place, align=1)
+    builder.store(folded(builder, before, builder.bitcast(data, _FOLD), BLOCK_BYTES), place, align=1)
     builder.store(builder.add(source, step), places[0])
     builder.store(builder.add(target, step), places[1])
     order = [word + byte for word in range(0, BLOCK_BYTES, 4) for byte in (3, 2, 1, 0)]
     return builder.bitcast(builder.shuffle_vector(data, data, _picked(order)), _VECTOR)
+
+
+def _copy(builder: Any, data: Any, source: Any, target: Any) -> None:
+    """To where it is not yet; past the caches if that is a cache line."""
+    place = _place(builder, target, 0, _BYTES)
+    is_elsewhere = builder.icmp_unsigned("!=", source, target)
+    behind = builder.and_(target, ir.Constant(WORD, LINE_BYTES - 1))
+    is_line = builder.icmp_unsigned("==", behind, ir.Constant(WORD, 0))
+    with builder.if_then(is_elsewhere), builder.if_else(is_line) as (line, other):
+        with line:
+            store = builder.store(data, place, align=LINE_BYTES)
+            store.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(HALF_WORD, 1)]))
+        with other:
+            builder.store(data, place, align=1)
 
 
 def _transposed(builder: Any, rows: list[Any]) -> list[Any]:
@@ -118,7 +139,7 @@ def _rounds(builder: Any, state: list[Any], words: list[Any]) -> list[Any]:
     return [a, b, c, d, e, f, g, h]
 
 
-def _compressed(builder: Any, blocks: Any, lanes: Any, states: Any) -> Any:
+def _compressed(builder: Any, blocks: Any, lanes: Any, states: Any, folds: Any) -> Any:
     alloca: Any = cgutils.alloca_once
     for_range: Any = cgutils.for_range
     places = [_place(builder, states, number * _VECTOR_BYTES, _VECTOR) for number in range(_STATE_WORDS)]
@@ -126,8 +147,14 @@ def _compressed(builder: Any, blocks: Any, lanes: Any, states: Any) -> Any:
     for place, word in zip(places, kept, strict=True):
         builder.store(builder.load(place, align=1), word)
     with for_range(builder, blocks):
-        offsets = [lane * LANE_WORDS * _WORD_BYTES for lane in range(LANES)]
-        rows = [_taken(builder, builder.add(lanes, ir.Constant(WORD, offset))) for offset in offsets]
+        rows = [
+            _taken(
+                builder,
+                builder.add(lanes, ir.Constant(WORD, lane * LANE_WORDS * _WORD_BYTES)),
+                builder.add(folds, ir.Constant(WORD, lane * BLOCK_BYTES)),
+            )
+            for lane in range(LANES)
+        ]
         state = _rounds(builder, [builder.load(word) for word in kept], _transposed(builder, rows))
         for word, added in zip(kept, state, strict=True):
             builder.store(builder.add(builder.load(word), added), word)
@@ -137,10 +164,10 @@ def _compressed(builder: Any, blocks: Any, lanes: Any, states: Any) -> Any:
 
 
 @intrinsic
-def _sixteen(typing: Any, blocks: Any, lanes: Any, states: Any) -> Any:
-    return instruction(_compressed, types.int64, 3)
+def _sixteen(typing: Any, blocks: Any, lanes: Any, states: Any, folds: Any) -> Any:
+    return instruction(_compressed, types.int64, 4)
 
 
 # How many blocks of each; then the addresses of three words (int64) for each message, which move on to the block after
-# these, and of the states, word by word: a of all messages, then b.
-compress_sixteen = cast(Callable[[int, int, int], int], _sixteen)
+# these, of the states, word by word: a of all messages, then b, and of the blocks that stand for all before.
+compress_sixteen = cast(Callable[[int, int, int, int], int], _sixteen)
