@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from holdfast.kernels import optimize
+from holdfast.kernels.records import words_of
 from holdfast.policy import SGD, Adagrad, Adam, Optimizer, RowwiseAdagrad
 from holdfast.types import UpdateRule
 
@@ -33,6 +34,11 @@ class Shard:
     rule: UpdateRule
     weights: np.ndarray
     slots: dict[str, np.ndarray]
+
+    @property
+    def words(self) -> int:
+        """Of a record."""
+        return words_of(self.rule, self.weights.shape[1])
 
     def copy(self) -> Shard:
         return Shard(self.rule, self.weights.copy(), {name: slot.copy() for name, slot in self.slots.items()})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernels import optimize
-from holdfast.kernels.optimize import cpu, reference
+from holdfast.kernels.optimize import Places, cpu, reference
 from holdfast.kernels.records import RowRecords
 from holdfast.types import SlotSpec, UpdateMethod, UpdateRule
 from tests.kernels.optimize_cases import (
@@ -33,6 +34,30 @@ every_rule = pytest.mark.parametrize(
     "rule", RULES.values(), ids=[f"{name}-dense" if dense else name for name, dense in RULES]
 )
 any_rule = st.sampled_from(list(RULES.values()))
+
+
+class Somewhere:
+    """Places in no order, where something is known of each row already, or nothing is."""
+
+    def __init__(self, shard: Shard, seed: int, *, known: bool) -> None:
+        self.records = np.random.default_rng(seed).integers(0, 1 << 32, (len(shard.weights), shard.words), np.uint32)
+        self.rows = self.at = np.empty(0, np.int64)
+        self.before = self.records.copy()
+        self._kept = np.uint32(0xFFFFFFFF if known else 0)
+
+    def __call__(self, rows: np.ndarray) -> Places:
+        self.rows, self.at = rows, (rows * 7 + 3) % len(self.records) if len(self.records) % 7 else rows[::-1].copy()
+        return Places(self.at, np.full(len(rows), self._kept), self.records)
+
+    def expected(self, differences: np.ndarray) -> np.ndarray:
+        found = self.before.copy()
+        found[self.at] = (found[self.at] & self._kept) ^ differences[self.rows]
+        return found
+
+
+def in_order(records: np.ndarray, rows: np.ndarray) -> Places:
+    """Places that are the rows' own, of which nothing is known."""
+    return Places(rows, np.zeros(len(rows), np.uint32), records)
 
 
 def apply_with(kernels: object, shard: Shard, ids: np.ndarray | None, gradients: np.ndarray, lr: float) -> Shard:
@@ -116,21 +141,21 @@ def test_threads_change_nothing(rule: UpdateRule) -> None:
 
 @pytest.mark.parametrize("kernels", [reference, cpu])
 @settings(deadline=None)
-@given(rule=any_rule, case=cases(), reverse=st.booleans())
-def test_an_update_tells_old_xor_new_of_every_row_that_it_changed(
-    kernels: object, rule: UpdateRule, case: Case, reverse: bool
+@given(rule=any_rule, case=cases(), known=st.booleans())
+def test_an_update_adds_old_xor_new_of_every_row_to_what_is_known_of_it(
+    kernels: object, rule: UpdateRule, case: Case, known: bool
 ) -> None:
     shard, gradients = trained_shard(rule, case.rows, case.dim, case.seed), case.gradients()
-    wanted, order = shard.copy(), (lambda rows: np.arange(len(rows))[::-1]) if reverse else None
+    wanted, places = shard.copy(), Somewhere(shard, case.seed, known=known)
     wanted.apply(case.ids, gradients, 0.1)
     before = RowRecords(rule, shard.weights, shard.slots).read(np.arange(case.rows))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(optimize, "_kernels", lambda: kernels)
-        changes = optimize.RowUpdater(rule, shard.weights, shard.slots).change(case.ids, gradients, lr=0.1, order=order)
+        optimize.RowUpdater(rule, shard.weights, shard.slots).change(case.ids, gradients, lr=0.1, places=places)
     after = RowRecords(rule, shard.weights, shard.slots).read(np.arange(case.rows))
     assert shard.bytes() == wanted.bytes()
-    assert changes.rows.tolist() == sorted(set(case.ids.tolist()), reverse=reverse)
-    np.testing.assert_array_equal(changes.records, (before ^ after)[changes.rows])
+    assert places.rows.tolist() == sorted(set(case.ids.tolist()))
+    np.testing.assert_array_equal(places.records, places.expected(before ^ after))
 
 
 @every_rule
@@ -141,9 +166,10 @@ def test_threads_tell_the_same_changes(rule: UpdateRule) -> None:
     for threads in (1, 3):
         copy = shard.copy()
         updater = optimize.RowUpdater(rule, copy.weights, copy.slots)
-        found.append(updater.change(ids, gradients, lr=0.1, order=lambda rows: np.argsort(rows % 7), threads=threads))
-    assert found[0].records.tobytes() == found[1].records.tobytes()
-    assert found[0].rows.tobytes() == found[1].rows.tobytes()
+        records = np.zeros((9_000, copy.words), np.uint32)
+        updater.change(ids, gradients, lr=0.1, places=partial(in_order, records), threads=threads)
+        found.append(records.tobytes())
+    assert found[0] == found[1]
 
 
 @every_rule

@@ -88,11 +88,9 @@ class GroupShard:
         """One update of the rows that have a gradient."""
         self._update(rows, gradients, lr=lr, threads=threads)
 
-    def change(
-        self, rows: Keys, gradients: Floats, *, lr: float, order: Callable[[Keys], Keys] | None = None
-    ) -> optimize.Changes:
-        """The same, and what it changed, in the order wanted of the rows that change: see ``RowUpdater.change``."""
-        return self._update.change(rows, gradients, lr=lr, order=order)
+    def change(self, rows: Keys, gradients: Floats, *, lr: float, places: Callable[[Keys], optimize.Places]) -> None:
+        """The same, and what it changed is added to what is at these places: see ``RowUpdater.change``."""
+        self._update.change(rows, gradients, lr=lr, places=places)
 
     @property
     def record_words(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -69,8 +69,10 @@ class AppliesWhatIsThere(ProtectedAsynchronous):
             worker = waiting.sender.index
             held = self._parity._rows.holding(worker, push.number)
             others = self._records.touched(push.gradients) - (stripes - held)
-            differences = self._records.update(push.number, {worker: push.gradients}, others)
-            yield from self._parity._spread(worker, push.number, differences)
+            yield from self._parity.tell()
+            self._records.update(push.number, {worker: push.gradients}, others)
+            self._parity._stability.apply(worker, push.number)
+            yield from self._parity.tell()
         yield from super().resume()
 
     @property
@@ -209,6 +211,27 @@ class CountsUnstable(Parity):
 
     def stable(self, worker: int, applied: int) -> int:
         return applied
+
+
+class GivesWhatIsUntold(Parity):
+    """Gives a record that holds pushes which its host hears of later."""
+
+    def _answer(self, question: Any, *, is_first: bool = False) -> Iterator[Send]:
+        self.tell = lambda: iter(())  # type: ignore[method-assign]
+        try:
+            yield from list(super()._answer(question, is_first=is_first))
+        finally:
+            del self.tell
+
+
+class CountsUntold(Stability):
+    """Says that pushes are stable which no host was told of."""
+
+    def stable(self, worker: int, applied: int) -> int:
+        untold, self._untold = self._untold, {}
+        found = super().stable(worker, applied)
+        self._untold = untold
+        return found
 
 
 class WaitsForDeadHosts(Stability):
@@ -491,10 +514,10 @@ class SpeaksWhenAsked(Parity):
         self._askers.add(host.index)
         return super()._listen(host)
 
-    def _spread(self, worker: int, number: int, differences: Mapping[int, Any]) -> Iterator[Send]:
+    def tell(self) -> Iterator[Send]:
         if not self._rows_to_rebuild:
             self._listening &= self._askers
-        return super()._spread(worker, number, differences)
+        return super().tell()
 
     @property
     def _askers(self) -> set[int]:

@@ -54,6 +54,7 @@ class ParitySimulation(Simulation):
         self.striping = Striping(layout, Ledger(), seed)
         chance = random.Random(seed + 1)
         self.eagerness = chance.choice((0.02, 0.1, 0.2, 0.3))  # to rebuild what nobody waits for
+        self.together = chance.choice((1, 2, 3))
         drawn = chance.choice((0.0, 0.9, 0.99))
         self.mercy = drawn if mercy is None else mercy  # the share of faults that wait until redundancy is whole
         self.fallen: dict[tuple[int, int], dict[int, int]] = {}  # by row from a save, the pushes that it may lack
@@ -83,7 +84,7 @@ class ParitySimulation(Simulation):
         return shard
 
     def _server(self, member: Member, shard: Any) -> ServerCore:
-        protection = Protection(self.striping.layout, shard)
+        protection = Protection(self.striping.layout, shard, self.together)
         return self.cores.server(member, shard, synchronous=self.traits.synchronous, protection=protection)
 
     def _note_fallen(self, server: int, row: int) -> None:
@@ -132,6 +133,8 @@ class ParitySimulation(Simulation):
     def _advance(self) -> None:
         if servers := self._running(Role.SERVER):
             process = self.chance.choice(servers)
+            if self.chance.random() < 0.5:
+                self.network.send(process.member, process.core.tell())
             self.network.send(process.member, process.core.advance(both=self.chance.random() < 0.3))
 
     def _pulls(self, process: Process, place: int) -> list[Any]:

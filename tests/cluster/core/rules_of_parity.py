@@ -68,6 +68,10 @@ RULES = {
     ),
     "parities of lost rows are encoded anew": Rule(protected(host=mutants.KeepsDeadParities), PARTIAL),
     "a push counts when it is stable": Rule(protected(parity=mutants.CountsUnstable), PARTIAL),
+    "hosts are told of what a value holds before it is given": Rule(
+        protected(parity=mutants.GivesWhatIsUntold), PARTIAL
+    ),
+    "a push that hosts were not told of is not stable": Rule(protected(stability=mutants.CountsUntold), PARTIAL),
     "a dead host's acknowledgement is not waited for": Rule(protected(stability=mutants.WaitsForDeadHosts), PARTIAL),
     "differences before a value are in it": Rule(protected(host=mutants.AbsorbsBeforeItsValue), PARTIAL),
     "differences after a value are not": Rule(protected(host=mutants.AccumulatesOnce), PARTIAL),

@@ -88,6 +88,13 @@ class Ledger:
 
 
 @dataclass(frozen=True)
+class Whole:
+    """What several changes of a dense row are told as: the record that they left."""
+
+    record: int
+
+
+@dataclass(frozen=True)
 class Striping:
     """What all servers of a job share."""
 
@@ -154,6 +161,7 @@ class StripedShard:
         self._ever = ever
         self.rows: dict[int, int] = {}  # records
         self.parities: dict[int, int] = {}  # by stripe
+        self._changes: dict[int, Any] = {}  # by stripe, that hosts were not told of
         self._reference = reference  # None: asynchronous
         self.fallen: Callable[[int, int], None] = lambda server, row: None
         self.progress: Callable[[], Mapping[int, Progress]] = dict
@@ -190,17 +198,28 @@ class StripedShard:
     def apply(self, step: int, gradients: Mapping[int, Any]) -> None:
         raise BrokenPromise("a push is applied, and no parity hears of it")
 
-    def update(self, step: int, gradients: Mapping[int, Any], without: Stripes) -> Mapping[int, Any]:
+    def update(self, step: int, gradients: Mapping[int, Any], without: Stripes) -> None:
         self._ever.update((worker, step) for worker in gradients)
-        differences: dict[int, dict[int, Any]] = {}
         for row, pushes in self._striping.by_row(self.index, gradients).items():
             stripe = self._layout.rows[self.index][row]
-            if stripe in without:
-                continue
-            difference = self._update(row, step, pushes)
+            if stripe not in without:
+                self._note_change(stripe, self._update(row, step, pushes))
+        self._check(step)
+
+    def _note_change(self, stripe: int, difference: Any) -> None:
+        if stripe not in self._changes:
+            self._changes[stripe] = difference
+        elif stripe < 0:
+            self._changes[stripe] = Whole(self.rows[DENSE])
+        else:
+            self._changes[stripe] ^= difference
+
+    def take_changes(self) -> Mapping[int, Any]:
+        changes, self._changes = self._changes, {}
+        differences: dict[int, dict[int, Any]] = {}
+        for stripe, difference in changes.items():
             for host in self._layout.hosts[stripe]:
                 differences.setdefault(host, {})[stripe] = difference
-        self._check(step)
         return differences
 
     def _update(self, row: int, step: int, gradients: Mapping[int, Any]) -> Any:
@@ -272,8 +291,10 @@ class StripedShard:
                 self._take(self.parities, self.index, stripe, member, each)
 
     def _take(self, parities: dict[int, int], host: int, stripe: int, member: int, record: Any) -> None:
-        """A record, or the difference of one; the dense part's is what was applied to it."""
-        if isinstance(record, tuple):
+        """A record, or the difference of one; the dense part's is what was applied to it, or what it is now."""
+        if isinstance(record, Whole):
+            parities[stripe] = record.record
+        elif isinstance(record, tuple):
             if parities[stripe] not in self._ledger.logs:
                 raise BrokenPromise(f"the mirror of {member} on server {host} is wrong")
             parities[stripe] = self._ledger.fold(parities[stripe], *record)

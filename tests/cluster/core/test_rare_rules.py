@@ -261,7 +261,7 @@ def pushes_of_a_saved_row(agreement: type[Agreement]) -> int:
     scene = Scene()
     keeper, giver = Host(FIRST, scene.striping), Host(SECOND, scene.striping)
     keeper.core._agreement.__class__ = agreement
-    list(keeper.core.difference(server(MINE), Difference(0, 1, {STRIPE: 0xABCDEF})))
+    list(keeper.core.difference(server(MINE), Difference({0: 1}, {STRIPE: 0xABCDEF})))
     for host in (keeper, giver):
         host.adopt(2)
         list(host.core.fell(server(MINE, 2), Fell(frozenset({STRIPE}))))

@@ -55,7 +55,7 @@ class ArraySimulation(ParitySimulation):
         return shard
 
     def _server(self, member: Member, shard: Any) -> ServerCore:
-        protection = Protection(self.arrays, shard)
+        protection = Protection(self.arrays, shard, self.together)
         return self.cores.server(member, shard, synchronous=self.traits.synchronous, protection=protection)
 
     def _check_parities(self, view: View) -> None:
@@ -112,7 +112,7 @@ class ArrayShard(StripedShard):
         rows = self._arrays.lines[0].data_rows(self._arrays.ring.position(self.index), numbers).tolist()
         return [*rows, *([DENSE] if self.index in self._arrays.dense_of(stripes) else [])]
 
-    def update(self, step: int, gradients: Mapping[int, Any], without: Any) -> Mapping[int, Any]:
+    def update(self, step: int, gradients: Mapping[int, Any], without: Any) -> None:
         self._ever.update((worker, step) for worker in gradients)
         workers: dict[int, list[int]] = {}
         for worker, (_, number, *_) in gradients.items():
@@ -131,10 +131,12 @@ class ArrayShard(StripedShard):
             lr_tables=1.0,
             lr_dense=1.0,
         )
-        differences = self._parity.update(push, without)
+        self._parity.update(push, without)
         for row, record in before.items():
             self._note(row, record, tuple((worker, step) for worker in workers[row]))
-        return differences
+
+    def take_changes(self) -> Mapping[int, Any]:
+        return self._parity.take_changes()
 
     def _note(self, row: int, before: int, pushes: tuple[Applied, ...]) -> None:
         logs = self._ledger.logs

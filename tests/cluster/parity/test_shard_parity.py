@@ -64,9 +64,11 @@ class World:
         return Gradients(rows=rows, values=values, dense=dense, lr_tables=0.1, lr_dense=0.05)
 
     def train(self, server: int, lacking: StripeSet | None = None) -> dict[int, Any]:
-        """One push to a server that is there, delivered to all hosts that are."""
+        """Some pushes to a server that is there, delivered together to all hosts that are."""
         none = self.layout.none
-        differences = self.servers[server].update(self.push(server), none)
+        for _ in range(self.draw.integers(1, 4)):
+            self.servers[server].update(self.push(server), none)
+        differences = self.servers[server].take_changes()
         for host, difference in differences.items():
             assert all(array.dtype in DTYPES.values() for array in difference)
             if host in self.servers:
@@ -158,7 +160,8 @@ def test_a_lost_servers_parities_are_encoded_anew_while_pushes_go_on(
             fresh.add(member, part, world.servers[member].give(part))
             lacking[member] -= part
             for pushed in world.ring.servers:
-                differences = world.servers[pushed].update(world.push(pushed), layout.none)
+                world.servers[pushed].update(world.push(pushed), layout.none)
+                differences = world.servers[pushed].take_changes()
                 for other, difference in differences.items():
                     without = lacking.get(pushed, layout.none) if other == host else layout.none
                     world.servers[other].absorb(pushed, difference, without)
@@ -176,7 +179,8 @@ def test_rows_that_hold_a_push_already_are_left_out_of_it(
     touched = parity.touched(push.to_arrays())
     without = touched.first(len(touched) // 2) if seed % 2 else layout.dense(server)
     before = parity.give(without)
-    for host, difference in parity.update(push, without).items():
+    parity.update(push, without)
+    for host, difference in parity.take_changes().items():
         world.servers[host].absorb(server, difference, layout.none)
     assert [each.tobytes() for each in parity.give(without)] == [each.tobytes() for each in before]
     world.require_right_parities()

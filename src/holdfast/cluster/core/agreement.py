@@ -9,6 +9,7 @@ from holdfast.cluster.core.messages import Send
 from holdfast.cluster.core.parity_messages import Difference, Reconcile, Retold
 from holdfast.cluster.core.peers import Peers
 from holdfast.cluster.core.stripes import Layout, Records, StripeSet
+from holdfast.cluster.core.vectors import holds
 
 
 @dataclass(slots=True)
@@ -42,9 +43,8 @@ class Agreement:
     def keep(self, member: int, difference: Difference) -> None:
         """A difference came, and says which ones all have."""
         if member in self._shared:
-            worker, stable = difference.worker, difference.stable
             kept = self._kept.get(member, [])
-            rest = [each for each in kept if each.difference.worker != worker or each.difference.number > stable]
+            rest = [each for each in kept if not holds(difference.stable, each.difference.pushes)]
             self._kept[member] = [*rest, _Kept(difference, self._layout.none)]
 
     def forget(self, member: int, stripes: StripeSet) -> None:

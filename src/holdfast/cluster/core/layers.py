@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from holdfast.cluster.core.stripes import StripeSet
-from holdfast.cluster.core.vectors import Vector, covers, joined
+from holdfast.cluster.core.vectors import Vector, covers, holds, joined
 
 
 class Layers:
@@ -24,15 +24,15 @@ class Layers:
         self._layers.append((stripes, held))
         self._merge()
 
-    def advance(self, worker: int, number: int) -> None:
-        """All rows hold a push now, or it does not concern them."""
-        self._layers = [(part, joined(held, {worker: number})) for part, held in self._layers]
+    def advance(self, pushes: Vector) -> None:
+        """All rows hold these pushes now, or they do not concern them."""
+        self._layers = [(part, joined(held, pushes)) for part, held in self._layers]
         self._merge()
 
-    def advance_some(self, stripes: StripeSet, worker: int, number: int) -> None:
-        """These rows hold a push now, or it does not concern them."""
+    def advance_some(self, stripes: StripeSet, pushes: Vector) -> None:
+        """These rows hold these pushes now, or they do not concern them."""
         for part, held in list(self.groups(stripes)):
-            self.put(part, joined(held, {worker: number}))
+            self.put(part, joined(held, pushes))
 
     def groups(self, stripes: StripeSet) -> Iterator[tuple[StripeSet, Vector]]:
         """Stripes that hold the same, with what they hold."""
@@ -43,9 +43,9 @@ class Layers:
         if stripes:
             yield stripes, {}
 
-    def holding(self, worker: int, number: int) -> Iterator[StripeSet]:
-        """Stripes whose rows hold a push."""
-        return (part for part, held in self._layers if held.get(worker, 0) >= number)
+    def holding(self, pushes: Vector) -> Iterator[StripeSet]:
+        """Stripes whose rows hold these pushes."""
+        return (part for part, held in self._layers if holds(held, pushes))
 
     def forget(self, applied: Vector) -> bool:
         """Whether no row holds more than this; then all are alike."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from holdfast.cluster.core.parity_messages import Difference
-
 
 @dataclass(frozen=True, slots=True)
 class Up:
@@ -72,12 +70,4 @@ class Account:
     report: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Differences:
-    """From a server to a host: several that left together. Each counts as if it had come by itself, in this order."""
-
-    changes: tuple[Difference, ...]
-    absorbed: int = 0  # as if an ``Absorbed`` with this count had come right before them; 0: none did
-
-
-Note: TypeAlias = Up | NamedCheckpoint | Decide | DensePart | Decided | Outcome | Stats | Account | Differences
+Note: TypeAlias = Up | NamedCheckpoint | Decide | DensePart | Decided | Outcome | Stats | Account

@@ -50,6 +50,7 @@ class Parity:
         records: Its rows, and the parities that it keeps.
         view: As of which it begins.
         applied: By worker, the last push that was applied here.
+        together: Most pushes of a worker of which hosts are told in one difference.
         rebuild: Whether its rows are to come from parities.
     """
 
@@ -61,6 +62,7 @@ class Parity:
         view: View,
         *,
         applied: Callable[[], Vector],
+        together: int = 1,
         rebuild: bool = False,
     ) -> None:
         self._layout = layout
@@ -75,10 +77,13 @@ class Parity:
         self._has_several_hosts = any(len(each) > 1 for each in hosts)
         self._unanswered: list[_Unanswered] = []
         self._applied = applied
+        self._together = together
         self._is_rebuilt = not rebuild
         self._told_doomed = 0
         self._rows_to_rebuild = len(self._rows.missing)
         self._is_told_whole = False
+        self.effects = 0  # grows when pushes become stable without a word from anybody
+        records.take_changes()  # of a former life, whose differences nobody needs
 
     @property
     def is_rebuilt(self) -> bool:
@@ -159,16 +164,28 @@ class Parity:
     # ---- pushes ----------------------------------------------------------------------------------------------------
 
     def apply(self, worker: int, number: int, gradients: Mapping[int, Any]) -> Iterator[Send]:
-        """Apply a push to the rows that do not hold it yet, and let hosts know."""
+        """Apply a push to the rows that do not hold it yet, and let hosts know, at once or with those that follow."""
         without = self._layout.none if self._is_rebuilt else self._rows.holding(worker, number)
-        yield from self._spread(worker, number, self._records.update(number, gradients, without))
+        self._records.update(number, gradients, without)
+        if self._stability.apply(worker, number) >= self._together:
+            yield from self.tell()
 
-    def _spread(self, worker: int, number: int, differences: Mapping[int, Any]) -> Iterator[Send]:
+    @property
+    def untold(self) -> int:
+        """How many pushes were applied that hosts do not know of."""
+        return self._stability.untold
+
+    def tell(self) -> Iterator[Send]:
+        """Let hosts know of all that was applied. Pushes that change the same row are one change of it."""
+        if not self._stability.untold:
+            return
+        differences = self._records.take_changes()
         hosts = [host for host in differences if host in self._listening]
-        stable = self._stability.stable(worker, number - 1)
-        self._stability.add(worker, number, hosts, differences if self._has_several_hosts else {})
+        self.effects += not hosts
+        stable = self._stability.all_stable(self._applied()) if self._has_several_hosts else {}
+        pushes = self._stability.tell(hosts, differences if self._has_several_hosts else {})
         for host in hosts:
-            yield Send(self._peers.member(host), Difference(worker, number, differences[host], stable))
+            yield Send(self._peers.member(host), Difference(pushes, differences[host], stable))
 
     def stable(self, worker: int, applied: int) -> int:
         """The last push up to which all are in every parity that they concern."""
@@ -220,8 +237,8 @@ class Parity:
         """A host begins to listen. A value holds what not all hosts have yet, which it must be able to tell them."""
         if host.index not in self._listening:
             self._listening.add(host.index)
-            for worker, number, difference in self._stability.late(host.index):
-                yield Send(host, Difference(worker, number, difference))
+            for pushes, difference in self._stability.late(host.index):
+                yield Send(host, Difference(pushes, difference))
 
     def _reconcile(self, sender: Member, message: Reconcile) -> Iterator[Send]:
         replacement = Member(Role.SERVER, message.member, message.incarnation)
@@ -248,6 +265,8 @@ class Parity:
     def _answer(self, question: _Unanswered, *, is_first: bool = False) -> Iterator[Send]:
         """Give records that are there. What they hold is told with them: it may be more than was applied here."""
         here = question.stripes - self._rows.missing
+        if here:
+            yield from self.tell()  # a record is what the host has heard of it, by its differences before
         question.stripes -= here
         parts = list(self._rows.held(here, self._applied()))
         if is_first and not here:

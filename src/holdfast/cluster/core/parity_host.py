@@ -123,7 +123,7 @@ class ParityHost:
         for decode in self._decodes.values():
             if member in decode.added:
                 decode.accumulator.absorb(member, difference.records)
-        self._seen[member].advance(difference.worker, difference.number)
+        self._seen[member].advance(difference.pushes)
         self._agreement.keep(member, difference)
         self._absorbed[member] = self._absorbed.get(member, 0) + 1
         yield Send(sender, Absorbed(self._absorbed[member]))
@@ -134,10 +134,10 @@ class ParityHost:
         for each in message.kept:
             difference, lacked = each.difference, each.stripes - self._lacking[member]
             lacked -= self._renewed.get(member, self._layout.none)  # a predecessor's differences are not theirs
-            for part in self._seen[member].holding(difference.worker, difference.number):
+            for part in self._seen[member].holding(difference.pushes):
                 lacked -= part
             self._records.absorb(member, difference.records, self._hosted - lacked)
-            self._seen[member].advance_some(lacked, difference.worker, difference.number)
+            self._seen[member].advance_some(lacked, difference.pushes)
             taken |= lacked
         yield Send(other, Agreed(member, message.incarnation))
         yield from self._decode_anew(member, taken)

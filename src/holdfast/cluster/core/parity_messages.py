@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from holdfast.cluster.core.members import Member, View
@@ -14,12 +14,11 @@ from holdfast.cluster.core.progress import Progress
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A push changed rows: what the parities at this host need. In synchronous training: a step did, of worker 0."""
+    """Pushes changed rows: what the parities at this host need. In synchronous training: a step did, of worker 0."""
 
-    worker: int
-    number: int
+    pushes: Mapping[int, int]  # by worker, the last of them; of those before it, this host was told earlier
     records: Any  # arrays
-    stable: int = 0  # the worker's last push that all hosts have
+    stable: Mapping[int, int] = field(default_factory=dict)  # by worker, its last push that all hosts have
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,7 @@ class Possession:
     def holding(self, worker: int, number: int) -> StripeSet:
         """Stripes whose rows hold a push already."""
         holding = self._layout.none
-        for part in self._held.holding(worker, number):
+        for part in self._held.holding({worker: number}):
             holding |= part
         return holding
 

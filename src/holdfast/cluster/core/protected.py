@@ -56,13 +56,15 @@ class ProtectedAsynchronous(OwnSteps):
         self._opens: dict[int, int] = {}  # by worker, the push that must be stable before its hello is answered
         self._places: dict[int, deque[Progress]] = {}  # by worker, from its last push that is stable on
         self._told: dict[int, int] = {}  # by worker, the push up to which it was told that all are applied
+        self._effects = parity.effects  # when all workers were last told
 
     def greet(self, sender: Member, start: Progress) -> Iterator[Send]:
         """It is answered when all that is applied is stable: the answer tells what the worker must not send again."""
         worker = sender.index
         self._opens[worker] = self._pushed(worker)
         self._told.pop(worker, None)
-        yield from self._tell(worker)
+        yield from self._parity.tell()
+        yield from self._tell_all()
 
     def pull(self, sender: Member, pull: Pull) -> Iterator[Send]:
         """It is answered as soon as its rows are there."""
@@ -88,8 +90,7 @@ class ProtectedAsynchronous(OwnSteps):
         """Rows came, or pushes became stable."""
         for queue in list(self._queues.values()):
             yield from self._work_off(queue)
-        for worker in self._opens:
-            yield from self._tell(worker)
+        yield from self._tell_all()
 
     @property
     def is_settled(self) -> bool:
@@ -139,9 +140,16 @@ class ProtectedAsynchronous(OwnSteps):
             yield from self._parity.apply(worker, push.number, {worker: push.gradients})
             self._places.setdefault(worker, deque([heard.progress])).append(push.progress)
             heard.progress, heard.stable = push.progress, push.stable
+            if self._effects != self._parity.effects:
+                yield from self._tell_all()
         else:
             self._told.pop(worker, None)  # a new worker pushes what its predecessor pushed, and waits for an answer
         yield from self._tell(worker)
+
+    def _tell_all(self) -> Iterator[Send]:
+        self._effects = self._parity.effects
+        for worker in self._opens:
+            yield from self._tell(worker)
 
     def _tell(self, worker: int) -> Iterator[Send]:
         """Say what is stable, if it is news."""

@@ -140,6 +140,18 @@ class ServerCore:
         """
         return [] if self._protected is None or self.ended else [*self._protected[0].advance(both=both)]
 
+    @property
+    def untold(self) -> int:
+        """How many pushes were applied that hosts do not know of."""
+        return 0 if self._protected is None else self._protected[0].untold
+
+    def tell(self) -> list[Send]:
+        """Let hosts know of what was applied, although it may be more soon: somebody may be waiting for it."""
+        if self._protected is None or self.ended:
+            return []
+        parity, pace = self._protected
+        return [*parity.tell(), *pace.resume()]
+
     def _handle(self, sender: Member, message: Message) -> Iterator[Send]:
         leader = self._allegiance.leader
         match message:
@@ -250,7 +262,8 @@ class ServerCore:
             return pace.applied
 
         layout, records = protection.layout, protection.records
-        parity = Parity(self.member, layout, records, view, applied=applied, rebuild=rebuild)
+        together = 1 if self._is_synchronous else protection.together
+        parity = Parity(self.member, layout, records, view, applied=applied, together=together, rebuild=rebuild)
         pace: ProtectedPace = ProtectedAsynchronous(records, self._workers, parity)
         if self._is_synchronous:
             pace = ProtectedSynchronous(self.member, records, self._workers, view, parity)

@@ -7,11 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.cluster.core.vectors import Vector
+
 
 @dataclass(slots=True)
-class _Push:
-    number: int
-    worker: int
+class _Told:
+    """Pushes that hosts were told of in one difference each."""
+
+    first: Vector  # by worker
+    last: Vector
     hosts: set[int]  # that have not acknowledged it
     differences: Mapping[int, Any]  # by host, where others than those may need them
 
@@ -20,19 +24,36 @@ class Stability:
     """What a server has applied, and its hosts have not acknowledged yet. Workers' credits bound it."""
 
     def __init__(self) -> None:
-        self._pushes: dict[int, deque[_Push]] = {}  # by worker, from the first that is not stable
-        self._order: deque[_Push] = deque()  # as they were applied, from one that is not stable on
-        self._sent: dict[int, deque[_Push]] = {}  # by host, not acknowledged
+        self._untold: dict[int, tuple[int, int]] = {}  # by worker, the first and the last push that no host heard of
+        self._by_worker: dict[int, deque[_Told]] = {}  # from the first that is not stable
+        self._order: deque[_Told] = deque()  # as they were told, from one that is not stable on
+        self._sent: dict[int, deque[_Told]] = {}  # by host, not acknowledged
         self._acknowledged: dict[int, int] = {}  # by host, how many
 
-    def add(self, worker: int, number: int, hosts: Iterable[int], differences: Mapping[int, Any]) -> None:
-        """A push was applied, and differences are on their way to these hosts."""
-        push = _Push(number, worker, set(hosts), differences)
-        self._order.append(push)
-        self._pushes.setdefault(worker, deque()).append(push)
-        for host in push.hosts:
-            self._sent.setdefault(host, deque()).append(push)
-        self._trim(worker)
+    def apply(self, worker: int, number: int) -> int:
+        """A push was applied, and hosts will be told of it. How many of its worker there are of these now."""
+        first, _ = self._untold.get(worker, (number, number))
+        self._untold[worker] = (first, number)
+        return number - first + 1
+
+    @property
+    def untold(self) -> int:
+        """How many pushes were applied that hosts were not told of."""
+        return sum(last - first + 1 for first, last in self._untold.values())
+
+    def tell(self, hosts: Iterable[int], differences: Mapping[int, Any]) -> Vector:
+        """Differences of all that was applied are on their way to these hosts: by worker, the last push in them."""
+        first = {worker: number for worker, (number, _) in self._untold.items()}
+        last = {worker: number for worker, (_, number) in self._untold.items()}
+        told = _Told(first, last, set(hosts), differences)
+        self._untold.clear()
+        self._order.append(told)
+        for worker in last:
+            self._by_worker.setdefault(worker, deque()).append(told)
+        for host in told.hosts:
+            self._sent.setdefault(host, deque()).append(told)
+        self._trim(told)
+        return last
 
     def absorbed(self, host: int, count: int) -> None:
         """A host has so many differences."""
@@ -44,29 +65,35 @@ class Stability:
     def forget(self, host: int) -> None:
         """A host died. Whoever takes its place gets rows, not differences, and nothing waits for that."""
         self._acknowledged.pop(host, None)
-        for push in self._sent.pop(host, ()):
-            self._settle(push, host)
+        for told in self._sent.pop(host, ()):
+            self._settle(told, host)
 
-    def late(self, host: int) -> Iterator[tuple[int, int, Any]]:
-        """To a host that listens from now on: worker, number and difference of each push that not all hosts have."""
-        for push in self._order:
-            if push.hosts and host in push.differences and host not in push.hosts:
-                push.hosts.add(host)
-                self._sent.setdefault(host, deque()).append(push)
-                yield push.worker, push.number, push.differences[host]
+    def late(self, host: int) -> Iterator[tuple[Vector, Any]]:
+        """To a host that listens from now on: each difference that not all hosts have, and the last pushes in it."""
+        for told in self._order:
+            if told.hosts and host in told.differences and host not in told.hosts:
+                told.hosts.add(host)
+                self._sent.setdefault(host, deque()).append(told)
+                yield told.last, told.differences[host]
 
     def stable(self, worker: int, applied: int) -> int:
         """The last push up to which all are stable, of those that are applied."""
-        pushes = self._pushes.get(worker)
-        return pushes[0].number - 1 if pushes else applied
+        if waiting := self._by_worker.get(worker):
+            return waiting[0].first[worker] - 1
+        return self._untold[worker][0] - 1 if worker in self._untold else applied
 
-    def _settle(self, push: _Push, host: int) -> None:
-        push.hosts.discard(host)
-        self._trim(push.worker)
+    def all_stable(self, applied: Vector) -> Vector:
+        """The same for every worker."""
+        return {worker: self.stable(worker, number) for worker, number in applied.items()}
 
-    def _trim(self, worker: int) -> None:
-        pushes = self._pushes[worker]
-        while pushes and not pushes[0].hosts:
-            pushes.popleft()
+    def _settle(self, told: _Told, host: int) -> None:
+        told.hosts.discard(host)
+        self._trim(told)
+
+    def _trim(self, told: _Told) -> None:
+        for worker in told.last:
+            waiting = self._by_worker[worker]
+            while waiting and not waiting[0].hosts:
+                waiting.popleft()
         while self._order and not self._order[0].hosts:
             self._order.popleft()

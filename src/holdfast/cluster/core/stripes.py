@@ -94,8 +94,12 @@ class Records(Shard, Protocol):
         """The stripes that a push changes."""
         ...
 
-    def update(self, step: int, gradients: Mapping[int, Any], without: StripeSet) -> Mapping[int, Any]:
-        """Apply as ``apply`` does, except to these stripes. By host: the difference that its parities need."""
+    def update(self, step: int, gradients: Mapping[int, Any], without: StripeSet) -> None:
+        """Apply as ``apply`` does, except to these stripes, and note what changed."""
+        ...
+
+    def take_changes(self) -> Mapping[int, Any]:
+        """What was noted since this was last called. By host: the difference that its parities need."""
         ...
 
     def give(self, stripes: StripeSet) -> Any:
@@ -148,3 +152,4 @@ class Protection:
 
     layout: Layout
     records: Records
+    together: int = 1  # most pushes of a worker of which hosts are told in one difference, in asynchronous training

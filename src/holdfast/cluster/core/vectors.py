@@ -13,6 +13,11 @@ def joined(one: Vector, other: Vector) -> dict[int, int]:
     return {worker: max(one.get(worker, 0), other.get(worker, 0)) for worker in (*one, *other)}
 
 
+def holds(one: Vector, pushes: Vector) -> bool:
+    """Whether one holds all of these pushes."""
+    return all(one.get(worker, 0) >= number for worker, number in pushes.items())
+
+
 def covers(one: Vector, other: Vector) -> bool:
     """Whether one holds all that the other does, of the workers that it knows."""
     return all(number >= other.get(worker, 0) for worker, number in one.items())

@@ -6,17 +6,18 @@ What is done when is the protocol's. Here are the arrays, as messages carry them
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
 
 from holdfast.cluster.parity.accumulator import Accumulator
+from holdfast.cluster.parity.changes import GroupChanges
 from holdfast.cluster.parity.layout import GROUP_SHIFT, RingLayout
 from holdfast.cluster.parity.mirror import Mirrors, dense_size, dense_words, put_dense_words
 from holdfast.cluster.parity.parity_rows import ParityRows, Share, records_at, shares
-from holdfast.cluster.parity.payload import Changed, Difference, StripeRecords, Words
+from holdfast.cluster.parity.payload import NO_WORDS, Changed, Difference, StripeRecords, Words
 from holdfast.cluster.parity.stripe_set import StripeSet
 from holdfast.cluster.payload import Arrays, Gradients, Numbers, WantedRows
 from holdfast.cluster.shard import Shard
@@ -61,6 +62,10 @@ class ShardParity:
         self._threads = threads
         self.parities = ParityRows(layout, rows.server, rows.rule, arrays, threads=threads)
         self.mirrors = Mirrors(layout, rows.server, rows.dense.rule)
+        groups = zip(layout.lines, rows.groups, strict=True)
+        self._changes = [GroupChanges(lines.stripes, group.record_words) for lines, group in groups]
+        self._dense_pushes = 0  # that changed the dense part, and that mirrors were not told of
+        self._only_push: Gradients | None = None  # where that is one
 
     # ---- rows ------------------------------------------------------------------------------------------------------
 
@@ -74,19 +79,28 @@ class ShardParity:
         push = Gradients.from_arrays(gradients, len(self._rows.groups))
         return self._stripes(push.rows, dense=len(push.dense) > 0)
 
-    def update(self, push: Gradients, without: StripeSet) -> dict[int, Arrays]:
-        """Apply a push, except to these stripes. By host: the difference that its parities need."""
+    def update(self, push: Gradients, without: StripeSet) -> None:
+        """Apply a push, except to these stripes, and note what it changes."""
+        for group in range(len(self._rows.groups)):
+            self._change(group, push, without)
+        if len(push.dense) and self._rows.server not in self.layout.dense_of(without):
+            self._rows.dense.apply(push.dense, lr=push.lr_dense)
+            self._dense_pushes += 1
+            self._only_push = push if self._dense_pushes == 1 else None
+
+    def take_changes(self) -> dict[int, Arrays]:
+        """What was noted since this was last called. By host: the difference that its parities need."""
         groups, parity = len(self._rows.groups), self.layout.ring.parity
-        mirrors = self._change_dense(push, without)
+        mirrors = set(self.layout.mirrors(self._rows.server)) if self._dense_pushes else set()
         found = {host: [[_NOTHING] * parity for _ in range(groups)] for host in mirrors}
-        for group in range(groups):
-            for host, number, changed in self._change(group, push, without):
-                mine = found.setdefault(host, [[_NOTHING] * parity for _ in range(groups)])
-                mine[group][number] = changed
+        for group, lines in enumerate(self.layout.lines):
+            for member, (rows, records) in self._changes[group].take():
+                for number, host in enumerate(self.layout.hosts(self.layout.ring.stripe(self._position, member))):
+                    mine = found.setdefault(host, [[_NOTHING] * parity for _ in range(groups)])
+                    mine[group][number] = Changed(lines.stripes.parity_rows(rows, number), records)
+        dense = self._take_dense()
         return {
-            host: Difference(
-                changed=changed, dense=push.dense if host in mirrors else push.dense[:0], lr_dense=push.lr_dense
-            ).to_arrays()
+            host: (replace(dense, changed=changed) if host in mirrors else Difference(changed=changed)).to_arrays()
             for host, changed in found.items()
         }
 
@@ -143,8 +157,8 @@ class ShardParity:
         for group, changes in enumerate(given.changed):
             for parity, changed in enumerate(changes):
                 self.parities.take(member, group, parity, self._except(group, changed, without))
-        if len(given.dense) and member not in self.layout.dense_of(without):
-            self.mirrors.apply(member, given.dense, lr=given.lr_dense)
+        if member not in self.layout.dense_of(without):
+            self._absorb_dense(member, given)
 
     def retold(self, member: int, difference: Arrays, host: int, without: StripeSet) -> Arrays:
         """Of a difference that a server sent here: what another host needs, of the stripes that both keep.
@@ -163,8 +177,7 @@ class ShardParity:
                     rows = self.layout.lines[group].parity_rows(ring.position(host), numbers)
                     found[group][theirs] = Changed(rows, kept.records)
         has_mirror = host in self.layout.mirrors(member) and member not in self.layout.dense_of(without)
-        dense = given.dense if has_mirror else given.dense[:0]
-        return Difference(changed=found, dense=dense, lr_dense=given.lr_dense).to_arrays()
+        return (replace(given, changed=found) if has_mirror else Difference(changed=found)).to_arrays()
 
     def accumulator(self, stripes: StripeSet) -> Accumulator:
         """For decoding rows of these stripes."""
@@ -183,35 +196,27 @@ class ShardParity:
         ]
         return StripeSet.union([*parts, *([self.layout.dense(self._rows.server)] if dense else [])])
 
-    def _change(self, group: int, push: Gradients, without: StripeSet) -> Iterator[tuple[int, int, Changed]]:
-        """Update a group's rows: host, number of the parity, and what changed, for each slice of rows."""
-        lines, rows, values = self.layout.lines[group], push.rows[group], push.values[group]
+    def _change(self, group: int, push: Gradients, without: StripeSet) -> None:
+        """Update a group's rows."""
+        rows, values = push.rows[group], push.values[group]
         if without and len(rows):
-            kept = ~self.layout.of_group(without, group).contains(lines.numbers(self._position, rows))
-            rows, values = rows[kept], values[kept]
-        if not len(rows):
-            return
-        cuts: list[int] = []
+            lost = self.layout.of_group(without, group).contains(self.layout.lines[group].numbers(self._position, rows))
+            rows, values = rows[~lost], values[~lost]
+        if len(rows):
+            self._rows.groups[group].change(rows, values, lr=push.lr_tables, places=self._changes[group].places)
 
-        def by_member(changed: Numbers) -> Numbers:
-            slices = lines.stripes.slices(changed)
-            cuts.extend(slices.cuts)
-            return slices.order
+    def _take_dense(self) -> Difference:
+        """What mirrors have to hear: the gradients of one push, which are fewer numbers; or what came of several."""
+        pushes, only, self._dense_pushes, self._only_push = self._dense_pushes, self._only_push, 0, None
+        if only is not None:
+            return Difference(changed=(), dense=only.dense, lr_dense=only.lr_dense)
+        return Difference(changed=(), dense_words=dense_words(self._rows.dense) if pushes else NO_WORDS)
 
-        changes = self._rows.groups[group].change(rows, values, lr=push.lr_tables, order=by_member)
-        for member, (first, last) in enumerate(pairwise(cuts)):
-            if first == last:
-                continue
-            mine, records = changes.rows[first:last], changes.records[first:last]
-            for parity, host in enumerate(self.layout.hosts(self.layout.ring.stripe(self._position, member))):
-                yield host, parity, Changed(lines.stripes.parity_rows(mine, parity), records)
-
-    def _change_dense(self, push: Gradients, without: StripeSet) -> set[int]:
-        """Update the dense part; who has to hear of it."""
-        if not len(push.dense) or self._rows.server in self.layout.dense_of(without):
-            return set()
-        self._rows.dense.apply(push.dense, lr=push.lr_dense)
-        return set(self.layout.mirrors(self._rows.server))
+    def _absorb_dense(self, member: int, given: Difference) -> None:
+        if len(given.dense):
+            self.mirrors.apply(member, given.dense, lr=given.lr_dense)
+        elif len(given.dense_words):
+            self.mirrors.take(member, given.dense_words)
 
     def _except(self, group: int, changed: Changed, without: StripeSet) -> Changed:
         if not without or not len(changed.rows):

@@ -31,12 +31,11 @@ from holdfast.cluster.core.notes import (
     Decide,
     Decided,
     DensePart,
-    Differences,
     NamedCheckpoint,
     Outcome,
     Stats,
 )
-from holdfast.cluster.core.parity_messages import Absorbed, Given, Rebuild, Rebuilt, Redundant, Values
+from holdfast.cluster.core.parity_messages import Given, Rebuild, Rebuilt, Redundant, Values
 from holdfast.cluster.core.server import ServerCore
 from holdfast.cluster.core.stripes import Layout, Protection, Records
 from holdfast.cluster.heap import keep_freed_memory, ready_heap
@@ -50,7 +49,6 @@ from holdfast.cluster.placement import Placement
 from holdfast.cluster.save_account import SaveAccount
 from holdfast.cluster.server.arrivals import Arrivals
 from holdfast.cluster.server.dense_gather import DenseGather
-from holdfast.cluster.server.departures import Departures
 from holdfast.cluster.server.heir import Heir
 from holdfast.cluster.server.moves import Moves
 from holdfast.cluster.server.protected_shard import ProtectedShard
@@ -58,9 +56,10 @@ from holdfast.cluster.server.rebuild_pace import FAST_ASKED, RebuildPace
 from holdfast.cluster.server.room import Room
 from holdfast.cluster.server.saves import SavedRows
 from holdfast.cluster.server.shard import LiveShard
+from holdfast.cluster.server.telling import TOGETHER, Telling
 from holdfast.cluster.shard import Shard
 from holdfast.errors import HoldfastError
-from holdfast.kernels import galois, optimize, records, run_sets, start
+from holdfast.kernels import galois, optimize, records, row_index, run_sets, start
 from holdfast.runtime import SYSTEM
 
 _PATIENCE_S = 0.1  # where none comes, and between two looks at whether the controller is still there
@@ -78,6 +77,7 @@ def run(payload: bytes, surroundings: Surroundings) -> None:
     if job.rings:
         galois.warm_up()
         records.warm_up()
+        row_index.warm_up()
         run_sets.warm_up()
     np.unique(np.empty(0, np.int64))  # NumPy imports a part of itself with the first one, which takes 10 ms
     next_life: Member | None = member
@@ -140,7 +140,7 @@ class _Place:
             parity = ShardParity(layout, rows, parities, threads=compute_threads())
             shard = ProtectedShard(rows, self.saves, job.dense, parity, self.moves)
             self.shard = shard
-            self.protection = Protection(layout=cast(Layout, layout), records=cast(Records, shard))
+            self.protection = Protection(cast(Layout, layout), cast(Records, shard), TOGETHER)
 
     def close(self) -> None:
         """Let the agent finish what it has."""
@@ -158,7 +158,7 @@ class _Life:
         self._core = ServerCore(member, place.shard, synchronous=self._synchronous, protection=place.protection)
         self._rebuild_pace = RebuildPace(job.pacing.is_rebuilt_fast)
         self._arrivals = Arrivals(link.receive)
-        self._departures = Departures(is_waited_for=self._synchronous)
+        self._telling = Telling()
         self._owes_saves = False  # whether rows were rebuilt, of which saves do not know
         self._heir: Heir | None = None
         self._snapshot: tuple[Member, Snapshot] | None = None  # that waits for the other servers' dense parts
@@ -172,7 +172,8 @@ class _Life:
             while not (self._core.ended or self._link.is_dismissed or self._link.is_forsaken):
                 for sender, message in self._arrivals.next(self._patience_s):
                     self._take(sender, message)
-                self._link.send(self._departures.due())
+                if self._telling.is_due(self._core.untold):
+                    self._send(self._core.tell())
                 self._rebuild()
                 if self._core.is_whole:
                     self._save_rebuilt()
@@ -187,7 +188,7 @@ class _Life:
     @property
     def _patience_s(self) -> float:
         most_s = _PATIENCE_S if self._core.is_whole else self._rebuild_pace.patience_s(_PATIENCE_S, self._core.asked)
-        return self._departures.patience_s(most_s)
+        return self._telling.patience_s(most_s)
 
     def _rebuild(self) -> None:
         """Ask for what parities give, or lack, and nobody waits for."""
@@ -231,11 +232,6 @@ class _Life:
                 began_s = SYSTEM.monotonic_s()
                 self._hand_on(sender, message)
                 self._rebuild_pace.worked(SYSTEM.monotonic_s() - began_s)
-            case Differences(changes, absorbed):
-                if absorbed:
-                    self._hand_on(sender, Absorbed(absorbed))
-                for each in changes:
-                    self._hand_on(sender, each)
             case Broken() if sender == self._core.member:  # this end's own report
                 self._link.send([Send(CONTROLLER, message)])
             case _ if self._heir is not None and self._heir.concerns(message):
@@ -268,7 +264,7 @@ class _Life:
 
     def _send(self, sends: Iterable[Send]) -> None:
         """What an heir tells its own server, and what that answers, never leaves the process."""
-        for each in self._departures.passed(sends):
+        for each in sends:
             if each.to == self._core.member:
                 self._take(each.to, each.message)
             else:

@@ -80,14 +80,17 @@ class ProtectedShard(LiveShard):
         """The stripes that a push changes."""
         return self._parity.touched(gradients)
 
-    def update(self, step: int, gradients: Mapping[int, Arrays], without: StripeSet) -> Mapping[int, Arrays]:
-        """Apply as ``apply`` does, except to these stripes. By host: the difference that its parities need."""
+    def update(self, step: int, gradients: Mapping[int, Arrays], without: StripeSet) -> None:
+        """Apply as ``apply`` does, except to these stripes, and note what changed."""
         self.moves.wait()
         groups = len(self._rows.groups)
         push = mean(in_order_of_workers(gradients, groups), groups)
-        differences = self._parity.update(push, without)
+        self._parity.update(push, without)
         self._mark(push)
-        return differences
+
+    def take_changes(self) -> Mapping[int, Arrays]:
+        """What was noted since this was last called. By host: the difference that its parities need."""
+        return self._parity.take_changes()
 
     def give(self, stripes: StripeSet) -> Arrays:
         """Records of the rows of this server."""

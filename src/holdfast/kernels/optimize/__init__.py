@@ -16,19 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.errors import ConfigurationError
-from holdfast.kernels.optimize.reference import ASCENDING, Floats, Groups, Ids, Numbers, Slots, Words
+from holdfast.kernels.optimize.reference import ASCENDING, Floats, Groups, Ids, Numbers, Places, Slots
 from holdfast.kernels.parts import in_parts
 from holdfast.kernels.plain import plain
 from holdfast.types import UpdateMethod, UpdateRule
 
-__all__ = ["Changes", "RowUpdater", "Sums", "apply", "new_slots", "sum_duplicates", "warm_up"]
+__all__ = ["Places", "RowUpdater", "Sums", "apply", "new_slots", "sum_duplicates", "warm_up"]
 
 Integers: TypeAlias = NDArray[np.integer[Any]]
 
 _PART = 2048  # rows that a thread takes at a time, at least: a tenth of a millisecond
 _NO_IDS = np.empty(0, np.int64)
 _NO_SLOT = np.empty((0, 0), np.float32)
-_NO_RECORDS = np.empty((0, 0), np.uint32)
+_UNTOLD = Places(_NO_IDS, np.empty(0, np.uint32), np.empty((0, 0), np.uint32))
 
 _SINGLE_SLOTS = {  # what a method keeps of a row: whether each of its slots is a single number
     UpdateMethod.SGD: (),
@@ -46,13 +46,6 @@ class Sums(NamedTuple):
 
     ids: Ids
     gradients: Floats
-
-
-class Changes(NamedTuple):
-    """Rows that an update changed, each once, and of each record old XOR new."""
-
-    rows: Ids
-    records: Words
 
 
 def sum_duplicates(ids: Integers, gradients: Floats) -> Sums:
@@ -126,7 +119,7 @@ class RowUpdater:
             groups = _each_alone(self._every_row)
         else:
             groups, gradients = self._grouped(ids, gradients)
-        self._update(groups, gradients, lr, threads, _NO_IDS, _NO_RECORDS)
+        self._update(groups, gradients, lr, threads, _UNTOLD)
 
     def change(
         self,
@@ -134,36 +127,28 @@ class RowUpdater:
         gradients: Floats,
         *,
         lr: float,
-        order: Callable[[Ids], Ids] | None = None,
+        places: Callable[[Ids], Places],
         threads: int = 1,
-    ) -> Changes:
-        """The same update, and what it changed: old XOR new of each row's record.
+    ) -> None:
+        """The same update, which adds what it changed, old XOR new of each row's record, to what is at its place.
 
         Args:
             ids: Rows, in any order, repeated or not.
             gradients: ``[ids, dim]``: one for each id.
             lr: The learning rate of this push.
-            order: Of the rows that change, each once and ascending: the order in which changes are wanted. It gives
-                positions. Changes are written there at once: for a message to each of several receivers, say.
+            places: Of the rows that change, each once and ascending: where their differences go.
             threads: How many share the work.
         """
         groups, gradients = self._grouped(ids, gradients)
-        places, rows = np.arange(len(groups.rows)), groups.rows
-        if order is not None:
-            wanted = order(rows)
-            places[wanted], rows = np.arange(len(rows)), rows[wanted]
-        records = np.empty((len(rows), self._words), np.uint32)
-        self._update(groups, gradients, lr, threads, places, records)
-        return Changes(rows=rows, records=records)
+        if len(groups.rows):
+            self._update(groups, gradients, lr, threads, places(groups.rows))
 
-    def _update(
-        self, groups: Groups, gradients: Floats, lr: float, threads: int, places: Ids, differences: Words
-    ) -> None:
+    def _update(self, groups: Groups, gradients: Floats, lr: float, threads: int, places: Places) -> None:
         rule, weights, slots, update = self._rule, self._weights, self._slots, _kernels().update
         numbers = Numbers(lr=lr, momentum=rule.momentum, beta1=rule.beta1, beta2=rule.beta2, eps=rule.eps)
         in_parts(
             len(groups.rows),
-            lambda part: update(rule.method, numbers, groups, part, gradients, weights, slots, places, differences),
+            lambda part: update(rule.method, numbers, groups, part, gradients, weights, slots, places),
             threads=threads,
             part_rows=_PART,
         )
@@ -237,7 +222,7 @@ class _Kernels(Protocol):
     def sum_groups(self, groups: Groups, gradients: Floats, /) -> Floats: ...
     def update(
         self, method: UpdateMethod, numbers: Numbers, groups: Groups, part: slice,
-        gradients: Floats, weights: Floats, slots: Slots, places: Ids, differences: Words, /,
+        gradients: Floats, weights: Floats, slots: Slots, places: Places, /,
     ) -> None: ...  # fmt: skip
 
 

@@ -55,6 +55,14 @@ class Slots(NamedTuple):
     third: Floats
 
 
+class Places(NamedTuple):
+    """Where differences go, old XOR new of one record for each group. None of these: nobody wants to know them."""
+
+    at: Ids  # rows of ``records``
+    kept: Words  # of what is there, the bits that a difference is added to: all or none
+    records: Words
+
+
 def find_outside(ids: Ids, rows: int) -> int:
     """The position of the first id outside ``[0, rows)``; else whether the ids ascend, each once."""
     outside = np.flatnonzero((ids < 0) | (ids >= rows))
@@ -90,12 +98,11 @@ def update(
     gradients: Floats,
     weights: Floats,
     slots: Slots,
-    places: Ids,
-    differences: Words,
+    places: Places,
 ) -> None:
-    """Apply the groups ``part`` to their rows. With places: each row's difference goes to its place."""
+    """Apply the groups ``part`` to their rows, and add each row's difference to what is at its place."""
     rows = groups.rows[part]
-    before = _records(rows, weights, slots) if places.size else None
+    before = _records(rows, weights, slots) if places.at.size else None
     with np.errstate(all="ignore"):
         g = _gradients(groups, part, gradients)
         state = [slot[rows] for slot in slots if slot.shape[1]]
@@ -103,7 +110,8 @@ def update(
         for slot, values in zip(slots, state, strict=False):
             slot[rows] = _one_nan(values)
     if before is not None:
-        differences[places[part]] = before ^ _records(rows, weights, slots)
+        at, kept = places.at[part], places.kept[part, None]
+        places.records[at] = (places.records[at] & kept) ^ before ^ _records(rows, weights, slots)
 
 
 def _records(rows: Ids, weights: Floats, slots: Slots) -> Words:
