@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numba  # type: ignore[import-untyped, unused-ignore]
 import numpy as np
 from numba.np.numpy_support import carray  # type: ignore[import-untyped, unused-ignore]
+from numpy.typing import NDArray
 
 from holdfast.kernels import threads as pool
 from holdfast.kernels.compiled import compiled, kept
@@ -60,5 +61,14 @@ def _kernel(job: int) -> None:
 
 def copy(pieces: Sequence[Piece], threads: int) -> None:
     """Copy all of them. Nothing is checked; targets overlap with nothing."""
-    job = np.array([0, len(pieces), *(field for piece in pieces for field in piece)], dtype=np.int64)
-    pool.run(_kernel, job, threads)
+    pool.run(_kernel, _job(pieces), threads)
+
+
+def copy_alone(pieces: Sequence[Piece]) -> None:
+    """The same on the thread that calls, while others run Python."""
+    job = _job(pieces)
+    _kernel.ctypes(job.ctypes.data)
+
+
+def _job(pieces: Sequence[Piece]) -> NDArray[np.int64]:
+    return np.array([0, len(pieces), *(field for piece in pieces for field in piece)], dtype=np.int64)

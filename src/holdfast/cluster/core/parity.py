@@ -82,6 +82,7 @@ class Parity:
         self._told_doomed = 0
         self._rows_to_rebuild = len(self._rows.missing)
         self._is_told_whole = False
+        self.is_waited_for = False  # whether hosts are told of every push at once
         self.effects = 0  # grows when pushes become stable without a word from anybody
         records.take_changes()  # of a former life, whose differences nobody needs
 
@@ -167,7 +168,7 @@ class Parity:
         """Apply a push to the rows that do not hold it yet, and let hosts know, at once or with those that follow."""
         without = self._layout.none if self._is_rebuilt else self._rows.holding(worker, number)
         self._records.update(number, gradients, without)
-        if self._stability.apply(worker, number) >= self._together:
+        if self._stability.apply(worker, number) >= self._together or self.is_waited_for:
             yield from self.tell()
 
     @property

@@ -171,9 +171,11 @@ class ServerCore:
             case Survey(save, number) if self._view is not None and self._view.number == number:
                 self.last_save = save
                 self._survey = message
+                yield from self._hurry(is_waited_for=True)
             case Snapshot():
                 self._snapshot = message
             case CallOff(save):
+                yield from self._hurry(is_waited_for=False)
                 self._snapshot = None if self._snapshot and self._snapshot.save == save else self._snapshot
                 self._shard.call_off(save)
             case SavePriority(save):
@@ -204,6 +206,13 @@ class ServerCore:
             self._snapshot = None
             copied = self._shard.copy(snapshot.save, snapshot.progress, snapshot.intent)
             yield Send(self._allegiance.leader, copied)
+            yield from self._hurry(is_waited_for=False)
+
+    def _hurry(self, *, is_waited_for: bool) -> Iterator[Send]:
+        """Workers that pause for a save wait until hosts have every push, so these hear of each at once."""
+        if self._protected is not None:
+            self._protected[0].is_waited_for = is_waited_for
+            yield from self.tell() if is_waited_for else ()
 
     def _load(self, load: Load) -> Iterator[Send]:
         """Where all go back to a checkpoint, it is known what its rows hold; otherwise workers' hellos will tell."""
@@ -281,6 +290,7 @@ class ServerCore:
         yield from self._pace.adopt(view)
         if self._protected is not None:
             parity, pace = self._protected
+            parity.is_waited_for = False  # a save does not outlive a death
             yield from parity.adopt_view(view)
             yield from pace.resume()
         for index, incarnation in enumerate(view.workers):

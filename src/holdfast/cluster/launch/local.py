@@ -16,7 +16,7 @@ from holdfast.cluster.launch import child
 from holdfast.cluster.launch.base import CLOSE_S, Death, Launcher, Spare, Tenant, label
 from holdfast.cluster.launch.cores import Cores
 from holdfast.cluster.launch.local_process import LocalProcess
-from holdfast.cluster.launch.threads import ONE_HEAP, require_threads, thread_settings
+from holdfast.cluster.launch.threads import HUGE_PAGES, ONE_HEAP, require_threads, thread_settings
 from holdfast.errors import ConfigurationError, RunError
 from holdfast.policy.arguments import require_count
 from holdfast.runtime import SYSTEM, Runtime
@@ -146,7 +146,7 @@ class LocalLauncher:
     def _environment(self, role: Role) -> Mapping[str, str]:
         threads = self._settings.server_threads if role is Role.SERVER else self._settings.worker_threads
         heaps = ONE_HEAP if role is Role.SERVER else {}
-        return {**heaps, **os.environ, **thread_settings(threads)}
+        return {**HUGE_PAGES, **heaps, **os.environ, **thread_settings(threads)}
 
 
 def _folder(path: Path) -> Path:

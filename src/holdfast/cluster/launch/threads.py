@@ -8,6 +8,9 @@ from holdfast.policy.arguments import require_count
 # another, which those of a library may do before a line of ours runs, only this keeps further ones from it.
 ONE_HEAP = {"MALLOC_ARENA_MAX": "1"}
 
+# Of glibc: memory that is taken with malloc, messages above all, is in huge pages where the system has them on request.
+HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from holdfast.runtime import SYSTEM, Runtime
 
 TOGETHER = 4  # most pushes of a worker, which has credits for twice as many
-_IDLE_S = 0.02  # without another push
+_IDLE_S = 0.1  # without another push
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from typing import Any
@@ -33,9 +33,7 @@ class Transfer:
         self._copying: Future[Any] | None = None
         if device.type != "cpu":
             joined = pinned((sum(map(len, self._tensors)), *self._tensors[0].shape[1:]), self._tensors[0].dtype, device)
-            self._copying = _copier().submit(
-                np.concatenate, [each.numpy() for each in self._tensors], out=joined.numpy()
-            )
+            self._copying = _copier().submit(join, [each.numpy() for each in self._tensors], joined.numpy())
             self._tensors = [joined]
 
     def tensor(self) -> Tensor:
@@ -56,6 +54,32 @@ class Transfer:
         if self._copying is not None:
             self._copying.result()
         return self._tensors
+
+
+def join(arrays: Sequence[NDArray[Any]], target: NDArray[Any]) -> None:
+    """Arrays one after another, past the caches where that can be: no processor reads them again, but a device.
+
+    Args:
+        arrays: Of one type and width, each contiguous.
+        target: Memory for all of them.
+    """
+    if (copy := _past_caches()) is None:
+        np.concatenate(arrays, out=target)
+        return
+    at, pieces = target.ctypes.data, []
+    for each in arrays:
+        pieces.append((at, each.ctypes.data, each.nbytes))
+        at += each.nbytes
+    copy(pieces)
+
+
+@cache
+def _past_caches() -> Callable[[Sequence[tuple[int, int, int]]], None] | None:
+    try:
+        from holdfast.kernels import bulk
+    except (ImportError, AttributeError):  # no Numba, or a torch with other threads
+        return None
+    return bulk.copy_alone
 
 
 @cache

@@ -70,6 +70,13 @@ def _fetch(address: int, width: int) -> None:
         prefetch_line(address + offset)
 
 
+@compiled([types.void(_IDS, _INT, _MASKS, _WORDS)])
+def _fetch_place(places: Ids, number: int, kept: Words, changes: Words) -> None:
+    """Ask for what is known of a row's changes before they are added to."""
+    if kept[number]:
+        _fetch(changes.ctypes.data + places[number] * changes.shape[1] * 4, changes.shape[1] * 4)
+
+
 @compiled([types.void(*_ROWS, _IDS, _MASKS, _WORDS)], error_model="numpy")
 def _sgd(
     rows: Ids, begin: int, end: int, g: Floats, shift: int, numbers: Doubles, w: Floats,
@@ -80,6 +87,8 @@ def _sgd(
     for number in range(begin, end):
         row, at = max(rows[number], 0), max(number - shift, 0)  # here and below: no index counts from the end
         place, mask = (max(places[number], 0), kept[number]) if noted else (0, _NOTHING)
+        if noted:
+            _fetch_place(places, min(number + _AHEAD, end - 1), kept, changes)
         _fetch(address + rows[min(number + _AHEAD, end - 1)] * width, width)
         for i in range(w.shape[1]):
             old = w[row, i]
@@ -98,6 +107,8 @@ def _momentum(
     for number in range(begin, end):
         row, at = max(rows[number], 0), max(number - shift, 0)
         place, mask = (max(places[number], 0), kept[number]) if noted else (0, _NOTHING)
+        if noted:
+            _fetch_place(places, min(number + _AHEAD, end - 1), kept, changes)
         ahead = rows[min(number + _AHEAD, end - 1)] * width
         _fetch(address + ahead, width)
         _fetch(sums_address + ahead, width)
@@ -123,6 +134,8 @@ def _adagrad(
     for number in range(begin, end):
         row, at = max(rows[number], 0), max(number - shift, 0)
         place, mask = (max(places[number], 0), kept[number]) if noted else (0, _NOTHING)
+        if noted:
+            _fetch_place(places, min(number + _AHEAD, end - 1), kept, changes)
         ahead = rows[min(number + _AHEAD, end - 1)] * width
         _fetch(address + ahead, width)
         _fetch(sums_address + ahead, width)
@@ -150,6 +163,8 @@ def _add_to_sums(
     for number in range(begin, end):
         row, at = max(rows[number], 0), max(number - shift, 0)
         place, mask = (max(places[number], 0), kept[number]) if noted else (0, _NOTHING)
+        if noted:
+            _fetch_place(places, min(number + _AHEAD, end - 1), kept, changes)
         prefetch_line(sums.ctypes.data + rows[min(number + _AHEAD, end - 1)] * 4)
         for lane in range(LANES):
             lanes[lane] = _ZERO
@@ -179,6 +194,8 @@ def _rowwise_adagrad(
     for number in range(begin, end):
         row, at, size = max(rows[number], 0), max(number - shift, 0), sizes[number - begin]
         place, mask = (max(places[number], 0), kept[number]) if noted else (0, _NOTHING)
+        if noted:
+            _fetch_place(places, min(number + _AHEAD, end - 1), kept, changes)
         _fetch(address + rows[min(number + _AHEAD, end - 1)] * width, width)
         for i in range(w.shape[1]):
             old = w[row, i]
@@ -215,6 +232,8 @@ def _sparse_adam(
     for number in range(begin, end):
         row, at = max(rows[number], 0), max(number - shift, 0)
         place, mask = (max(places[number], 0), kept[number]) if noted else (0, _NOTHING)
+        if noted:
+            _fetch_place(places, min(number + _AHEAD, end - 1), kept, changes)
         ahead = rows[min(number + _AHEAD, end - 1)] * width
         _fetch(address + ahead, width)
         _fetch(means_address + ahead, width)
@@ -253,6 +272,8 @@ def _adam(
     for number in range(begin, end):
         row, at = max(rows[number], 0), max(number - shift, 0)
         place, mask = (max(places[number], 0), kept[number]) if noted else (0, _NOTHING)
+        if noted:
+            _fetch_place(places, min(number + _AHEAD, end - 1), kept, changes)
         ahead = rows[min(number + _AHEAD, end - 1)] * width
         _fetch(address + ahead, width)
         _fetch(means_address + ahead, width)

@@ -12,7 +12,7 @@ from holdfast.cluster.launch.base import Launcher
 from holdfast.cluster.launch.ray.connection import Connection
 from holdfast.cluster.launch.ray.launcher import RayLauncher
 from holdfast.cluster.launch.ray.places import Needs, Places, bundle
-from holdfast.cluster.launch.threads import require_threads, thread_settings
+from holdfast.cluster.launch.threads import HUGE_PAGES, require_threads, thread_settings
 from holdfast.policy.arguments import require, require_duration
 from holdfast.runtime import SYSTEM
 
@@ -102,4 +102,4 @@ class Ray:
 
     def _environments(self) -> dict[Role, dict[str, str]]:
         threads = {Role.SERVER: self.server_threads, Role.WORKER: self.worker_threads}
-        return {role: {**_KEEP_AGENTS, **thread_settings(count)} for role, count in threads.items()}
+        return {role: {**_KEEP_AGENTS, **HUGE_PAGES, **thread_settings(count)} for role, count in threads.items()}
