@@ -16,9 +16,10 @@ import numpy as np
 
 from holdfast.cluster.core.members import Member, Role
 from holdfast.cluster.core.parity_messages import Values
-from holdfast.cluster.heap import keep_freed_memory
+from holdfast.cluster.heap import keep_freed_memory, ready_heap
 from holdfast.cluster.link import io_threads
 from holdfast.cluster.parity.stripe_set import StripeSet
+from holdfast.cluster.server.rebuild_pace import FAST_ASKED
 from holdfast.cluster.wire.address import Address
 from holdfast.cluster.wire.endpoint import Endpoint
 from holdfast.cluster.wire.keys import Credentials
@@ -71,6 +72,7 @@ def _serve(server: int, streams: Streams, block_bytes: int, credentials: str, pi
     left = {receiver: size for (sender, receiver), size in streams.items() if sender == server}
     awaited = sum(size for (_, receiver), size in streams.items() if receiver == server)
     memory, at = np.ones(sum(left.values()) // 4 + len(left), np.int32), 0
+    ready_heap(FAST_ASKED * block_bytes)
     pipe.send(endpoint.address)
     addresses: dict[int, Address] = pipe.recv()
     for other, address in addresses.items():

@@ -135,8 +135,8 @@ class RingLayout:
     def of_group(self, stripes: StripeSet, group: int) -> StripeSet:
         """The stripes of one group, numbered within it."""
         base = group << GROUP_SHIFT
-        bounds = stripes.within(base, base + self.lines[group].size).to_arrays()[0]
-        return StripeSet(bounds - base)
+        found = stripes.within(base, base + self.lines[group].size)
+        return StripeSet(found.to_arrays()[0] - base) if base else found
 
     def split(self, stripes: StripeSet) -> Iterator[Line]:
         """Those that are no dense parts, by group and line; none of them empty."""
