@@ -7,8 +7,10 @@ come from the processor's cache. Streams and heaps are set up as a server's are.
 from __future__ import annotations
 
 import multiprocessing as mp
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -16,9 +18,11 @@ import numpy as np
 
 from holdfast.cluster.core.members import Member, Role
 from holdfast.cluster.core.parity_messages import Values
-from holdfast.cluster.heap import keep_freed_memory
+from holdfast.cluster.heap import keep_freed_memory, ready_heap
+from holdfast.cluster.launch.threads import HUGE_PAGES, ONE_HEAP
 from holdfast.cluster.link import io_threads
 from holdfast.cluster.parity.stripe_set import StripeSet
+from holdfast.cluster.server.rebuild_pace import FAST_ASKED
 from holdfast.cluster.wire.address import Address
 from holdfast.cluster.wire.endpoint import Endpoint
 from holdfast.cluster.wire.keys import Credentials
@@ -41,7 +45,9 @@ def wire_floor_s(streams: Streams, *, block_bytes: int) -> float:
     for server in servers:
         arguments = server, dict(streams), block_bytes, credentials, pipes[server][1]
         processes.append(context.Process(target=_serve, args=arguments, daemon=True))
-        processes[-1].start()
+    with _memory_of_servers():
+        for process in processes:
+            process.start()
     addresses = {server: _answered(pipes[server][0]) for server in servers}
     for server in servers:
         pipes[server][0].send(addresses)
@@ -55,6 +61,18 @@ def wire_floor_s(streams: Streams, *, block_bytes: int) -> float:
         pipes[server][0].send(None)
         process.join(_PATIENCE_S)
     return ended_s - began_s
+
+
+@contextmanager
+def _memory_of_servers() -> Iterator[None]:
+    """What is started within takes memory as servers do."""
+    before = dict(os.environ)
+    os.environ.update({**HUGE_PAGES, **ONE_HEAP, **before})
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
 
 
 def _answered(pipe: Connection) -> Any:
@@ -71,6 +89,7 @@ def _serve(server: int, streams: Streams, block_bytes: int, credentials: str, pi
     left = {receiver: size for (sender, receiver), size in streams.items() if sender == server}
     awaited = sum(size for (_, receiver), size in streams.items() if receiver == server)
     memory, at = np.ones(sum(left.values()) // 4 + len(left), np.int32), 0
+    ready_heap(FAST_ASKED * block_bytes)
     pipe.send(endpoint.address)
     addresses: dict[int, Address] = pipe.recv()
     for other, address in addresses.items():

@@ -83,7 +83,7 @@ PLANS = {
     "full": Plan(
         job=_job(rows=4_000_000),
         recovery=_job(rows=4_000_000, warm_up=1),
-        turns=Turns(rounds=40, slice_s=0.5, starts=2),
+        turns=Turns(rounds=20, slice_s=0.5, starts=4),
         kills=1,
     ),
 }

@@ -50,11 +50,31 @@ def test_runs_are_added_as_their_rows_are(found: Runs, width: int, coefficient: 
     reference.add(wanted, found.rows(), records, coefficient)
     for kernels in (reference, cpu):
         target = words(seed + 1, 40, width)
-        kernels.add_runs(target, found, records, coefficient)
+        kernels.add_runs(target, found, [records], coefficient)
         np.testing.assert_array_equal(target, wanted)
         sums = records.copy()
-        kernels.add_from(sums, wanted, found)
+        kernels.add_from(sums, wanted, found, [])
         np.testing.assert_array_equal(sums, records ^ wanted[found.rows()])
+
+
+@settings(deadline=None)
+@given(runs(), st.integers(0, 10), st.integers(1, 70), elements, st.integers(0, 2**32))
+def test_several_records_of_a_row_are_added_as_one_after_another(
+    found: Runs, count: int, width: int, coefficient: int, seed: int
+) -> None:
+    several, source = [words(seed + each, found.size, width) for each in range(count)], words(seed + 10, 40, width)
+    wanted, wanted_sums = words(seed + 11, 40, width), words(seed + 12, found.size, width)
+    sums = [wanted_sums.copy() for _ in (reference, cpu)]
+    targets = [wanted.copy() for _ in (reference, cpu)]
+    wanted_sums ^= source[found.rows()]
+    for each in several:
+        reference.add(wanted, found.rows(), each, coefficient)
+        wanted_sums ^= each
+    for kernels, target, mine in zip((reference, cpu), targets, sums, strict=True):
+        kernels.add_runs(target, found, several, coefficient)
+        np.testing.assert_array_equal(target, wanted)
+        kernels.add_from(mine, source, found, several)
+        np.testing.assert_array_equal(mine, wanted_sums)
 
 
 def test_runs_outside_and_records_of_another_number_are_refused() -> None:
@@ -62,12 +82,12 @@ def test_runs_outside_and_records_of_another_number_are_refused() -> None:
     for start in (-1, 3):
         outside = Runs(np.array([start]), np.array([2]))
         with pytest.raises(ConfigurationError, match="outside parities of 4 rows"):
-            galois.add_runs(target, outside, records)
+            galois.add_runs(target, outside, [records])
         with pytest.raises(ConfigurationError, match="outside parities of 4 rows"):
             galois.add_from(records.copy(), target, outside)
     inside = Runs(np.array([1]), np.array([3]))
     with pytest.raises(ConfigurationError, match="3 records"):
-        galois.add_runs(target, inside, records)
+        galois.add_runs(target, inside, [records])
     with pytest.raises(ConfigurationError, match="3 records"):
         galois.add_from(records, target, inside)
     with pytest.raises(ConfigurationError, match="2 runs have 1 lengths"):
@@ -135,7 +155,7 @@ def test_threads_that_share_a_large_block_give_the_same_sums() -> None:
     found, records = Runs(starts, counts), words(1, 6400, 300)
     wanted, target = words(2, 9000, 300), words(2, 9000, 300)
     reference.add(wanted, found.rows(), records, 2)
-    galois.add_runs(target, found, records, 2, threads=3)
+    galois.add_runs(target, found, [records], 2, threads=3)
     np.testing.assert_array_equal(target, wanted)
     sums = records.copy()
     galois.add_from(sums, wanted, found, threads=3)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernels import records
+from holdfast.kernels.plain import on_lines
 from holdfast.kernels.records import RowRecords, cpu, reference, words_of
 from holdfast.kernels.runs import Runs
 from holdfast.types import UpdateRule
@@ -66,6 +67,36 @@ def test_runs_of_rows_leave_and_come_back_as_their_rows_do(kernels: object, rule
         of(shard).write_runs(found, wanted)
     before[found.rows()] = wanted
     np.testing.assert_array_equal(of(shard).read(np.arange(case.rows)), before)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adagrad", "adam"])
+@pytest.mark.parametrize("start", [0, 4])
+def test_large_blocks_of_whole_lines_are_moved_past_the_caches_as_small_ones_are(name: str, start: int) -> None:
+    rule, draw = OPTIMIZERS[name].rule(), np.random.default_rng(1)
+    rows, width = 3000, 32
+    widths = [width, *(1 if slot.single else width for slot in rule.slots)]
+    columns = [on_lines((rows * each + start,), np.float32)[start:].reshape(rows, each) for each in widths]
+    for column in columns:
+        column.view(np.uint32)[:] = draw.integers(0, 2**32, column.shape, dtype=np.uint32)
+    slots = {slot.name: column for slot, column in zip(rule.slots, columns[1:], strict=True)}
+    shard = RowRecords(rule, columns[0], slots)
+    found = Runs(np.arange(1, rows - 100, 100), np.full(29, 90))
+    wanted = np.empty((found.size, shard.words), np.uint32)
+    reference.gather_runs(shard._columns, found, wanted)
+    assert wanted.nbytes >= cpu._STREAMED_BYTES
+    np.testing.assert_array_equal(shard.read_runs(found), wanted)
+    changed = draw.integers(0, 2**32, wanted.shape, dtype=np.uint32)
+    expected = tuple(column.copy() for column in shard._columns)
+    reference.put_runs(expected, found, changed)
+    shard.write_runs(found, changed)
+    for column, each in zip(shard._columns, expected, strict=True):
+        np.testing.assert_array_equal(column, each)
+
+
+def test_memory_on_lines_begins_where_a_line_does() -> None:
+    for size in range(1, 70):
+        found = on_lines((size, 3), np.float32)
+        assert found.shape == (size, 3) and found.ctypes.data % 64 == 0 and found.flags.c_contiguous
 
 
 def test_runs_outside_a_shard_are_refused() -> None:

@@ -30,5 +30,9 @@ def keep_freed_memory(*, one_heap: bool = False) -> None:
 
 
 def ready_heap(size_bytes: int) -> None:
-    """Take pages for so much now, once freed memory is kept: messages that arrive later find them."""
+    """Take pages for so much now, once freed memory is kept: messages that arrive later find them.
+
+    NumPy asks for huge pages where arrays are large. A socket's thread does not, for the messages that it receives: a
+    block of 8 MB has two thousand small pages, whose addresses no core keeps together.
+    """
     np.empty(min(size_bytes, _KEPT_BYTES // 2), np.uint8).fill(0)

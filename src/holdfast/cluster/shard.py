@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from holdfast.cluster.placement import DensePiece, Group, Keys, Placement, Range
 from holdfast.cluster.plan import ModelPlan
 from holdfast.kernels import optimize, start
+from holdfast.kernels.plain import on_lines
 from holdfast.kernels.records import RowRecords, Words
 from holdfast.kernels.runs import Runs
 from holdfast.policy.optimizer import Optimizer
@@ -30,7 +31,9 @@ class GroupArrays:
     @classmethod
     def of(cls, rows: int, width: int, rule: UpdateRule) -> GroupArrays:
         """For so many rows."""
-        return cls(np.empty((rows, width), np.float32), optimize.new_slots(rule, rows, width))
+        slots = {slot.name: on_lines((rows, *slot.column(width).row_shape), np.float32) for slot in rule.slots}
+        start_slots(rule, slots)
+        return cls(on_lines((rows, width), np.float32), slots)
 
     def first(self, rows: int) -> GroupArrays:
         """The memory of so many of the rows."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, TypeVar
 
 import numpy as np
@@ -10,6 +11,16 @@ from numpy.typing import NDArray
 from holdfast.errors import ConfigurationError
 
 Number = TypeVar("Number", bound=np.generic)
+
+_LINE_BYTES = 64  # of a cache line
+
+
+def on_lines(shape: tuple[int, ...], dtype: type[Number]) -> NDArray[Number]:
+    """New memory that begins where a cache line does: kernels can write whole lines to it, past the caches."""
+    size_bytes = prod(shape) * np.dtype(dtype).itemsize
+    memory = np.empty(size_bytes + _LINE_BYTES, np.uint8)
+    start = -memory.ctypes.data % _LINE_BYTES
+    return memory[start : start + size_bytes].view(dtype).reshape(shape)
 
 
 def plain(array: NDArray[Number]) -> NDArray[Number]:

@@ -38,8 +38,8 @@ Kept = Mapping[str, np.ndarray[Any, np.dtype[Any]]]
 class AuditedShard(ProtectedShard):
     """Knows which of its parities lack a row, without asking the protocol, and writes all that it keeps to a file."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self._lacking: dict[int, StripeSet] = {}  # by member
 
     def clear(self, stripes: StripeSet) -> None:
@@ -52,7 +52,7 @@ class AuditedShard(ProtectedShard):
         self._lacking[member] -= stripes
 
     def copy(self, save: int, progress: Mapping[int, Progress], intent: bytes) -> Copied:
-        self.moves.wait()
+        self.wait()
         _put(save, self._rows.server, dict(self._kept()))
         return super().copy(save, progress, intent)
 

@@ -13,6 +13,8 @@ from holdfast.cluster.core.messages import Copied
 from holdfast.cluster.parity.layout import RingLayout
 from holdfast.cluster.parity.payload import Changed, Difference
 from holdfast.cluster.parity.shard_parity import ShardParity
+from holdfast.cluster.parity.stripe_set import StripeSet
+from holdfast.cluster.parity.unadded import Unadded
 from holdfast.cluster.payload import Gradients, WantedRows
 from holdfast.cluster.placement import Placement
 from holdfast.cluster.plan import DenseSpec, ModelPlan, TableSpec
@@ -79,13 +81,20 @@ def protected(server: int) -> ProtectedShard:
     first = np.arange(DENSE, dtype=np.float32)
     rows.start(first)
     layout = RingLayout(placement, Ring(servers=(0, 1, 2), data=2, parity=1))
-    return ProtectedShard(rows, NothingSaved(), first, ShardParity(layout, rows), Moves(is_concurrent=True))
+    return ProtectedShard(rows, NothingSaved(), first, ShardParity(layout, rows), is_concurrent=True)
 
 
 def push(shard: ProtectedShard) -> dict[int, Any]:
     dense = np.ones(shard._rows.placement.dense[shard._rows.server].size, np.float32)
-    rows, values = np.array([1, 5]), np.ones((2, WIDTH), np.float32)
+    count = len(shard._rows.groups[0].weights)
+    rows, values = np.arange(count), np.ones((count, WIDTH), np.float32)
     return {0: Gradients(rows=[rows], values=[values], dense=dense, lr_tables=0.1, lr_dense=0.1).to_arrays()}
+
+
+def changed(shard: ProtectedShard) -> Mapping[int, Any]:
+    """What a push changes, by host."""
+    shard.update(1, push(shard), shard._parity.layout.none)
+    return shard.take_changes()
 
 
 def difference(shard: ProtectedShard) -> Any:
@@ -93,7 +102,7 @@ def difference(shard: ProtectedShard) -> Any:
     return Difference(changed=changed, dense=np.empty(0, np.float32), lr_dense=0.1).to_arrays()
 
 
-WHO_WAITS: dict[str, Callable[[ProtectedShard], Any]] = {
+WHO_WAITS_FOR_ROWS: dict[str, Callable[[ProtectedShard], Any]] = {
     "load": lambda shard: shard.load(None),
     "take_dense": lambda shard: shard.take_dense((shard._rows.dense.values.copy(),)),
     "read": lambda shard: shard.read(WantedRows(rows=[np.array([3])], dense=True).to_arrays()),
@@ -104,27 +113,42 @@ WHO_WAITS: dict[str, Callable[[ProtectedShard], Any]] = {
     "give": lambda shard: shard.give(shard._parity.layout.owned(0)),
     "fall_back": lambda shard: shard.fall_back(shard._parity.layout.owned(0), None),
     "rebuilt": lambda shard: shard.rebuilt(),
-    "clear": lambda shard: shard.clear(shard._parity.layout.hosted(0)),
-    "absorb": lambda shard: shard.absorb(1, difference(shard), shard._parity.layout.none),
-    "accumulator": lambda shard: shard.accumulator(shard._parity.layout.hosted(0)),
+    "wait": lambda shard: shard.wait(),
+    "close": lambda shard: shard.close(),
 }
-GOES_ON = {"solve", "add"}  # they are what is on its way
+WHO_WAITS_FOR_PARITIES: dict[str, Callable[[ProtectedShard], Any]] = {
+    "clear": lambda shard: shard.clear(shard._parity.layout.hosted(0)),
+    "accumulator": lambda shard: shard.accumulator(shard._parity.layout.hosted(0)),
+    "wait": lambda shard: shard.wait(),
+    "close": lambda shard: shard.close(),
+}
+GOES_ON = {"solve", "add", "absorb"}  # they are what is on its way
 READS_NO_ARRAY = {"pulled", "touched", "retold", "survey", "call_off"}
 READS_WHAT_IS_THERE = {"take_changes"}  # of rows that an update has changed, which waited for them
 
 
-@pytest.mark.parametrize("name", WHO_WAITS)
-def test_whoever_needs_rows_or_parities_waits_for_those_on_their_way(name: str) -> None:
+@pytest.mark.parametrize("name", WHO_WAITS_FOR_ROWS)
+def test_whoever_needs_rows_waits_for_those_on_their_way(name: str) -> None:
     shard = protected(0)
-    behind = Behind(shard.moves)
-    WHO_WAITS[name](shard)
+    behind = Behind(shard.row_moves)
+    WHO_WAITS_FOR_ROWS[name](shard)
     assert behind.is_there
-    shard.moves.close()
+    shard.close()
+
+
+@pytest.mark.parametrize("name", WHO_WAITS_FOR_PARITIES)
+def test_whoever_needs_parities_waits_for_those_on_their_way(name: str) -> None:
+    shard = protected(0)
+    behind = Behind(shard.parity_moves)
+    WHO_WAITS_FOR_PARITIES[name](shard)
+    assert behind.is_there
+    shard.close()
 
 
 def test_every_method_of_a_shard_waits_or_has_a_reason_not_to() -> None:
     methods = {name for name in dir(ProtectedShard) if not name.startswith("_")}
-    assert methods == WHO_WAITS.keys() | GOES_ON | READS_NO_ARRAY | READS_WHAT_IS_THERE
+    waiting = WHO_WAITS_FOR_ROWS.keys() | WHO_WAITS_FOR_PARITIES.keys()
+    assert methods == waiting | GOES_ON | READS_NO_ARRAY | READS_WHAT_IS_THERE
 
 
 def test_rows_and_parities_that_were_moved_meanwhile_are_those_that_were_sent() -> None:
@@ -145,7 +169,82 @@ def test_rows_and_parities_that_were_moved_meanwhile_are_those_that_were_sent() 
             shard.solve(stripes, {hosts[0]: found}, (server,))
         for given, wanted in zip(shard.give(shard._parity.layout.owned(server)), expected, strict=True):
             assert np.array_equal(given, wanted)
-        shard.moves.close()
+        shard.close()
+
+
+def encoded(shards: list[ProtectedShard], host: int) -> bytes:
+    """The parities of a server, encoded from the rows of all."""
+    shard = shards[host]
+    layout = shard._parity.layout
+    shard.clear(layout.hosted(host))
+    for member, stripes in layout.by_member(layout.hosted(host)).items():
+        shard.add(member, stripes, shards[member].give(stripes))
+    shard.wait()
+    return shard._parity.parities.arrays[0].tobytes()
+
+
+def test_a_difference_that_follows_records_on_their_way_is_in_the_parities() -> None:
+    shards = [protected(server) for server in range(SERVERS)]
+    host = shards[0]
+    encoded(shards, 0)
+    behind = Behind(host.parity_moves)
+    changes = changed(shards[1])
+    host.absorb(1, changes[0], host._parity.layout.none)
+    assert not behind.is_there
+    host.wait()
+    found = host._parity.parities.arrays[0].tobytes()
+    assert found == encoded(shards, 0)
+    for shard in shards:
+        shard.close()
+
+
+def test_a_syndrome_is_of_parities_that_hold_all_differences_so_far() -> None:
+    shards = [protected(server) for server in range(SERVERS)]
+    host = shards[0]
+    layout = host._parity.layout
+    encoded(shards, 0)
+    stripes = layout.by_hosts(layout.owned(1))[0,] - layout.dense(1)
+    accumulator = host.accumulator(stripes)
+    for member, theirs in layout.by_member(stripes).items():
+        if member != 1:
+            accumulator.add(member, theirs, shards[member].give(theirs))
+    Behind(host.parity_moves)
+    host.absorb(1, changed(shards[1])[0], layout.none)
+    wanted = shards[1].give(stripes)
+    shards[1].solve(stripes, {0: Found(stripes, accumulator.syndrome(stripes))}, (1,))
+    for given, expected in zip(shards[1].give(stripes), wanted, strict=True):
+        assert np.array_equal(given, expected)
+    for shard in shards:
+        shard.close()
+
+
+def test_records_of_several_members_are_added_together_and_those_of_some_when_parities_are_needed() -> None:
+    layout = protected(0)._parity.layout
+    unadded, none = Unadded(layout), ()
+    first, second = StripeSet.run(0, 4), StripeSet.run(4, 8)
+    assert not [*unadded.take(1, first, none), *unadded.take(1, second, none)]
+    assert list(unadded.take(2, first, none)) == [(first, {1: none, 2: none})]
+    assert list(unadded.rest()) == [(second, {1: none})]
+    assert not list(unadded.rest())
+
+
+def test_what_waits_for_other_members_is_bounded() -> None:
+    layout = protected(0)._parity.layout
+    unadded, waiting, most = Unadded(layout), 0, 0
+    for number in range(100):
+        added = list(unadded.take(1, StripeSet.run(number, number + 1), ()))
+        waiting += 1 - len(added)
+        most = max(most, waiting)
+    assert most == 8
+    again = StripeSet.run(99, 100)
+    assert (again, {1: ()}) in list(unadded.take(1, again, ()))
+
+
+def test_a_copy_of_a_dense_part_never_waits_for_records_of_others() -> None:
+    layout = protected(0)._parity.layout
+    (mirrored,) = layout.mirrored(0)
+    dense = layout.dense(mirrored)
+    assert list(Unadded(layout).take(mirrored, dense, ())) == [(dense, {mirrored: ()})]
 
 
 class Found:

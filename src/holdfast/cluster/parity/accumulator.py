@@ -6,6 +6,8 @@ none that came before. So at any time, parity XOR sum is what the rows that were
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from holdfast.cluster.parity.mirror import Mirrors
@@ -14,6 +16,7 @@ from holdfast.cluster.parity.payload import Difference, StripeRecords, Words
 from holdfast.cluster.parity.stripe_set import StripeSet
 from holdfast.cluster.payload import Arrays
 from holdfast.kernels import galois
+from holdfast.kernels.runs import Runs
 
 
 class Accumulator:
@@ -23,15 +26,25 @@ class Accumulator:
         parities: That server's.
         mirrors: The dense parts that it mirrors, of which nothing is summed up.
         stripes: All of which it keeps a parity of.
+        settle: Lets all differences so far get to the parities.
     """
 
-    def __init__(self, parities: ParityRows, mirrors: Mirrors, stripes: StripeSet) -> None:
+    def __init__(
+        self,
+        parities: ParityRows,
+        mirrors: Mirrors,
+        stripes: StripeSet,
+        *,
+        settle: Callable[[], None] = lambda: None,
+    ) -> None:
         layout = parities.layout
         self._layout = layout
         self._parities = parities
         self._mirrors = mirrors
+        self._settle = settle
         self._stripes = [layout.of_group(stripes, group) for group in range(len(layout.lines))]
         self._sums: list[Words | None] = [None] * len(layout.lines)  # None: nothing was added
+        self._unsummed: list[list[Words]] = [[] for _ in layout.lines]  # records of all stripes, added in one pass
         self._added: dict[int, StripeSet] = {}  # by server: the stripes that hold its record
 
     def add(self, member: int, stripes: StripeSet, records: Arrays) -> None:
@@ -60,28 +73,39 @@ class Accumulator:
 
     def syndrome(self, stripes: StripeSet) -> Arrays:
         """Of some of the stripes: parity XOR sum, and copies of dense parts. Asked for once: sums are given away."""
+        self._settle()
         found = []
         for group, mine in enumerate(self._stripes):
             wanted = self._layout.of_group(stripes, group)
+            if wanted != mine:
+                self._sum_up(group)
             found.append(records_at(self._sum(group), mine, wanted))
-        self._parities.add_to(found, stripes)
+        self._parities.add_to(found, stripes, self._unsummed)
         return StripeRecords(groups=found, dense=self._mirrors.give(stripes)).to_arrays()
 
     def _add(self, group: int, stripes: StripeSet, records: Words, coefficient: int) -> None:
         mine = self._stripes[group]
         if stripes != mine:
             runs, threads = mine.runs_of(stripes), self._parities.threads
-            galois.add_runs(self._sum(group), runs, records, coefficient, threads=threads)
-        elif self._sums[group] is None and coefficient == 1 and _is_plain(records):
+            galois.add_runs(self._sum(group), runs, [records], coefficient, threads=threads)
+        elif coefficient != 1:
+            galois.add(self._sum(group), None, records, coefficient, threads=self._parities.threads)
+        elif self._sums[group] is None and _is_plain(records):
             self._sums[group] = records  # most members have a row in all of the stripes: one copy less
         else:
-            galois.add(self._sum(group), None, records, coefficient, threads=self._parities.threads)
+            self._unsummed[group].append(records)  # no pass over the sum for each of them: see ``syndrome``
 
     def _sum(self, group: int) -> Words:
         if (found := self._sums[group]) is None:
             shape = len(self._stripes[group]), self._parities.arrays[group].shape[1]
             found = self._sums[group] = np.zeros(shape, np.uint32)
         return found
+
+    def _sum_up(self, group: int) -> None:
+        records, self._unsummed[group] = self._unsummed[group], []
+        if records:
+            whole = Runs.all(len(self._stripes[group]))
+            galois.add_runs(self._sum(group), whole, records, threads=self._parities.threads)
 
 
 def _is_plain(records: Words) -> bool:

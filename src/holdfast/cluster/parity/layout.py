@@ -21,6 +21,8 @@ from holdfast.types import UpdateRule
 GROUP_SHIFT = 44  # of the group's number in a stripe's
 BLOCK_BYTES = 1 << 20  # of lost records that are rebuilt in one go: a millisecond of a server's time
 LARGE_BLOCK_BYTES = 8 << 20  # the same where speed counts and a worker's wait does not: messages cost next to nothing
+_LAST_SHARE = 3  # a block has no more than one part in so many of what is left of its line
+_LEAST_SHARE = 4  # but at least this part of a full block: below it, messages would cost more than the last ones' way
 
 
 class Line(NamedTuple):
@@ -99,14 +101,18 @@ class RingLayout:
     def block(self, stripes: StripeSet) -> StripeSet:
         """Some of them, to be rebuilt in one go: all of one line, or a dense part.
 
-        Of the line that most are of, so that successive blocks keep different hosts busy.
+        Of the line that most are of, so that successive blocks keep different hosts busy. The last blocks are smaller:
+        what is asked for last would otherwise be under way for long when there is nothing else to do.
         """
         for server in self.dense_of(stripes):  # first: every pull and push needs it
             return self.dense(server)
         if not (lines := list(self.split(stripes))):
             return self.none
-        group, line, _ = max(lines, key=lambda each: len(each.stripes))
-        return self._whole(stripes, group, line).first(self._block_stripes)
+        sizes = [len(each.stripes) for each in lines]
+        group, line, _ = lines[sizes.index(max(sizes))]
+        least = max(1, self._block_stripes // _LEAST_SHARE)
+        count = min(self._block_stripes, max(least, max(sizes) // _LAST_SHARE))
+        return self._whole(stripes, group, line).first(count)
 
     def hosts(self, line: int) -> tuple[int, ...]:
         """The servers that keep a line's parities, by their numbers."""
@@ -135,8 +141,8 @@ class RingLayout:
     def of_group(self, stripes: StripeSet, group: int) -> StripeSet:
         """The stripes of one group, numbered within it."""
         base = group << GROUP_SHIFT
-        bounds = stripes.within(base, base + self.lines[group].size).to_arrays()[0]
-        return StripeSet(bounds - base)
+        found = stripes.within(base, base + self.lines[group].size)
+        return StripeSet(found.to_arrays()[0] - base) if base else found
 
     def split(self, stripes: StripeSet) -> Iterator[Line]:
         """Those that are no dense parts, by group and line; none of them empty."""

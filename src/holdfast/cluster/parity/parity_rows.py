@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -80,13 +80,17 @@ class ParityRows:
             for share in shares(self.layout, stripes):
                 self.arrays[share.group][self.runs(share).rows()] = 0
 
-    def add(self, member: int, stripes: StripeSet, found: Sequence[Words]) -> None:
-        """Add a server's records, an array for each group, to the parities of these stripes."""
+    def add(self, stripes: StripeSet, found: Mapping[int, Sequence[Words]]) -> None:
+        """Add records to the parities of these stripes: by server, an array for each group."""
         self._is_blank = False
         for share in shares(self.layout, stripes):
-            coefficient = self.coefficient(member, share.line)
-            records = found[share.group][share.at]
-            galois.add_runs(self.arrays[share.group], self.runs(share), records, coefficient, threads=self.threads)
+            by_coefficient: dict[int, list[Words]] = {}
+            for member, theirs in found.items():
+                alike = by_coefficient.setdefault(self.coefficient(member, share.line), [])
+                alike.append(theirs[share.group][share.at])
+            array, runs = self.arrays[share.group], self.runs(share)
+            for coefficient, alike in by_coefficient.items():
+                galois.add_runs(array, runs, alike, coefficient, threads=self.threads)
 
     def take(self, member: int, group: int, parity: int, changed: Changed) -> None:
         """Bring parities up to date after a server's rows have changed."""
@@ -95,11 +99,12 @@ class ParityRows:
             self._is_blank = False
             galois.add(self.arrays[group], changed.rows, changed.records, self.coefficient(member, line))
 
-    def add_to(self, found: Sequence[Words], stripes: StripeSet) -> None:
-        """Add the parities of some stripes to records of them, an array for each group."""
+    def add_to(self, found: Sequence[Words], stripes: StripeSet, more: Sequence[Sequence[Words]] = ()) -> None:
+        """Add the parities of some stripes to records of them, an array for each group; and ``more`` of each."""
         for share in shares(self.layout, stripes):
-            sums = found[share.group][share.at]
-            galois.add_from(sums, self.arrays[share.group], self.runs(share), threads=self.threads)
+            sums, array = found[share.group][share.at], self.arrays[share.group]
+            beside = [each[share.at] for each in more[share.group]] if more else []
+            galois.add_from(sums, array, self.runs(share), beside, threads=self.threads)
 
     def give(self, stripes: StripeSet) -> list[Words]:
         """Copies of the parities of some stripes: an array for each group."""

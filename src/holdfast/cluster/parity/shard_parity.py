@@ -5,7 +5,7 @@ What is done when is the protocol's. Here are the arrays, as messages carry them
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Protocol
@@ -145,10 +145,16 @@ class ShardParity:
 
     def add(self, member: int, stripes: StripeSet, records: Arrays) -> None:
         """Add a server's records to parities that lack them."""
-        given = StripeRecords.from_arrays(records, groups=len(self._rows.groups))
-        self.parities.add(member, stripes, given.groups)
-        if member in self.layout.dense_of(stripes):
-            self.mirrors.take(member, given.dense)
+        self.add_all(stripes, {member: records})
+
+    def add_all(self, stripes: StripeSet, records: Mapping[int, Arrays]) -> None:
+        """The same for several servers at once, which takes one pass over the parities."""
+        given = {
+            member: StripeRecords.from_arrays(each, groups=len(self._rows.groups)) for member, each in records.items()
+        }
+        self.parities.add(stripes, {member: each.groups for member, each in given.items()})
+        for member in self.layout.dense_of(stripes):
+            self.mirrors.take(member, given[member].dense)
 
     def absorb(self, member: int, difference: Arrays, without: StripeSet) -> None:
         """Take a server's difference into the parities, except those of these stripes."""
@@ -179,9 +185,9 @@ class ShardParity:
         has_mirror = host in self.layout.mirrors(member) and member not in self.layout.dense_of(without)
         return (replace(given, changed=found) if has_mirror else Difference(changed=found)).to_arrays()
 
-    def accumulator(self, stripes: StripeSet) -> Accumulator:
-        """For decoding rows of these stripes."""
-        return Accumulator(self.parities, self.mirrors, stripes)
+    def accumulator(self, stripes: StripeSet, *, settle: Callable[[], None] = lambda: None) -> Accumulator:
+        """For decoding rows of these stripes. ``settle`` lets all differences so far get to the parities."""
+        return Accumulator(self.parities, self.mirrors, stripes, settle=settle)
 
     # ---- how -------------------------------------------------------------------------------------------------------
 

@@ -34,6 +34,15 @@ class Moves:
             self._under_way.popleft().result()
         self._under_way.append(self._pool.submit(move, *args, **kwargs))
 
+    def follow(self, move: Callable[Arguments, None], *args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
+        """Move something small: here and now, unless something is under way that it has to stay behind."""
+        while self._under_way and self._under_way[0].done():
+            self._under_way.popleft().result()
+        if self._under_way:
+            self.begin(move, *args, **kwargs)
+        else:
+            move(*args, **kwargs)
+
     def wait(self) -> None:
         """Until all that was begun is done."""
         while self._under_way:

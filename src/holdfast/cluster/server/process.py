@@ -50,7 +50,6 @@ from holdfast.cluster.save_account import SaveAccount
 from holdfast.cluster.server.arrivals import Arrivals
 from holdfast.cluster.server.dense_gather import DenseGather
 from holdfast.cluster.server.heir import Heir
-from holdfast.cluster.server.moves import Moves
 from holdfast.cluster.server.protected_shard import ProtectedShard
 from holdfast.cluster.server.rebuild_pace import FAST_ASKED, RebuildPace
 from holdfast.cluster.server.room import Room
@@ -86,14 +85,16 @@ def run(payload: bytes, surroundings: Surroundings) -> None:
         link = Link(job, member, surroundings)
         placement = Placement(job.plan, job.servers)
         room = Room.for_any(placement, job.optimizer, job.dense_optimizer, job.saving.settings, job.rings)
-        if room is not None and job.rings and job.pacing.is_rebuilt_fast:
-            ready_heap(FAST_ASKED * LARGE_BLOCK_BYTES)
+        if room is not None:
+            _ready_heap(job)
         next_life = _wait_for_place(link)
     if next_life is None:
         return
     life_link = Link(job, next_life, surroundings)  # the controller answers while the place is made
     try:
         place = _Place(job, next_life.index, room)
+        if room is None:
+            _ready_heap(job)  # behind rows and parities, which would take what was made ready
     except BaseException:
         life_link.close()
         raise
@@ -102,6 +103,12 @@ def run(payload: bytes, surroundings: Surroundings) -> None:
             life_link = Link(job, next_life, surroundings)
     finally:
         place.close()
+
+
+def _ready_heap(job: Job) -> None:
+    """For what is under way while rows come back fast: to this server, or to one that this one helps."""
+    if job.rings and job.pacing.is_rebuilt_fast:
+        ready_heap(FAST_ASKED * LARGE_BLOCK_BYTES)
 
 
 def _wait_for_place(link: Link) -> Member | None:
@@ -129,7 +136,6 @@ class _Place:
         self.saves = SavedRows(job, rows, self.dense, index, None if room is None else room.buffer)
         self.shard = LiveShard(rows, self.saves, job.dense)
         self.protection: Protection | None = None
-        self.moves = Moves(is_concurrent=job.pacing.is_rebuilt_fast)
         if (ring := job.ring_of(index)) is not None:
             block_bytes = LARGE_BLOCK_BYTES if job.pacing.is_rebuilt_fast else BLOCK_BYTES
             parities = None if room is None else room.parities
@@ -138,13 +144,14 @@ class _Place:
                 needed_bytes = server_bytes(layout, index, rows.rule, rows.dense.rule)
                 require_memory(f"server {index}", needed_bytes, available_bytes())
             parity = ShardParity(layout, rows, parities, threads=compute_threads())
-            shard = ProtectedShard(rows, self.saves, job.dense, parity, self.moves)
+            shard = ProtectedShard(rows, self.saves, job.dense, parity, is_concurrent=job.pacing.is_rebuilt_fast)
             self.shard = shard
             self.protection = Protection(cast(Layout, layout), cast(Records, shard), TOGETHER)
 
     def close(self) -> None:
         """Let the agent finish what it has."""
-        self.moves.close()
+        if isinstance(self.shard, ProtectedShard):
+            self.shard.close()
         self.saves.close()
 
 
@@ -252,7 +259,7 @@ class _Life:
             self._snapshot = None
         sends = self._core.handle(sender, message)
         if any(isinstance(each.message, Rebuilt | Redundant) for each in sends):
-            self._place.moves.wait()  # it is told when it is so
+            self._wait_for_moves()  # it is told when it is so
             self._owes_saves = self._owes_saves or any(isinstance(each.message, Rebuilt) for each in sends)
             if self._core.is_orphan:
                 self._save_rebuilt()
@@ -261,6 +268,10 @@ class _Life:
             part = DensePart(copied[0].save, self._place.dense.own)
             self._send([Send(view.member(Role.SERVER, 0), part)])
         self._send(sends)
+
+    def _wait_for_moves(self) -> None:
+        if isinstance(self._place.shard, ProtectedShard):
+            self._place.shard.wait()
 
     def _send(self, sends: Iterable[Send]) -> None:
         """What an heir tells its own server, and what that answers, never leaves the process."""

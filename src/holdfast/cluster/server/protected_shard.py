@@ -10,6 +10,7 @@ from holdfast.cluster.core.stripes import Syndrome
 from holdfast.cluster.parity.accumulator import Accumulator
 from holdfast.cluster.parity.shard_parity import ShardParity
 from holdfast.cluster.parity.stripe_set import StripeSet
+from holdfast.cluster.parity.unadded import Unadded
 from holdfast.cluster.payload import Arrays, Floats, Numbers, in_order_of_workers
 from holdfast.cluster.server.average import mean
 from holdfast.cluster.server.moves import Moves
@@ -28,46 +29,63 @@ class ProtectedShard(LiveShard):
         saves: Its part of the checkpoints.
         dense: The whole dense vector, as models begin.
         parity: Its rows as members of stripes, and its parities.
-        moves: What is on its way to them.
+        is_concurrent: Whether threads of their own move what comes to rows, and to parities.
+
+    Attributes:
+        row_moves: What is on its way to rows, and to the dense part.
+        parity_moves: What is on its way to parities and mirrors. Neither waits for the other.
     """
 
     def __init__(
-        self, rows: Shard, saves: Saves, dense: Floats, parity: ShardParity, moves: Moves | None = None
+        self, rows: Shard, saves: Saves, dense: Floats, parity: ShardParity, *, is_concurrent: bool = False
     ) -> None:
         super().__init__(rows, saves, dense)
         self._parity = parity
-        self.moves = Moves() if moves is None else moves
+        self._unadded = Unadded(parity.layout)
+        self.row_moves = Moves(is_concurrent=is_concurrent)
+        self.parity_moves = Moves(is_concurrent=is_concurrent)
+
+    def wait(self) -> None:
+        """Until rows and parities are as they were told to be."""
+        self.row_moves.wait()
+        self._wait_for_parities()
+
+    def close(self) -> None:
+        """Let what was begun end, and the threads."""
+        self._add_rest()
+        self.row_moves.close()
+        self.parity_moves.close()
 
     # ---- what every shard does -------------------------------------------------------------------------------------
 
     def load(self, checkpoint: int | None) -> Mapping[int, Progress]:
         """Take the rows of a checkpoint, or of the newest save of each; as they begin where nothing was saved."""
-        self.moves.wait()
+        self.row_moves.wait()
         return super().load(checkpoint)
 
     def take_dense(self, dense: Arrays) -> None:
         """Take a worker's copy of the dense part; its slots stay as they were loaded."""
-        self.moves.wait()
+        self.row_moves.wait()
         super().take_dense(dense)
 
     def read(self, rows: Arrays) -> Arrays:
         """Current values."""
-        self.moves.wait()
+        self.row_moves.wait()
         return super().read(rows)
 
     def apply(self, step: int, gradients: Mapping[int, Arrays]) -> None:
         """One optimizer step on the mean of these pushes, taken in the order of workers."""
-        self.moves.wait()
+        self.row_moves.wait()
         super().apply(step, gradients)
 
     def copy(self, save: int, progress: Mapping[int, Progress], intent: bytes) -> Copied:
         """Take a snapshot of what changed, and keep with it how far each worker came."""
-        self.moves.wait()
+        self.row_moves.wait()
         return super().copy(save, progress, intent)
 
     def copy_priority(self, save: int, progress: Mapping[int, Progress]) -> Copied:
         """Copy the rows that a failure would set back furthest, and keep with them what they hold."""
-        self.moves.wait()
+        self.row_moves.wait()
         return super().copy_priority(save, progress)
 
     # ---- rows ------------------------------------------------------------------------------------------------------
@@ -82,7 +100,7 @@ class ProtectedShard(LiveShard):
 
     def update(self, step: int, gradients: Mapping[int, Arrays], without: StripeSet) -> None:
         """Apply as ``apply`` does, except to these stripes, and note what changed."""
-        self.moves.wait()
+        self.row_moves.wait()
         groups = len(self._rows.groups)
         push = mean(in_order_of_workers(gradients, groups), groups)
         self._parity.update(push, without)
@@ -94,16 +112,16 @@ class ProtectedShard(LiveShard):
 
     def give(self, stripes: StripeSet) -> Arrays:
         """Records of the rows of this server."""
-        self.moves.wait()
+        self.row_moves.wait()
         return self._parity.give(stripes)
 
     def solve(self, stripes: StripeSet, syndromes: Mapping[int, Syndrome], lost: tuple[int, ...]) -> None:
         """Take rows from the syndromes of as many hosts as rows are lost in each stripe."""
-        self.moves.begin(self._parity.solve, stripes, syndromes, lost)
+        self.row_moves.begin(self._parity.solve, stripes, syndromes, lost)
 
     def fall_back(self, stripes: StripeSet, dense: Arrays | None) -> Mapping[int, Progress]:
         """Take the newest rows saved; rows begin anew where nothing was. The dense part is a worker's copy."""
-        self.moves.wait()
+        self.row_moves.wait()
         wanted, is_dense = self._parity.rows_of(stripes)
         found = self._saves.load_rows(wanted, dense=is_dense)
         if found is None:
@@ -114,24 +132,24 @@ class ProtectedShard(LiveShard):
 
     def rebuilt(self) -> None:
         """All rows are there: saves go on with them, as if every one had changed."""
-        self.moves.wait()
+        self.row_moves.wait()
         self._saves.adopt(replaces=self.replaces)
 
     # ---- parities --------------------------------------------------------------------------------------------------
 
     def clear(self, stripes: StripeSet) -> None:
         """Parities as they are of rows that are all 0."""
-        self.moves.wait()
+        self._wait_for_parities()
         self._parity.clear(stripes)
 
     def add(self, member: int, stripes: StripeSet, records: Arrays) -> None:
-        """Add a member's records to parities that lack them."""
-        self.moves.begin(self._parity.add, member, stripes, records)
+        """Add a member's records to parities that lack them: with those of other members, where these come too."""
+        for alike, together in self._unadded.take(member, stripes, records):
+            self.parity_moves.begin(self._parity.add_all, alike, together)
 
     def absorb(self, member: int, difference: Arrays, without: StripeSet) -> None:
         """Take a difference into the parities, except those of these stripes."""
-        self.moves.wait()
-        self._parity.absorb(member, difference, without)
+        self.parity_moves.follow(self._parity.absorb, member, difference, without)
 
     def retold(self, member: int, difference: Arrays, host: int, without: StripeSet) -> Arrays:
         """Of a difference that a member sent here: what another host needs, of the stripes that both keep."""
@@ -139,8 +157,18 @@ class ProtectedShard(LiveShard):
 
     def accumulator(self, stripes: StripeSet) -> Accumulator:
         """For decoding rows of these stripes, whose parities lack nothing: nothing more will be on its way to them."""
-        self.moves.wait()
-        return self._parity.accumulator(stripes)
+        self._wait_for_parities()
+        return self._parity.accumulator(
+            stripes, settle=self.parity_moves.wait
+        )  # a difference may follow others' records
+
+    def _wait_for_parities(self) -> None:
+        self._add_rest()
+        self.parity_moves.wait()
+
+    def _add_rest(self) -> None:
+        for stripes, together in self._unadded.rest():
+            self.parity_moves.begin(self._parity.add_all, stripes, together)
 
     def _begin_anew(self, wanted: Sequence[Numbers], dense: bool) -> None:
         """Nothing was ever saved: rows are as they began."""

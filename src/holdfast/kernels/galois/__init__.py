@@ -6,6 +6,7 @@ the same record again takes it out. Numba and NumPy give the same bytes. No torc
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Protocol, cast
 
@@ -58,32 +59,34 @@ def add(target: Words, rows: Ids | None, records: Words, coefficient: int = 1, *
     in_shares(Runs.all(len(target)), add_share, row_bytes=4 * target.shape[1], threads=threads)
 
 
-def add_runs(target: Words, runs: Runs, records: Words, coefficient: int = 1, *, threads: int = 1) -> None:
+def add_runs(target: Words, runs: Runs, records: Sequence[Words], coefficient: int = 1, *, threads: int = 1) -> None:
     """``target[row] ^= coefficient · record`` for the rows of some runs, one run after another.
 
-    A run outside the target changes nothing and raises ConfigurationError.
+    Several records of each row are added in one pass where the coefficient is 1. A run outside the target changes
+    nothing and raises ConfigurationError.
 
     Args:
         target: ``[rows, words]``, written to.
         runs: Which of its rows.
-        records: ``[rows, words]``: one for each.
+        records: ``[rows, words]`` each: one for each row.
         coefficient: From 0 to 255.
         threads: That share the work at most; with several, no run may meet another.
     """
     _require_target(target)
     _require_coefficient(coefficient)
-    _require_records(records, runs.size, target)
-    kernels, given = _kernels(), plain(records)
+    for each in records:
+        _require_records(each, runs.size, target)
+    kernels, given = _kernels(), [plain(each) for each in records]
 
     def add_share(share: Runs, at: slice) -> None:
-        kernels.add_runs(target, share, given[at], coefficient)
+        kernels.add_runs(target, share, [each[at] for each in given], coefficient)
 
     known = runs_inside(runs, len(target), "parities")
     in_shares(known, add_share, row_bytes=4 * target.shape[1], threads=threads)
 
 
-def add_from(target: Words, source: Words, runs: Runs, *, threads: int = 1) -> None:
-    """``target ^= source[rows]`` for the rows of some runs, one run after another.
+def add_from(target: Words, source: Words, runs: Runs, records: Sequence[Words] = (), *, threads: int = 1) -> None:
+    """``target ^= source[rows]`` for the rows of some runs, one run after another, and records of all of them.
 
     A run outside the source changes nothing and raises ConfigurationError.
 
@@ -91,14 +94,17 @@ def add_from(target: Words, source: Words, runs: Runs, *, threads: int = 1) -> N
         target: ``[rows, words]``, written to: a row for each.
         source: ``[rows, words]``.
         runs: Which of its rows.
+        records: ``[rows, words]`` each, added in the same pass.
         threads: That share the work at most.
     """
     _require_target(target)
     _require_records(target, runs.size, source)
-    kernels, given = _kernels(), plain(source)
+    for each in records:
+        _require_records(each, runs.size, target)
+    kernels, given, more = _kernels(), plain(source), [plain(each) for each in records]
 
     def add_share(share: Runs, at: slice) -> None:
-        kernels.add_from(target[at], given, share)
+        kernels.add_from(target[at], given, share, [each[at] for each in more])
 
     known = runs_inside(runs, len(source), "parities")
     in_shares(known, add_share, row_bytes=4 * target.shape[1], threads=threads)
@@ -147,8 +153,8 @@ def _require_records(records: Words, count: int, like: Words) -> None:
 
 class _Kernels(Protocol):
     def add(self, target: Words, rows: Ids | None, records: Words, coefficient: int, /) -> None: ...
-    def add_runs(self, target: Words, runs: Runs, records: Words, coefficient: int, /) -> None: ...
-    def add_from(self, target: Words, source: Words, runs: Runs, /) -> None: ...
+    def add_runs(self, target: Words, runs: Runs, records: Sequence[Words], coefficient: int, /) -> None: ...
+    def add_from(self, target: Words, source: Words, runs: Runs, records: Sequence[Words], /) -> None: ...
     def encode(self, members: Words, parities: Words, /) -> None: ...
 
 

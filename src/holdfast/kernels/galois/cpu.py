@@ -7,6 +7,8 @@ three doublings do for most of them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 from numba.core import types  # type: ignore[import-untyped, unused-ignore]
 
@@ -16,6 +18,7 @@ from holdfast.kernels.memory import LINE_BYTES, prefetch_line
 from holdfast.kernels.runs import Runs
 
 _AHEAD = 8  # rows between a row's prefetch and its sum
+_TOGETHER = 4  # records that are added in one pass
 _TILE = 2048  # words of a parity that stay in the cache while all members are added
 
 _HIGHEST = np.uint32(0x80808080)  # the bit of each byte that doubling carries out of it
@@ -23,6 +26,7 @@ _LOWER = np.uint32(0x7F7F7F7F)
 _CARRIED = np.uint32((POLYNOMIAL & 0xFF) * 0x01010101)  # what it then comes back as
 _ONE, _SEVEN = np.uint32(1), np.uint32(7)
 _NO_IDS = np.empty(0, np.int64)
+_NO_RECORDS = np.empty((0, 0), np.uint32)
 
 _INT, _WORD = types.int64, types.uint32
 _IDS = types.Array(types.int64, 1, "C", readonly=True)  # or writable
@@ -76,27 +80,31 @@ def _add(target: Words, rows: Ids, records: Words, coefficient: int) -> None:
                 target[row, i] ^= _double(y) ^ (x & m0)
 
 
-@compiled([types.void(_TARGET, _IDS, _IDS, _RECORDS)])
-def _add_runs(target: Words, starts: Ids, counts: Ids, records: Words) -> None:
+@compiled([types.void(_TARGET, _RECORDS, _RECORDS, _RECORDS, _RECORDS, _INT, _IDS, _IDS, types.boolean)])
+def _add_several(
+    target: Words, a: Words, b: Words, c: Words, d: Words, count: int, starts: Ids, counts: Ids, into_runs: bool
+) -> None:
+    """Add some of four. Runs are of the target, or else of the first that is added; the others are in their order."""
     width, at = target.shape[1], 0
-    sums, added = target.reshape(target.size), records.reshape(records.size)
+    sums, first = target.reshape(target.size), a.reshape(a.size)
+    second, third, fourth = b.reshape(b.size), c.reshape(c.size), d.reshape(d.size)
     for number in range(starts.shape[0]):
         begin, size = starts[number] * width, counts[number] * width
-        sum_, more = sums[begin : begin + size], added[at : at + size]
-        for i in range(size):
-            sum_[i] ^= more[i]
-        at += size
-
-
-@compiled([types.void(_TARGET, _RECORDS, _IDS, _IDS)])
-def _add_from(target: Words, source: Words, starts: Ids, counts: Ids) -> None:
-    width, at = target.shape[1], 0
-    sums, added = target.reshape(target.size), source.reshape(source.size)
-    for number in range(starts.shape[0]):
-        begin, size = starts[number] * width, counts[number] * width
-        sum_, more = sums[at : at + size], added[begin : begin + size]
-        for i in range(size):
-            sum_[i] ^= more[i]
+        own, given = (begin, at) if into_runs else (at, begin)
+        t, w = sums[own : own + size], first[given : given + size]
+        x, y, z = second[at : at + size], third[at : at + size], fourth[at : at + size]
+        if count == 1:
+            for i in range(size):
+                t[i] ^= w[i]
+        elif count == 2:
+            for i in range(size):
+                t[i] ^= w[i] ^ x[i]
+        elif count == 3:
+            for i in range(size):
+                t[i] ^= w[i] ^ x[i] ^ y[i]
+        else:
+            for i in range(size):
+                t[i] ^= w[i] ^ x[i] ^ y[i] ^ z[i]
         at += size
 
 
@@ -127,17 +135,32 @@ def add(target: Words, rows: Ids | None, records: Words, coefficient: int) -> No
         _add(target, _NO_IDS if rows is None else rows, records, coefficient)
 
 
-def add_runs(target: Words, runs: Runs, records: Words, coefficient: int) -> None:
-    """The same for the rows of some runs, one run after another."""
+def add_runs(target: Words, runs: Runs, records: Sequence[Words], coefficient: int) -> None:
+    """The same for the rows of some runs, one run after another, and for several records of each row."""
     if coefficient == 1:
-        _add_runs(target, runs.starts, runs.counts, records)
+        for several in _by_four(records):
+            _add_several(target, *_four(several), len(several), runs.starts, runs.counts, True)
     else:
-        add(target, runs.rows(), records, coefficient)
+        for each in records:
+            add(target, runs.rows(), each, coefficient)
 
 
-def add_from(target: Words, source: Words, runs: Runs) -> None:
-    """``target ^= source[rows]``, for the rows of some runs, one run after another."""
-    _add_from(target, source, runs.starts, runs.counts)
+def add_from(target: Words, source: Words, runs: Runs, records: Sequence[Words]) -> None:
+    """``target ^= source[rows]``, for the rows of some runs, one run after another, and all records."""
+    few, rest = list(records[: _TOGETHER - 1]), records[_TOGETHER - 1 :]
+    _add_several(target, *_four([source, *few]), 1 + len(few), runs.starts, runs.counts, False)
+    add_runs(target, Runs.all(len(target)), rest, 1)
+
+
+def _by_four(records: Sequence[Words]) -> Iterator[Sequence[Words]]:
+    """Some at a time: a sum is read and written once for all that are added together."""
+    return (records[first : first + _TOGETHER] for first in range(0, len(records), _TOGETHER))
+
+
+def _four(records: Sequence[Words]) -> tuple[Words, Words, Words, Words]:
+    """As many as the kernel takes; of those that are none, it looks at nothing."""
+    a, b, c, d = (*records, _NO_RECORDS, _NO_RECORDS, _NO_RECORDS)[:_TOGETHER]
+    return a, b, c, d
 
 
 def encode(members: Words, parities: Words) -> None:

@@ -6,6 +6,8 @@ but 0. A word of 32 bits is four elements that do not touch each other, so the o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,14 +31,17 @@ def add(target: Words, rows: Ids | None, records: Words, coefficient: int) -> No
         np.bitwise_xor.at(target, rows, times(records, coefficient))
 
 
-def add_runs(target: Words, runs: Runs, records: Words, coefficient: int) -> None:
-    """The same for the rows of some runs, one run after another."""
-    add(target, runs.rows(), records, coefficient)
+def add_runs(target: Words, runs: Runs, records: Sequence[Words], coefficient: int) -> None:
+    """The same for the rows of some runs, one run after another, and for several records of each row."""
+    for each in records:
+        add(target, runs.rows(), each, coefficient)
 
 
-def add_from(target: Words, source: Words, runs: Runs) -> None:
-    """``target ^= source[rows]``, for the rows of some runs, one run after another."""
+def add_from(target: Words, source: Words, runs: Runs, records: Sequence[Words]) -> None:
+    """``target ^= source[rows]``, for the rows of some runs, one run after another, and all records."""
     target ^= source[runs.rows()]
+    for each in records:
+        target ^= each
 
 
 def encode(members: Words, parities: Words) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernels.parts import in_shares
-from holdfast.kernels.plain import plain, rows_inside
+from holdfast.kernels.plain import on_lines, plain, rows_inside
 from holdfast.kernels.records.reference import Columns, Ids, Words
 from holdfast.kernels.runs import Runs, runs_inside
 from holdfast.types import UpdateRule
@@ -74,7 +74,7 @@ class RowRecords:
     def read_runs(self, runs: Runs, *, threads: int = 1) -> Words:
         """Copies of the records of some runs. A run outside the shard raises ConfigurationError."""
         known = runs_inside(runs, self._rows, "a shard")
-        records = np.empty((known.size, self.words), np.uint32)
+        records = on_lines((known.size, self.words), np.uint32)
         kernels = _kernels()
 
         def gather(share: Runs, at: slice) -> None:
