@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-from torch.distributed.checkpoint.planner import SavePlanner
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 
 import holdfast as hf
 from holdfast import errors
@@ -195,6 +197,78 @@ def test_disk_that_is_full_while_frames_are_hashed_ends_the_save() -> None:
     with pytest.raises((CheckpointException, errors.StorageFull), match="full"):
         save(LocalStore("/run", disk), large_parts(16), 1)
     assert disk.used_bytes < LARGE
+
+
+class Forgetful(DefaultSavePlanner):
+    """Keeps nothing of its plan."""
+
+    def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
+        plans, metadata = super().create_global_plan(all_plans)
+        del self.metadata
+        return plans, metadata
+
+
+class Other(DefaultSavePlanner):
+    """Gives other metadata than it keeps."""
+
+    def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
+        plans, metadata = super().create_global_plan(all_plans)
+        return plans, replace(metadata)
+
+
+class Outdated(DefaultSavePlanner):
+    """Keeps the metadata of its first plan."""
+
+    first: Metadata | None = None
+
+    def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
+        plans, metadata = super().create_global_plan(all_plans)
+        self.first = self.metadata = self.first or metadata
+        return plans, metadata
+
+
+@pytest.mark.parametrize("kind", [DefaultSavePlanner, Forgetful, Other, Outdated])
+def test_checkpoint_is_whole_whatever_a_planner_keeps(url: str, kind: type[DefaultSavePlanner]) -> None:
+    """The part is made while the disk is still writing, or afterwards if it could not be."""
+    planner = kind()
+    for step, names in enumerate(("ab", "bc", "c"), start=1):
+        state = {name: numbers(step) for name in names} | {"step": step}
+        dcp.save(state, storage_writer=hf.dcp.Writer(url, step=step, retention=hf.KeepAll()), planner=planner)
+    for step, names in enumerate(("ab", "bc", "c"), start=1):
+        loaded = load(url, list(names), step)
+        assert all(torch.equal(each, numbers(step)) for each in loaded.values())
+    assert hf.open_run(url).verify() == []
+
+
+def test_values_that_are_large_are_stored(url: str) -> None:
+    state = {"tensor": numbers(1), "text": "long" * (1 << 19)}
+    save(url, state, 1)
+    loaded = {"tensor": torch.zeros(1000), "text": ""}
+    dcp.load(loaded, storage_reader=hf.dcp.Reader(url))
+    assert torch.equal(loaded["tensor"], numbers(1))
+    assert loaded["text"] == state["text"]
+
+
+@pytest.mark.parametrize("written", [8, 9, 10])
+def test_disk_that_fails_in_the_last_writes_commits_nothing(written: int) -> None:
+    """When the part has been made, perhaps, but not all of what it refers to is written."""
+
+    class Disk(SimulatedDisk):
+        bodies = 0
+
+        def write(self, handle: int, views: Sequence[memoryview], start: int = 0) -> None:
+            if sum(view.nbytes for view in views) > LARGE:
+                Disk.bodies += 1
+                if Disk.bodies >= written:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            super().write(handle, views, start)
+
+    disk = Disk()
+    with pytest.raises((CheckpointException, errors.StorageFull), match="full"):
+        save(LocalStore("/run", disk), large_parts(30), 1)
+    store = LocalStore("/run", disk)
+    assert not Run(store).checkpoints()
+    assert not [each for each in store.list("data/") if not each.name.endswith("/intent")]
 
 
 def test_saving_an_earlier_step_leaves_the_later_ones(url: str) -> None:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from itertools import islice
 from queue import Empty, SimpleQueue
 from threading import Semaphore
+from typing import Protocol
 
 from holdfast.checkpoint.read.crew import WORKERS
 from holdfast.integrations.dcp.frames import Frame
@@ -22,25 +23,39 @@ _COPIED = 4  # frames that are hashed later: what keeps the disk busy while the 
 _FEW = 2  # free frames: the disk has enough to do for now
 
 
-def store_alone(sections: Sections, put: Callable[[Frame], None]) -> None:
+class Shelf(Protocol):
+    """Where frames become bundles. Threads may share one."""
+
+    def describe(self, frame: Frame) -> None:
+        """Say what bundle a frame will be, once the digests of its sections are known."""
+        ...
+
+    def put(self, frame: Frame) -> None:
+        """Store a frame, which is described by now or while it is being stored."""
+        ...
+
+
+def store_alone(sections: Sections, shelf: Shelf) -> None:
     """Store all sections in the calling thread."""
     frame = Frame(sections)
     try:
         while frame.fill():
-            put(frame)
+            shelf.describe(frame)
+            shelf.put(frame)
             frame.clear()
     finally:
         frame.close()
 
 
-def store_all(sections: Sections, put: Callable[[Frame], None]) -> None:
+def store_all(sections: Sections, shelf: Shelf, then: Callable[[], None]) -> None:
     """Store all sections. Raises what the first failure was, when no thread is at work any more.
 
     Args:
         sections: Those that are to be stored.
-        put: Stores what is in a frame.
+        shelf: Where to.
+        then: Called when it is known where all of them will be, while the last frames are being stored.
     """
-    _Cycle(sections, put).run()
+    _Cycle(sections, shelf).run(then)
 
 
 class _Cycle:
@@ -50,9 +65,9 @@ class _Cycle:
     free, so that the disk has enough to do, or when none is left to fill.
     """
 
-    def __init__(self, sections: Sections, put: Callable[[Frame], None]) -> None:
+    def __init__(self, sections: Sections, shelf: Shelf) -> None:
         self._sections = sections
-        self._put = put
+        self._shelf = shelf
         self._free: SimpleQueue[Frame] = SimpleQueue()
         self._unhashed: SimpleQueue[Frame] = SimpleQueue()
         self._written: list[Future[None]] = []
@@ -61,17 +76,27 @@ class _Cycle:
             self._free.put(frame)
         self._copies = Semaphore(_COPIED)
 
-    def run(self) -> None:
+    def run(self, then: Callable[[], None]) -> None:
         """Store all sections."""
-        with (
-            ThreadPoolExecutor(_WRITERS, "holdfast-dcp-write") as writers,
-            ThreadPoolExecutor(WORKERS, "holdfast-dcp-fill") as fillers,
-        ):
-            filled = [fillers.submit(self._fill, writers) for _ in range(WORKERS)]
-        for frame in self._frames:
-            frame.close()
-        for each in (*filled, *self._written):
+        try:
+            with ThreadPoolExecutor(_WRITERS, "holdfast-dcp-write") as writers:
+                with ThreadPoolExecutor(WORKERS, "holdfast-dcp-fill") as fillers:
+                    filled = [fillers.submit(self._fill, writers) for _ in range(WORKERS)]
+                for each in filled:
+                    each.result()
+                if not self._sections.are_given_up:
+                    then()
+                    self._close_those_that_return()
+        finally:
+            for frame in self._frames:
+                frame.close()
+        for each in self._written:
             each.result()
+
+    def _close_those_that_return(self) -> None:
+        """One after another, while others are written: it takes some time."""
+        for _ in self._frames:
+            self._free.get().close()
 
     def _fill(self, writers: ThreadPoolExecutor) -> None:
         try:
@@ -81,6 +106,7 @@ class _Cycle:
                 self._written.append(writers.submit(self._write, frame))
                 frame = self._next_free()
             while frame.fill():
+                self._shelf.describe(frame)
                 self._written.append(writers.submit(self._write, frame))
                 frame = self._next_free()
             self._free.put(frame)
@@ -101,11 +127,16 @@ class _Cycle:
 
     def _hash_copied(self, most: int = _COPIED) -> None:
         for frame in islice(_taken(self._unhashed), most):
-            frame.hash()
+            try:
+                frame.hash()
+                self._shelf.describe(frame)
+            except BaseException as error:
+                frame.give_up(error)
+                raise
 
     def _write(self, frame: Frame) -> None:
         try:
-            self._put(frame)
+            self._shelf.put(frame)
         except BaseException:
             self._sections.give_up()
             raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,12 +20,25 @@ from holdfast.format.host_values import HostTensor
 from holdfast.format.manifest import BundleRef, Manifest, Place, StateChunk, TensorSpec
 from holdfast.format.state_pieces import Piece
 from holdfast.format.tree import encode_tree
-from holdfast.integrations.dcp.bundles import BundleWriter
 from holdfast.integrations.dcp.sections import Source
 from holdfast.integrations.dcp.stored import Key, StoredPiece, StoredSection, key_of, without_elements
-from holdfast.storage import Store
 
-_LITTLE_BYTES = 1 << 20
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What a checkpoint consists of: with it, nothing is missing but the commit.
+
+    Attributes:
+        manifest: The part's contents.
+        metadata: What DCP had planned, of which it was made.
+        ref: Its name, size and digest.
+        data: Its bytes.
+    """
+
+    manifest: Manifest
+    metadata: Metadata
+    ref: Ref
+    data: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,15 +61,17 @@ class Gathered:
         return cls(pieces=pieces, values=values)
 
 
-def write_part(
-    store: Store,
+def make_part(
     intent: Intent,
     metadata: Metadata,
     gathered: Gathered,
     folders: Mapping[str, int],
-    bundles: BundleWriter,
-) -> tuple[Manifest, Ref]:
-    """Store the state tree and the manifest: from here on nothing is missing but the commit."""
+    store: Callable[[list[Source]], list[StoredPiece]],
+) -> Part:
+    """Store the state tree with ``store``, which says where it is, and make the part.
+
+    The part is to be put once everything that it refers to is durable.
+    """
     state, marks = _state(intent.step, metadata, gathered, folders)
     tree = encode_tree(state.to_tree(), root="state_dict", host=True)
     skeleton = torch.frombuffer(bytearray(tree.skeleton), dtype=torch.uint8)
@@ -64,13 +79,12 @@ def write_part(
     sources = [
         Source(name=f"state/{number}", spec=_spec(each), tensor=each, known={}) for number, each in enumerate(own)
     ]
-    written = iter(bundles.write(lambda: sources, little=sum(each.nbytes for each in own) < _LITTLE_BYTES))
+    written = iter(store(sources))
     tensors = [next(written), *(marks.get(id(each)) or next(written) for each in tree.tensors)]
     manifest = _manifest(intent, tensors)
     data = manifest.encode()
-    name = part_name(intent.checkpoint, 0)
-    store.put(name, data)
-    return manifest, Ref(name=name, size_bytes=len(data), digest=digest(data))
+    ref = Ref(name=part_name(intent.checkpoint, 0), size_bytes=len(data), digest=digest(data))
+    return Part(manifest=manifest, metadata=metadata, ref=ref, data=data)
 
 
 def _state(

@@ -52,9 +52,11 @@ class Frame:
         self._piece = PAGES.take()
         self._pages = self._piece.memory
         self._memory = self._pages[_HEAD_BYTES:]
+        self._is_closed = False
         self._placed: list[PlacedSection] = []
         self._used = 0
-        self._hashed: Future[None] | None = None  # of sections that are copied first
+        self._head: Future[bytes] = Future()
+        self.name: str | None = None  # of the bundle
 
     @property
     def placed(self) -> Sequence[PlacedSection]:
@@ -69,14 +71,13 @@ class Frame:
         return self._memory[:end].data
 
     @property
-    def is_hashed(self) -> bool:
-        """Whether digests and checksums are known by now."""
-        return self._hashed is None or self._hashed.done()
+    def is_described(self) -> bool:
+        """Whether the bundle's head is known by now."""
+        return self._head.done()
 
-    def await_hashes(self) -> None:
-        """Wait for digests and checksums. Raises what kept them from being computed."""
-        if self._hashed is not None:
-            self._hashed.result()
+    def head(self) -> bytes:
+        """Wait for the bundle's head. Raises what kept its digests from being computed."""
+        return self._head.result()
 
     def fill(self) -> bool:
         """Take sections until there is no room for more or none is left; whether any is to be written."""
@@ -87,7 +88,7 @@ class Frame:
     def copy(self) -> bool:
         """Take sections in whose place the last checkpoint has nothing, and copy them; whether there are any.
 
-        ``hash`` or ``give_up`` is to be called after it.
+        ``hash`` and ``describe`` are to be called after it, or ``give_up``.
         """
         taken = _lines_first(self._sections.take(len(self._memory), MOST_AT_ONCE, only_new=True))
         for section, copy in zip(taken, self._places(taken), strict=True):
@@ -96,40 +97,31 @@ class Frame:
                 np.copyto(copy, source)
             self._memory[self._used + len(copy) : self._used + padded(len(copy))] = 0
             self._place(section, b"", [0] * blocks_of(padded(len(copy))))
-        self._hashed = Future() if taken else None
         return bool(taken)
 
     def hash(self) -> None:
         """Find the digests and checksums of what was copied."""
-        assert self._hashed is not None
-        try:
-            copies = [self._memory[each.offset : each.offset + len(each.section.data)] for each in self._placed]
-            self._placed = [
-                replace(each, digest=found.digest, checksums=_padded_checksums(found, len(copy)))
-                for each, copy, found in zip(
-                    self._placed, copies, fast_copies()(copies, copies, BLOCK_BYTES), strict=True
-                )
-            ]
-        except BaseException as error:
-            self.give_up(error)
-            raise
-        self._hashed.set_result(None)
+        copies = [self._memory[each.offset : each.offset + len(each.section.data)] for each in self._placed]
+        self._placed = [
+            replace(each, digest=found.digest, checksums=_padded_checksums(found, len(copy)))
+            for each, copy, found in zip(self._placed, copies, fast_copies()(copies, copies, BLOCK_BYTES), strict=True)
+        ]
 
     def give_up(self, error: BaseException) -> None:
-        """Tell who waits for digests that there will be none."""
-        assert self._hashed is not None
-        self._hashed.set_exception(error)
+        """Tell who waits for the head that there will be none."""
+        self._head.set_exception(error)
 
-    def behind(self, head: bytes) -> list[Buffer]:
-        """A bundle: its head and the body, in one piece unless the head is too long for the room before the body."""
+    def whole(self) -> list[Buffer]:
+        """The bundle: its head and the body, in one piece unless the head is too long for the room before the body."""
+        head = self.head()
         if len(head) > _HEAD_BYTES:
             return [head, self.body]
         start = _HEAD_BYTES - len(head)
         self._pages[start:_HEAD_BYTES] = np.frombuffer(head, np.uint8)
         return [self._pages[start : _HEAD_BYTES + len(self.body)].data]
 
-    def stored(self, bundle: BundleRef) -> None:
-        """Tell where the sections are."""
+    def describe(self, bundle: BundleRef, head: bytes) -> None:
+        """Tell where the sections will be, and let the bundle begin with this head."""
         block = 0
         for each in self._placed:
             length = len(each.section.data)
@@ -139,16 +131,19 @@ class Frame:
                 start=each.section.start, length=length, digest=each.digest, bundle=bundle, place=place
             )
             self._sections.add(each.section, stored)
+        self._head.set_result(head)
 
     def clear(self) -> None:
         """Make room for others, once nobody computes digests of what is there."""
         with suppress(BaseException):  # who computes them tells
-            self.await_hashes()
-        self._placed, self._used, self._hashed = [], 0, None
+            self.head()
+        self._placed, self._used, self._head, self.name = [], 0, Future(), None
 
     def close(self) -> None:
-        """Give the memory back; the frame cannot be used any more."""
-        PAGES.give_back(self._piece)
+        """Give the memory back, once; the frame cannot be used any more."""
+        if not self._is_closed:
+            self._is_closed = True
+            PAGES.give_back(self._piece)
 
     def _take(self) -> list[Section]:
         """As many sections as are hashed side by side; none when the frame is more than half full.

@@ -75,13 +75,18 @@ class Sections:
         """Let the other threads stop: one has failed."""
         self._failed = True
 
+    @property
+    def are_given_up(self) -> bool:
+        """Whether a thread has failed."""
+        return self._failed
+
     def add(self, section: Section, stored: StoredSection) -> None:
-        """A section is stored."""
+        """It is known where a section is, or will be."""
         with self._lock:
             self._found[section.owner][section.start] = stored
 
     def stored(self) -> list[StoredPiece]:
-        """What became of each source."""
+        """Where each source is, or will be."""
         return [
             StoredPiece(spec=spec, sections=tuple(found[start] for start in sorted(found)))
             for spec, found in zip(self._specs, self._found, strict=True)

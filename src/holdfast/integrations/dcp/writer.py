@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, ClassVar
@@ -22,13 +23,13 @@ from holdfast.checkpoint.commit.space import patient_store
 from holdfast.checkpoint.training.forms import form_of
 from holdfast.checkpoint.wire.messages import Message, Notice
 from holdfast.checkpoint.write.committer import Committer, SaveTimes
-from holdfast.errors import ConfigurationError, HoldfastError, UnsupportedState
+from holdfast.errors import ConfigurationError, HoldfastError, SaveFailed, UnsupportedState
 from holdfast.format.catalog import Intent
 from holdfast.format.manifest import TensorSpec
 from holdfast.format.tree import encode_tree
 from holdfast.integrations.dcp.beginning import Earlier, last_save, make_intent, own_run
-from holdfast.integrations.dcp.bundles import BundleWriter
-from holdfast.integrations.dcp.ending import Gathered, write_part
+from holdfast.integrations.dcp.bundles import BundleWriter, StoreMore, Then, nothing_more
+from holdfast.integrations.dcp.ending import Gathered, Part, make_part
 from holdfast.integrations.dcp.sections import Source
 from holdfast.integrations.dcp.stored import Assignment, PlainValue, StoredPiece, key_of
 from holdfast.integrations.dcp.values import unpickled
@@ -41,6 +42,7 @@ logger = logging.getLogger("holdfast")
 _PATIENCE_S = 300.0  # with the agent of a trainer that saved to this run before
 _RETRY_S = 120.0
 _GRACE_S = 600.0
+_LITTLE_BYTES = 1 << 20  # not worth threads of their own
 
 
 @cache
@@ -49,7 +51,7 @@ def _job(process: int) -> str:
     return f"{socket.gethostname()}:{process} by DCP, {SYSTEM.token()}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Save:
     """What rank 0 knows of a save in progress."""
 
@@ -57,6 +59,14 @@ class _Save:
     intent: Intent
     earlier: Earlier
     started_s: float
+    is_alone: bool  # there is no other rank
+    part: Part | None = None  # if it could be made while the disk was writing
+
+    def make_part(
+        self, metadata: Metadata, results: list[list[WriteResult]], store: Callable[[list[Source]], list[StoredPiece]]
+    ) -> Part:
+        """Store the state tree, and make the part."""
+        return make_part(self.intent, metadata, Gathered.of(results), self.earlier.folders, store)
 
 
 class Writer(StorageWriter):
@@ -146,7 +156,7 @@ class Writer(StorageWriter):
         head = own_run(self._store, chain, self._job, patience_s=_PATIENCE_S, runtime=self._runtime)
         earlier = last_save(self._store, head, runtime=self._runtime)
         intent = make_intent(head, self._step, tag=self._tag, metrics=self._metrics, runtime=self._runtime)
-        self._save = _Save(chain=chain, intent=intent, earlier=earlier, started_s=started_s)
+        self._save = _Save(chain=chain, intent=intent, earlier=earlier, started_s=started_s, is_alone=len(plans) == 1)
         self._committer().publish(intent)
         return [
             replace(plan, storage_data=Assignment(checkpoint=intent.checkpoint, rank=rank, known=earlier.among(plan)))
@@ -158,14 +168,20 @@ class Writer(StorageWriter):
         assignment: Assignment = plan.storage_data
         values = [item for item in plan.items if item.type == WriteItemType.BYTE_IO]
         tensors = [item for item in plan.items if item.type != WriteItemType.BYTE_IO]
-        results = [_value_result(item, planner) for item in values]
+        known = [_value_result(item, planner) for item in values]
+
+        def results_of(stored: list[StoredPiece]) -> list[WriteResult]:
+            return [*known, *(_result(item, piece) for item, piece in zip(tensors, stored, strict=True))]
+
         bundles = BundleWriter(self._store, assignment.checkpoint, assignment.rank)
         try:
-            stored = bundles.write(lambda: _sources(tensors, planner, assignment))
+            stored = bundles.write(
+                lambda: _sources(tensors, planner, assignment), then=self._ending(planner, known, results_of)
+            )
+            results = results_of(stored)
         except BaseException:
             _try_to(bundles.discard)
             raise
-        results += [_result(item, sections) for item, sections in zip(tensors, stored, strict=True)]
         future: Future[list[WriteResult]] = Future()
         future.set_result(results)
         return future
@@ -175,10 +191,13 @@ class Writer(StorageWriter):
         save = self._save
         assert save is not None  # DCP has called prepare_global_plan
         intent = save.intent
-        # No rank has a number so high: its bundles are those of the state tree.
-        bundles = BundleWriter(self._store, intent.checkpoint, len(results))
-        manifest, part = write_part(self._store, intent, metadata, Gathered.of(results), save.earlier.folders, bundles)
-        self._committer().commit(intent, manifest, part, times=SaveTimes(started_s=save.started_s))
+        part = save.part
+        if part is None or part.metadata is not metadata:
+            # No rank has a number so high: its bundles are those of the state tree.
+            bundles = BundleWriter(self._store, intent.checkpoint, len(results))
+            part = save.make_part(metadata, results, lambda tree: bundles.write(lambda: tree, little=_is_little(tree)))
+        self._store.put(part.ref.name, part.data)
+        self._committer().commit(intent, part.manifest, part.ref, times=SaveTimes(started_s=save.started_s))
         self._save = None
         cleanup = Cleanup(
             self._store,
@@ -205,6 +224,29 @@ class Writer(StorageWriter):
         """
         return os.fspath(checkpoint_id).isdecimal()
 
+    def _ending(
+        self,
+        planner: SavePlanner,
+        values: list[WriteResult],
+        results_of: Callable[[list[StoredPiece]], list[WriteResult]],
+    ) -> Then:
+        """What a rank alone does while the disk writes its last frames: it stores the tree, and makes the part.
+
+        A planner of DCP's keeps the metadata that ``finish`` will be given. With any other, or if they turn out to be
+        others, ``finish`` makes the part.
+        """
+        save, metadata = self._save, getattr(planner, "metadata", None)
+        little = sum(value.size_in_bytes for value in values) < _LITTLE_BYTES
+        if save is None or not save.is_alone or not little or not isinstance(metadata, Metadata):
+            return nothing_more
+
+        def end(stored: list[StoredPiece], store_more: StoreMore) -> None:
+            save.part = None
+            with suppress(SaveFailed):  # these metadata are of another plan
+                save.part = save.make_part(metadata, [results_of(stored)], store_more)
+
+        return end
+
     @property
     def _store(self) -> Store:
         if self._opened is None:
@@ -223,6 +265,10 @@ class Writer(StorageWriter):
             branches=True,
             runtime=self._runtime,
         )
+
+
+def _is_little(sources: list[Source]) -> bool:
+    return sum(source.tensor.nbytes for source in sources) < _LITTLE_BYTES
 
 
 def _tell(message: Message) -> None:
