@@ -66,8 +66,10 @@ def run(payload: bytes, surroundings: Surroundings) -> None:
     def waited(link: Any) -> Any:
         """A spare does nothing, and is to be seen to do nothing."""
         sampler.stop()
+        watch.is_watching.clear()
         found = wait(link)
         watch.look()
+        watch.is_watching.set()
         sampler.start()
         return found
 
@@ -131,9 +133,11 @@ class _ThreadWatch(threading.Thread):
     def __init__(self) -> None:
         super().__init__(name="watch", daemon=True)
         self.looks: list[tuple[float, dict[str, tuple[str, float, float, int]]]] = []
+        self.is_watching = threading.Event()
+        self.is_watching.set()
 
     def run(self) -> None:
-        while True:
+        while self.is_watching.wait():
             self.look()
             time.sleep(_LOOK_S)
 
