@@ -16,6 +16,7 @@ from holdfast.cluster.parity.layout import RingLayout
 from holdfast.cluster.parity.mirror import dense_size
 from holdfast.cluster.parity.seats import parity_bytes
 from holdfast.cluster.placement import SERVER_SHIFT, Keys, Placement
+from holdfast.cluster.server.telling import TOGETHER
 from holdfast.cluster.train.build import build
 from holdfast.erasure.seating import Seating, seat
 from holdfast.kernels.records import words_of
@@ -34,6 +35,8 @@ class Counts:
     parity_bytes: int
     largest_server_bytes: int  # rows and parities of one: what a spare will hold
     unstable_bytes: int  # of pushes that a worker keeps until they are in all parities, at most
+    single_bytes: float  # of all differences of a push that hosts are told of by itself
+    together_bytes: float  # the same for a push of one of two workers, told as servers do: with others
     updates: float  # the most that a server has, over the least
     updates_with_parity: float  # the same, parities included
 
@@ -52,6 +55,8 @@ def count(plan: JobPlan, *, servers: int) -> Counts:
         parity_bytes=sum(parity),
         largest_server_bytes=max(map(sum, zip(sizes, parity, strict=True))),
         unstable_bytes=PROTECTED_PUSHES * _push_bytes(placement, batches),
+        single_bytes=_difference_bytes(placement, batches, together=1),
+        together_bytes=_difference_bytes(placement, batches, together=2 * TOGETHER),
         updates=float(updates.max() / updates.min()),
         updates_with_parity=float((updates + parities).max() / (updates + parities).min()),
     )
@@ -123,6 +128,22 @@ def _updates(placement: Placement, seating: Seating, batches: list[list[Keys]]) 
                     (host,) = layout.hosts(layout.ring.stripe(layout.ring.position(server), member))
                     parities[host] += end - start
     return rows, parities
+
+
+def _difference_bytes(placement: Placement, batches: list[list[Keys]], *, together: int) -> float:
+    """Of a push, to hosts and mirrors: each row once for so many pushes, with its number, and the dense part."""
+    (rule, dense_rule), size = _rules(), 0
+    for first in range(0, len(batches), together):
+        pushes = batches[first : first + together]
+        for group, keys in zip(placement.groups, zip(*pushes, strict=True), strict=True):
+            rows = len(np.unique(np.concatenate(keys)))
+            size += rows * (8 + _WORD_BYTES * words_of(rule, group.width))
+        is_single = len(pushes) == 1
+        words = (
+            placement.plan.dense_size if is_single else sum(dense_size(each, dense_rule) for each in placement.dense)
+        )
+        size += _WORD_BYTES * words
+    return size / len(batches)
 
 
 def _push_bytes(placement: Placement, batches: list[list[Keys]]) -> int:

@@ -158,6 +158,8 @@ def counts(plan: Plan) -> Found:
             "parity_bytes": found.parity_bytes,
             "spare_bytes": found.largest_server_bytes,
             "unstable_push_bytes_per_worker": found.unstable_bytes,
+            "difference_bytes_per_push_alone": found.single_bytes,
+            "difference_bytes_per_push": found.together_bytes,
         }
     )
 

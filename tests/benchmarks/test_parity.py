@@ -86,6 +86,7 @@ def test_gradients_are_sent_to_a_row_and_to_its_parity_on_another_server() -> No
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_every_part_gives_its_figures() -> None:
     figures = parity.run("tiny", list(parity.PARTS)).figures
     for name in (

@@ -64,7 +64,7 @@ def test_a_cluster_gets_its_ladder() -> None:
     assert (
         found["recommended"] == "parity" and "ladder=hf.Ladder(parity=hf.Parity(data=4, parity=1))" in found["python"]
     )
-    assert found["rates"]["parity_overhead_1_worker"]["source"]
+    assert found["rates"]["parity_overhead"]["source"]
     assert "parity of 4 + 1 takes 12.5 GB" in holdfast_plan(*often)
 
 

@@ -15,7 +15,7 @@ from holdfast.policy.arguments import require_count
 from holdfast.policy.optimizer import Optimizer
 
 _PUSHES = 4  # of a worker that a server may have to apply
-PROTECTED_PUSHES = 8  # the same with parity: servers let differences wait for company, a step or two at each end
+PROTECTED_PUSHES = 8  # the same with parity: hosts are told of several at once, and a worker hears of it later
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
