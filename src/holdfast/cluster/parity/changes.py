@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import count
-
 import numpy as np
 
 from holdfast.cluster.parity.payload import Changed, Words
@@ -47,15 +44,15 @@ class GroupChanges:
         self._rows[at] = rows
         return Places(at, entered.known, self._records)
 
-    def take(self) -> Iterator[tuple[int, Changed]]:
-        """All of it, by member number. It is not noted any more, and nothing else will be written to these arrays."""
+    def take(self) -> list[Changed]:
+        """All of it, for each member number. It is not noted any more, and nothing else is written to these arrays."""
         counts = self._index.counts
-        for member, start, rows in zip(count(), self._starts.tolist(), counts.tolist(), strict=False):
-            if rows:
-                yield member, Changed(self._rows[start : start + rows], self._records[start : start + rows])
+        parts = [slice(start, start + rows) for start, rows in zip(self._starts.tolist(), counts.tolist(), strict=True)]
+        found = [Changed(self._rows[part], self._records[part]) for part in parts]
         self._usual = np.maximum(counts + counts // _SPARE, self._usual - self._usual // _SPARE)
         self._index.clear()
         self._lay_out(np.zeros_like(counts))
+        return found
 
     def _make_room(self, wanted: Numbers) -> None:
         if (wanted <= self._room).all():

@@ -94,7 +94,9 @@ class ShardParity:
         mirrors = set(self.layout.mirrors(self._rows.server)) if self._dense_pushes else set()
         found = {host: [[_NOTHING] * parity for _ in range(groups)] for host in mirrors}
         for group, lines in enumerate(self.layout.lines):
-            for member, (rows, records) in self._changes[group].take():
+            for member, (rows, records) in enumerate(self._changes[group].take()):
+                if not len(rows):
+                    continue
                 for number, host in enumerate(self.layout.hosts(self.layout.ring.stripe(self._position, member))):
                     mine = found.setdefault(host, [[_NOTHING] * parity for _ in range(groups)])
                     mine[group][number] = Changed(lines.stripes.parity_rows(rows, number), records)
