@@ -129,18 +129,19 @@ READS_WHAT_IS_THERE = {"take_changes"}  # of rows that an update has changed, wh
 
 @pytest.mark.parametrize("name", WHO_WAITS_FOR_ROWS)
 def test_whoever_needs_rows_waits_for_those_on_their_way(name: str) -> None:
-    shard = protected(0)
-    behind = Behind(shard.row_moves)
-    WHO_WAITS_FOR_ROWS[name](shard)
-    assert behind.is_there
-    shard.close()
+    require_wait(lambda shard: shard.row_moves, WHO_WAITS_FOR_ROWS[name])
 
 
 @pytest.mark.parametrize("name", WHO_WAITS_FOR_PARITIES)
 def test_whoever_needs_parities_waits_for_those_on_their_way(name: str) -> None:
+    require_wait(lambda shard: shard.parity_moves, WHO_WAITS_FOR_PARITIES[name])
+
+
+def require_wait(moves: Callable[[ProtectedShard], Moves], method: Callable[[ProtectedShard], Any]) -> None:
+    """What is under way is there when the method has returned."""
     shard = protected(0)
-    behind = Behind(shard.parity_moves)
-    WHO_WAITS_FOR_PARITIES[name](shard)
+    behind = Behind(moves(shard))
+    method(shard)
     assert behind.is_there
     shard.close()
 
