@@ -158,9 +158,8 @@ class ProtectedShard(LiveShard):
     def accumulator(self, stripes: StripeSet) -> Accumulator:
         """For decoding rows of these stripes, whose parities lack nothing: nothing more will be on its way to them."""
         self._wait_for_parities()
-        return self._parity.accumulator(
-            stripes, settle=self.parity_moves.wait
-        )  # a difference may follow others' records
+        settle = self.parity_moves.wait  # a difference may follow others' records
+        return self._parity.accumulator(stripes, settle=settle)
 
     def _wait_for_parities(self) -> None:
         self._add_rest()
