@@ -1,4 +1,4 @@
-"""Copies of other servers' dense parts: updated by the same kernel with the same gradients, so the same to the bit."""
+"""Copies of other servers' dense parts: the same gradients in the same kernel, or what several pushes have left."""
 
 from __future__ import annotations
 
