@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import TypeVar
 
 from holdfast.kernels.runs import Runs
 
+Part = TypeVar("Part")
 Result = TypeVar("Result")
 
 _PART = 16384  # rows that a thread takes at a time, at least: for fewer, asking for the next ones would show
 _TOGETHER = 16  # rows that kernels may work on at once
 _SHARE_BYTES = 1 << 20  # for less, to wake a thread takes as long as the work
 _PARTS_PER_THREAD = 4  # so that a thread that was held up leaves rows to the others
+_SHARES_PER_THREAD = 2  # the same for runs, which take longer to cut
 
 
 def in_parts(rows: int, work: Callable[[slice], Result], *, threads: int, part_rows: int = _PART) -> list[Result]:
@@ -23,18 +25,11 @@ def in_parts(rows: int, work: Callable[[slice], Result], *, threads: int, part_r
     if threads == 1 or rows <= part_rows:
         return [work(slice(0, rows))]
     size = max(part_rows, -(-rows // (threads * _PARTS_PER_THREAD * _TOGETHER)) * _TOGETHER)
-    parts = iter([slice(start, min(start + size, rows)) for start in range(0, rows, size)])
-
-    def take_parts() -> list[Result]:
-        return [work(part) for part in parts]  # each part goes to one thread: next() on a list's iterator is atomic
-
-    pool = _pool(threads - 1, os.getpid())
-    others = [pool.submit(take_parts) for _ in range(threads - 1)]
-    return [*take_parts(), *(result for other in others for result in other.result())]
+    return _shared([slice(start, min(start + size, rows)) for start in range(0, rows, size)], work, threads)
 
 
 def in_shares(runs: Runs, work: Callable[[Runs, slice], object], *, row_bytes: int, threads: int) -> None:
-    """Do the work on the rows of some runs, none of which meets another: where there are many, a share on each thread.
+    """Do the work on the rows of some runs, none of which meets another: where there are many, on several threads.
 
     Args:
         runs: Whose rows.
@@ -42,15 +37,27 @@ def in_shares(runs: Runs, work: Callable[[Runs, slice], object], *, row_bytes: i
         row_bytes: Of each.
         threads: At most, this one included.
     """
-    count = min(threads, runs.size * row_bytes // _SHARE_BYTES)
-    if count < 2:
+    count = min(threads * _SHARES_PER_THREAD, runs.size * row_bytes // _SHARE_BYTES)
+    if threads == 1 or count < 2:
         work(runs, slice(0, runs.size))
         return
-    pool, (mine, *others) = _pool(threads - 1, os.getpid()), runs.shares(count)
-    under_way = [pool.submit(work, *share) for share in others]
-    work(*mine)
-    for each in under_way:
-        each.result()
+    _shared(list(runs.shares(count)), lambda share: work(*share), threads)
+
+
+def _shared(parts: Sequence[Part], work: Callable[[Part], Result], threads: int) -> list[Result]:
+    """Do the work on all parts: each thread takes the next one, this one among them. Results in any order."""
+    left = iter(parts)
+
+    def take_parts() -> list[Result]:
+        return [work(part) for part in left]  # each part goes to one thread: next() on a list's iterator is atomic
+
+    pool = _pool(threads - 1, os.getpid())
+    others = [pool.submit(take_parts) for _ in range(threads - 1)]
+    found = take_parts()
+    for other in others:
+        if not other.cancel():  # a thread that has not begun would find nothing to do
+            found += other.result()
+    return found
 
 
 @cache

@@ -43,6 +43,11 @@ class Runs(NamedTuple):
         """
         ends = np.cumsum(self.counts)
         cuts = [int(ends[-1]) * number // count for number in range(count + 1)]
+        if len(ends) == 1:
+            start = int(self.starts[0])
+            for begin, end in pairwise(cuts):
+                yield Runs(np.array([start + begin]), np.array([end - begin])), slice(begin, end)
+            return
         for begin, end in pairwise(cuts):
             first, last = int(ends.searchsorted(begin, "right")), int(ends.searchsorted(end, "left")) + 1
             starts, counts = self.starts[first:last].copy(), self.counts[first:last].copy()
