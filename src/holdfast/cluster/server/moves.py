@@ -9,7 +9,7 @@ from typing import ParamSpec
 
 Arguments = ParamSpec("Arguments")
 
-_MOST = 4  # blocks that keep their memory: with more of them under way, whoever brings another waits
+_MOST = 16  # blocks that keep their memory: with more of them under way, whoever brings another waits
 
 
 class Moves:
