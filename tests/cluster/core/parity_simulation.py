@@ -56,6 +56,7 @@ class ParitySimulation(Simulation):
         self.eagerness = chance.choice((0.02, 0.1, 0.2, 0.3))  # to rebuild what nobody waits for
         self.together = chance.choice((1, 2, 3))
         drawn = chance.choice((0.0, 0.9, 0.99))
+        self.soon = chance.choice((0, 0, 3, 1000))  # rows that nobody asks for one by one
         self.mercy = drawn if mercy is None else mercy  # the share of faults that wait until redundancy is whole
         self.fallen: dict[tuple[int, int], dict[int, int]] = {}  # by row from a save, the pushes that it may lack
         super().__init__(seed, cores, **traits)
@@ -84,7 +85,7 @@ class ParitySimulation(Simulation):
         return shard
 
     def _server(self, member: Member, shard: Any) -> ServerCore:
-        protection = Protection(self.striping.layout, shard, self.together)
+        protection = Protection(self.striping.layout, shard, self.together, self.soon)
         return self.cores.server(member, shard, synchronous=self.traits.synchronous, protection=protection)
 
     def _note_fallen(self, server: int, row: int) -> None:

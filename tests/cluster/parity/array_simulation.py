@@ -55,7 +55,7 @@ class ArraySimulation(ParitySimulation):
         return shard
 
     def _server(self, member: Member, shard: Any) -> ServerCore:
-        protection = Protection(self.arrays, shard, self.together)
+        protection = Protection(self.arrays, shard, self.together, self.soon)
         return self.cores.server(member, shard, synchronous=self.traits.synchronous, protection=protection)
 
     def _check_parities(self, view: View) -> None:

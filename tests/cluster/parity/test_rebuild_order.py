@@ -20,7 +20,7 @@ SERVERS, BLOCK = 5, 16
 DATA = SERVERS - 1
 
 
-def lost() -> Parity:
+def lost(*, soon: int = 0) -> Parity:
     """A new server that has nothing."""
     table = TableSpec(name="t.weight", rows=20_000, width=2, init=Uniform(-1, 1))
     placement = Placement(ModelPlan(tables=(table,), dense=(DenseSpec(name="mlp", shape=(SERVERS,)),)), SERVERS)
@@ -28,7 +28,7 @@ def lost() -> Parity:
     layout = RingLayout(placement, ring, block_stripes=BLOCK)
     records = ShardParity(layout, Shard(placement, 0, SGD(0.1), SGD(0.1)))
     view = View.first(servers=SERVERS, workers=1)
-    return Parity(Member(Role.SERVER, 0, 1), layout, records, view, applied=dict, rebuild=True)  # type: ignore[arg-type]
+    return Parity(Member(Role.SERVER, 0, 1), layout, records, view, applied=dict, soon=soon, rebuild=True)  # type: ignore[arg-type]
 
 
 def count(sends: list[Send], asked: Counter[type]) -> None:
@@ -51,3 +51,16 @@ def test_gently_rows_come_first() -> None:
         assert not (asked[Ask] and any(isinstance(each.message, Want) for each in sends))
         count(sends, asked)
     assert asked[Want] > 3000 and asked[Ask] > 3000
+
+
+def test_rows_are_asked_for_by_themselves_only_while_many_are_left() -> None:
+    parity, owned, asked = lost(soon=1000), lost()._layout.owned(0), Counter[type]()
+    first, last = owned.first(10), owned - owned.first(len(owned) - 10)
+    count(list(parity.fetch(first)), asked)
+    assert asked[Want] == 10
+    while len(owned) - asked[Want] > 1000:
+        count(list(parity.advance()), asked)
+    assert not list(parity.fetch(last))  # blocks bring them
+    while sends := list(parity.advance()):
+        count(sends, asked)
+    assert asked[Want] == len(owned)

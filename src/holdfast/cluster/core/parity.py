@@ -51,6 +51,7 @@ class Parity:
         view: As of which it begins.
         applied: By worker, the last push that was applied here.
         together: Most pushes of a worker of which hosts are told in one difference.
+        soon: Where no more rows are left to ask for, none is asked for by itself.
         rebuild: Whether its rows are to come from parities.
     """
 
@@ -63,13 +64,14 @@ class Parity:
         *,
         applied: Callable[[], Vector],
         together: int = 1,
+        soon: int = 0,
         rebuild: bool = False,
     ) -> None:
         self._layout = layout
         self._records = records
         self._peers = Peers(view)
         self._host = ParityHost(member.index, layout, records, self._peers)
-        self._rows = Possession(member.index, layout, records, self._peers, rebuild=rebuild)
+        self._rows = Possession(member.index, layout, records, self._peers, soon=soon, rebuild=rebuild)
         self._stability = Stability()
         hosts = layout.by_hosts(layout.owned(member.index))
         # Parities of all of them may hold records of this server: those that a predecessor gave, or had loaded too.
@@ -143,7 +145,7 @@ class Parity:
         return self._rows.renewals
 
     def fetch(self, stripes: StripeSet) -> Iterator[Send]:
-        """Ask for what is missing of these rows."""
+        """Ask for what is missing of these rows, unless it comes as soon without."""
         return self._rows.fetch(stripes)
 
     def advance(self, *, both: bool = False) -> Iterator[Send]:

@@ -40,11 +40,14 @@ class Possession:
     where it is held. Once the server has applied as much as any of its rows hold, they are all alike.
     """
 
-    def __init__(self, index: int, layout: Layout, records: Records, peers: Peers, *, rebuild: bool) -> None:
+    def __init__(
+        self, index: int, layout: Layout, records: Records, peers: Peers, *, soon: int = 0, rebuild: bool
+    ) -> None:
         self._index = index
         self._layout = layout
         self._records = records
         self._peers = peers
+        self._soon = soon
         self.missing = layout.owned(index) if rebuild else layout.none
         self.doomed = layout.none  # those of them that no host can give
         self._fallen = layout.none  # those of them that came from a save, and wait until hosts have dropped the former
@@ -104,7 +107,11 @@ class Possession:
     # ---- asking hosts ----------------------------------------------------------------------------------------------
 
     def fetch(self, stripes: StripeSet) -> Iterator[Send]:
-        """Ask hosts for what is missing of these and not asked for."""
+        """Ask hosts for what is missing of these and not asked for, unless blocks bring it as soon."""
+        if len(self.unasked) > self._soon:
+            yield from self._ask(stripes)
+
+    def _ask(self, stripes: StripeSet) -> Iterator[Send]:
         for hosts, part in self._layout.by_hosts(stripes & self.unasked).items():
             for host in hosts:
                 if wanted := part - self._tried(host):
@@ -113,7 +120,7 @@ class Possession:
 
     def advance(self) -> Iterator[Send]:
         """Ask for some rows that nobody waits for."""
-        yield from self.fetch(self._layout.block(self.unasked))
+        yield from self._ask(self._layout.block(self.unasked))
 
     def adopt(self, server: int) -> None:
         """Another is in a server's place: what the dead one was asked for as a host is asked again.
@@ -134,7 +141,7 @@ class Possession:
             return
         if any(self._peers.is_replaced(each) for each in given.lost):
             self._unasked = None
-            yield from self.fetch(given.stripes)
+            yield from self._ask(given.stripes)
             return
         self._held.put(given.stripes, given.held)
         syndrome = Syndrome(given.stripes, given.records)
@@ -225,4 +232,4 @@ class Possession:
         for host in hosts:
             doomed &= self._tried(host)
         self.doomed |= doomed
-        yield from self.fetch(stripes)
+        yield from self._ask(stripes)

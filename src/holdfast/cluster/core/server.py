@@ -271,8 +271,16 @@ class ServerCore:
             return pace.applied
 
         layout, records = protection.layout, protection.records
-        together = 1 if self._is_synchronous else protection.together
-        parity = Parity(self.member, layout, records, view, applied=applied, together=together, rebuild=rebuild)
+        parity = Parity(
+            self.member,
+            layout,
+            records,
+            view,
+            applied=applied,
+            together=1 if self._is_synchronous else protection.together,
+            soon=protection.soon,
+            rebuild=rebuild,
+        )
         pace: ProtectedPace = ProtectedAsynchronous(records, self._workers, parity)
         if self._is_synchronous:
             pace = ProtectedSynchronous(self.member, records, self._workers, view, parity)

@@ -153,3 +153,4 @@ class Protection:
     layout: Layout
     records: Records
     together: int = 1  # most pushes of a worker of which hosts are told in one difference, in asynchronous training
+    soon: int = 0  # so few rows come in blocks before a question for some of them, behind those for blocks, is answered

@@ -137,16 +137,18 @@ class _Place:
         self.shard = LiveShard(rows, self.saves, job.dense)
         self.protection: Protection | None = None
         if (ring := job.ring_of(index)) is not None:
-            block_bytes = LARGE_BLOCK_BYTES if job.pacing.is_rebuilt_fast else BLOCK_BYTES
+            is_fast = job.pacing.is_rebuilt_fast
+            block = block_stripes(placement, rows.rule, LARGE_BLOCK_BYTES if is_fast else BLOCK_BYTES)
             parities = None if room is None else room.parities
-            layout = RingLayout(placement, ring, block_stripes=block_stripes(placement, rows.rule, block_bytes))
+            layout = RingLayout(placement, ring, block_stripes=block)
             if parities is None:  # else the memory is taken already
                 needed_bytes = server_bytes(layout, index, rows.rule, rows.dense.rule)
                 require_memory(f"server {index}", needed_bytes, available_bytes())
             parity = ShardParity(layout, rows, parities, threads=compute_threads())
-            shard = ProtectedShard(rows, self.saves, job.dense, parity, is_concurrent=job.pacing.is_rebuilt_fast)
+            shard = ProtectedShard(rows, self.saves, job.dense, parity, is_concurrent=is_fast)
             self.shard = shard
-            self.protection = Protection(cast(Layout, layout), cast(Records, shard), TOGETHER)
+            soon = FAST_ASKED * block if is_fast else 0
+            self.protection = Protection(cast(Layout, layout), cast(Records, shard), TOGETHER, soon)
 
     def close(self) -> None:
         """Let the agent finish what it has."""
