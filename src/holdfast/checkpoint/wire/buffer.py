@@ -1,7 +1,7 @@
 """The snapshot buffer: memory shared with the agent, reserved once, divided into frames.
 
 An anonymous memory file that both processes map: it needs no name, no /dev/shm and no resource tracker. Its pages are
-touched at the start, because page faults, not bytes, are what makes a fresh copy slow.
+made at the start, because page faults, not bytes, are what makes a fresh copy slow.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import os
 import weakref
 from contextlib import suppress
 
+from holdfast.checkpoint.wire import shared_pages
 from holdfast.checkpoint.wire.memory import available_bytes
+from holdfast.checkpoint.wire.shared_pages import SharedPages
 from holdfast.errors import ConfigurationError
 
 PAGE = mmap.PAGESIZE
 _RESERVE = 0.9  # of the memory that is available; more would invite the kernel to kill somebody
-_MAP_POPULATE = getattr(mmap, "MAP_POPULATE", 0)
 
 
 class FrameBuffer:
@@ -26,7 +27,7 @@ class FrameBuffer:
         self.fd = fd
         self.frames = frames
         self.frame_bytes = frame_bytes
-        self._map = mmap.mmap(fd, frames * frame_bytes, mmap.MAP_SHARED | _MAP_POPULATE)
+        self._pages = SharedPages(fd, frames * frame_bytes)
         self._close_fd = weakref.finalize(self, os.close, fd)
 
     @classmethod
@@ -43,7 +44,7 @@ class FrameBuffer:
             )
         fd = os.memfd_create("holdfast-snapshot", os.MFD_CLOEXEC)
         try:
-            os.posix_fallocate(fd, 0, size)
+            shared_pages.reserve(fd, size)
             return cls(fd, frames=frames, frame_bytes=frame_bytes)
         except OSError as error:
             os.close(fd)
@@ -57,7 +58,7 @@ class FrameBuffer:
         fresh = FrameBuffer.reserve(frames=self.frames, frame_bytes=self.frame_bytes)
         self.close()
         fresh._close_fd.detach()
-        self.fd, self._map = fresh.fd, fresh._map
+        self.fd, self._pages = fresh.fd, fresh._pages
         self._close_fd = weakref.finalize(self, os.close, self.fd)
 
     def shared(self) -> FrameBuffer:
@@ -67,14 +68,14 @@ class FrameBuffer:
     def frame(self, index: int) -> memoryview:
         """The bytes of one frame."""
         start = index * self.frame_bytes
-        return memoryview(self._map)[start : start + self.frame_bytes]
+        return self.whole()[start : start + self.frame_bytes]
 
     def whole(self) -> memoryview:
         """The memory of all frames."""
-        return memoryview(self._map)
+        return self._pages.view()
 
     def close(self) -> None:
         """Give the memory back; views that are still held keep it alive until they go."""
         with suppress(BufferError):  # a tensor still looks at it; the mapping ends with that tensor
-            self._map.close()
+            self._pages.close()
         self._close_fd()
