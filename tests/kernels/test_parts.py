@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 
-from holdfast.kernels.parts import in_parts, in_shares
+from holdfast.kernels.parts import in_parts, in_shares, start_threads
 from holdfast.kernels.runs import Runs
 
 ROWS, THREADS, PATIENCE_S = 40_000, 2, 60.0
@@ -46,3 +46,10 @@ def test_who_shares_work_ends_although_threads_are_busy_with_anothers() -> None:
     is_done.set()
     other.join(PATIENCE_S)
     assert sum(found) == ROWS and held == [True, True]
+
+
+def test_threads_that_were_started_share_the_work() -> None:
+    start_threads(4)
+    before, together = threading.active_count(), threading.Barrier(4)
+    found = in_parts(4000, lambda part: together.wait(PATIENCE_S), threads=4, part_rows=1000)
+    assert sorted(found) == [0, 1, 2, 3] and threading.active_count() == before

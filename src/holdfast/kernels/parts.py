@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -58,6 +59,15 @@ def _shared(parts: Sequence[Part], work: Callable[[Part], Result], threads: int)
         if not other.cancel():  # a thread that has not begun would find nothing to do
             found += other.result()
     return found
+
+
+def start_threads(threads: int) -> None:
+    """Have those that share work at hand: on a busy machine, it takes a while until a new thread runs."""
+    if threads > 1:
+        together = threading.Barrier(threads)  # none ends before all have begun, so each is a thread of its own
+        for _ in range(threads - 1):
+            _pool(threads - 1, os.getpid()).submit(together.wait)
+        together.wait()
 
 
 @cache

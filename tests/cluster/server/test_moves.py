@@ -18,7 +18,7 @@ from holdfast.cluster.parity.unadded import Unadded
 from holdfast.cluster.payload import Gradients, WantedRows
 from holdfast.cluster.placement import Placement
 from holdfast.cluster.plan import DenseSpec, ModelPlan, TableSpec
-from holdfast.cluster.server.moves import Moves
+from holdfast.cluster.server.moves import Movers, Moves
 from holdfast.cluster.server.protected_shard import ProtectedShard
 from holdfast.cluster.shard import Shard
 from holdfast.erasure.ring import Ring
@@ -81,7 +81,7 @@ def protected(server: int) -> ProtectedShard:
     first = np.arange(DENSE, dtype=np.float32)
     rows.start(first)
     layout = RingLayout(placement, Ring(servers=(0, 1, 2), data=2, parity=1))
-    return ProtectedShard(rows, NothingSaved(), first, ShardParity(layout, rows), is_concurrent=True)
+    return ProtectedShard(rows, NothingSaved(), first, ShardParity(layout, rows), Movers.started())
 
 
 def push(shard: ProtectedShard) -> dict[int, Any]:
@@ -256,17 +256,19 @@ class Found:
 
 
 def test_what_is_moved_comes_in_its_order() -> None:
-    moves, seen = Moves(is_concurrent=True), list[int]()
+    movers, seen = Movers.started(), list[int]()
+    moves = Moves(movers.of_rows)
     for number in range(50):
         moves.begin(seen.append, number)
     moves.wait()
     assert seen == list(range(50))
-    moves.close()
+    movers.close()
 
 
 @pytest.mark.parametrize("is_concurrent", [False, True])
 def test_what_fails_on_its_way_is_not_taken_for_moved(is_concurrent: bool) -> None:
-    moves = Moves(is_concurrent=is_concurrent)
+    movers = Movers.started()
+    moves = Moves(movers.of_rows if is_concurrent else None)
 
     def fail() -> None:
         raise ValueError("no such row")
@@ -277,4 +279,4 @@ def test_what_fails_on_its_way_is_not_taken_for_moved(is_concurrent: bool) -> No
 
     with pytest.raises(ValueError, match="no such row"):
         go()
-    moves.close()
+    movers.close()

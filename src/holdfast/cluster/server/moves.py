@@ -5,11 +5,36 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import ParamSpec
+from dataclasses import dataclass
+from typing import ParamSpec, Self
 
 Arguments = ParamSpec("Arguments")
 
 _MOST = 16  # blocks that keep their memory: with more of them under way, whoever brings another waits
+
+
+@dataclass(frozen=True, slots=True)
+class Movers:
+    """Threads that move what comes to rows, and to parities: neither waits for the other."""
+
+    of_rows: ThreadPoolExecutor
+    of_parities: ThreadPoolExecutor
+
+    @classmethod
+    def started(cls) -> Self:
+        """Before there is anything to move: on a busy machine, it takes a while until a new thread runs."""
+        return cls(_started(), _started())
+
+    def close(self) -> None:
+        """Let what was begun end, and the threads."""
+        self.of_rows.shutdown()
+        self.of_parities.shutdown()
+
+
+def _started() -> ThreadPoolExecutor:
+    pool = ThreadPoolExecutor(1, thread_name_prefix="holdfast-moves")
+    pool.submit(int)
+    return pool
 
 
 class Moves:
@@ -18,21 +43,21 @@ class Moves:
     Whoever reads these arrays, or writes to them, waits first: nobody sees a row before it is there.
 
     Args:
-        is_concurrent: Whether a thread of its own moves. Otherwise all is moved when ``begin`` returns.
+        mover: A thread that moves. None: all is moved when ``begin`` returns.
     """
 
-    def __init__(self, *, is_concurrent: bool = False) -> None:
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="holdfast-moves") if is_concurrent else None
+    def __init__(self, mover: ThreadPoolExecutor | None = None) -> None:
+        self._mover = mover
         self._under_way: deque[Future[None]] = deque()
 
     def begin(self, move: Callable[Arguments, None], *args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
         """Move something, behind all that was begun before. What it raises, ``wait`` does."""
-        if self._pool is None:
+        if self._mover is None:
             move(*args, **kwargs)
             return
         while len(self._under_way) >= _MOST:
             self._under_way.popleft().result()
-        self._under_way.append(self._pool.submit(move, *args, **kwargs))
+        self._under_way.append(self._mover.submit(move, *args, **kwargs))
 
     def follow(self, move: Callable[Arguments, None], *args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
         """Move something small: here and now, unless something is under way that it has to stay behind."""
@@ -47,8 +72,3 @@ class Moves:
         """Until all that was begun is done."""
         while self._under_way:
             self._under_way.popleft().result()
-
-    def close(self) -> None:
-        """Let what was begun end, and the thread."""
-        if self._pool is not None:
-            self._pool.shutdown()

@@ -50,6 +50,7 @@ from holdfast.cluster.save_account import SaveAccount
 from holdfast.cluster.server.arrivals import Arrivals
 from holdfast.cluster.server.dense_gather import DenseGather
 from holdfast.cluster.server.heir import Heir
+from holdfast.cluster.server.moves import Movers
 from holdfast.cluster.server.protected_shard import ProtectedShard
 from holdfast.cluster.server.rebuild_pace import FAST_ASKED, RebuildPace
 from holdfast.cluster.server.room import Room
@@ -58,7 +59,7 @@ from holdfast.cluster.server.shard import LiveShard
 from holdfast.cluster.server.telling import TOGETHER, Telling
 from holdfast.cluster.shard import Shard
 from holdfast.errors import HoldfastError
-from holdfast.kernels import galois, optimize, records, row_index, run_sets, start
+from holdfast.kernels import galois, optimize, parts, records, row_index, run_sets, start
 from holdfast.runtime import SYSTEM
 
 _PATIENCE_S = 0.1  # where none comes, and between two looks at whether the controller is still there
@@ -79,22 +80,25 @@ def run(payload: bytes, surroundings: Surroundings) -> None:
         row_index.warm_up()
         run_sets.warm_up()
     np.unique(np.empty(0, np.int64))  # NumPy imports a part of itself with the first one, which takes 10 ms
+    is_fast = bool(job.rings) and job.pacing.is_rebuilt_fast
+    movers = Movers.started() if is_fast else None
+    parts.start_threads(compute_threads())
     next_life: Member | None = member
     room: Room | None = None
     if member.index >= job.servers:
         link = Link(job, member, surroundings)
         placement = Placement(job.plan, job.servers)
         room = Room.for_any(placement, job.optimizer, job.dense_optimizer, job.saving.settings, job.rings)
-        if room is not None:
-            _ready_heap(job)
+        if room is not None and is_fast:
+            _ready_heap()
         next_life = _wait_for_place(link)
     if next_life is None:
         return
     life_link = Link(job, next_life, surroundings)  # the controller answers while the place is made
     try:
-        place = _Place(job, next_life.index, room)
-        if room is None:
-            _ready_heap(job)  # behind rows and parities, which would take what was made ready
+        place = _Place(job, next_life.index, room, movers)
+        if room is None and is_fast:
+            _ready_heap()  # behind rows and parities, which would take what was made ready
     except BaseException:
         life_link.close()
         raise
@@ -105,10 +109,9 @@ def run(payload: bytes, surroundings: Surroundings) -> None:
         place.close()
 
 
-def _ready_heap(job: Job) -> None:
+def _ready_heap() -> None:
     """For what is under way while rows come back fast: to this server, or to one that this one helps."""
-    if job.rings and job.pacing.is_rebuilt_fast:
-        ready_heap(FAST_ASKED * LARGE_BLOCK_BYTES)
+    ready_heap(FAST_ASKED * LARGE_BLOCK_BYTES)
 
 
 def _wait_for_place(link: Link) -> Member | None:
@@ -129,7 +132,7 @@ def _wait_for_place(link: Link) -> Member | None:
 class _Place:
     """What a server has in one place of the job, over all its lives."""
 
-    def __init__(self, job: Job, index: int, room: Room | None) -> None:
+    def __init__(self, job: Job, index: int, room: Room | None, movers: Movers | None) -> None:
         placement = Placement(job.plan, job.servers)
         rows = Shard(placement, index, job.optimizer, job.dense_optimizer, None if room is None else room.arrays)
         self.dense = DenseGather(job, placement, rows.dense)
@@ -137,17 +140,16 @@ class _Place:
         self.shard = LiveShard(rows, self.saves, job.dense)
         self.protection: Protection | None = None
         if (ring := job.ring_of(index)) is not None:
-            is_fast = job.pacing.is_rebuilt_fast
-            block = block_stripes(placement, rows.rule, LARGE_BLOCK_BYTES if is_fast else BLOCK_BYTES)
+            block = block_stripes(placement, rows.rule, BLOCK_BYTES if movers is None else LARGE_BLOCK_BYTES)
             parities = None if room is None else room.parities
             layout = RingLayout(placement, ring, block_stripes=block)
             if parities is None:  # else the memory is taken already
                 needed_bytes = server_bytes(layout, index, rows.rule, rows.dense.rule)
                 require_memory(f"server {index}", needed_bytes, available_bytes())
             parity = ShardParity(layout, rows, parities, threads=compute_threads())
-            shard = ProtectedShard(rows, self.saves, job.dense, parity, is_concurrent=is_fast)
+            shard = ProtectedShard(rows, self.saves, job.dense, parity, movers)
             self.shard = shard
-            soon = FAST_ASKED * block if is_fast else 0
+            soon = 0 if movers is None else FAST_ASKED * block
             self.protection = Protection(cast(Layout, layout), cast(Records, shard), TOGETHER, soon)
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from holdfast.cluster.parity.stripe_set import StripeSet
 from holdfast.cluster.parity.unadded import Unadded
 from holdfast.cluster.payload import Arrays, Floats, Numbers, in_order_of_workers
 from holdfast.cluster.server.average import mean
-from holdfast.cluster.server.moves import Moves
+from holdfast.cluster.server.moves import Movers, Moves
 from holdfast.cluster.server.shard import LiveShard, Saves
 from holdfast.cluster.shard import Shard
 
@@ -29,7 +29,7 @@ class ProtectedShard(LiveShard):
         saves: Its part of the checkpoints.
         dense: The whole dense vector, as models begin.
         parity: Its rows as members of stripes, and its parities.
-        is_concurrent: Whether threads of their own move what comes to rows, and to parities.
+        movers: Threads that move what comes. None: it is moved before the server goes on.
 
     Attributes:
         row_moves: What is on its way to rows, and to the dense part.
@@ -37,13 +37,14 @@ class ProtectedShard(LiveShard):
     """
 
     def __init__(
-        self, rows: Shard, saves: Saves, dense: Floats, parity: ShardParity, *, is_concurrent: bool = False
+        self, rows: Shard, saves: Saves, dense: Floats, parity: ShardParity, movers: Movers | None = None
     ) -> None:
         super().__init__(rows, saves, dense)
         self._parity = parity
         self._unadded = Unadded(parity.layout)
-        self.row_moves = Moves(is_concurrent=is_concurrent)
-        self.parity_moves = Moves(is_concurrent=is_concurrent)
+        self._movers = movers
+        self.row_moves = Moves(None if movers is None else movers.of_rows)
+        self.parity_moves = Moves(None if movers is None else movers.of_parities)
 
     def wait(self) -> None:
         """Until rows and parities are as they were told to be."""
@@ -53,8 +54,8 @@ class ProtectedShard(LiveShard):
     def close(self) -> None:
         """Let what was begun end, and the threads."""
         self._add_rest()
-        self.row_moves.close()
-        self.parity_moves.close()
+        if self._movers is not None:
+            self._movers.close()
 
     # ---- what every shard does -------------------------------------------------------------------------------------
 
