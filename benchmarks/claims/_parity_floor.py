@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -31,8 +32,16 @@ Streams = Mapping[tuple[int, int], int]  # by sender and receiver: bytes
 _PATIENCE_S = 120.0
 
 
-def wire_floor_s(streams: Streams, *, block_bytes: int) -> float:
-    """Until everything has arrived.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """What it took until everything had arrived."""
+
+    took_s: float
+    cpu_s: float  # of all processes together
+
+
+def wire_floor(streams: Streams, *, block_bytes: int) -> Moved:
+    """Move bytes, and nothing else.
 
     Args:
         streams: Who sends how much to whom.
@@ -56,11 +65,11 @@ def wire_floor_s(streams: Streams, *, block_bytes: int) -> float:
     began_s = time.monotonic()
     for server in servers:
         pipes[server][0].send(None)
-    ended_s: float = max(_answered(pipes[server][0]) for server in servers)
+    ended_s, cpu_s = zip(*(_answered(pipes[server][0]) for server in servers), strict=True)
     for server, process in zip(servers, processes, strict=True):
         pipes[server][0].send(None)
         process.join(_PATIENCE_S)
-    return ended_s - began_s
+    return Moved(took_s=max(ended_s) - began_s, cpu_s=sum(cpu_s))
 
 
 @contextmanager
@@ -97,6 +106,7 @@ def _serve(server: int, streams: Streams, block_bytes: int, credentials: str, pi
             endpoint.connect(_member(other), address)
     pipe.send("connected")
     pipe.recv()
+    used_s = time.process_time()
     while left or awaited:
         for receiver in list(left):
             size = min(left[receiver], block_bytes)
@@ -109,7 +119,7 @@ def _serve(server: int, streams: Streams, block_bytes: int, credentials: str, pi
         for _, message in endpoint.receive(0.0 if left else 0.01):
             if isinstance(message, Values):
                 awaited -= len(message.stripes)
-    pipe.send(time.monotonic())
+    pipe.send((time.monotonic(), time.process_time() - used_s))
     pipe.recv()
     endpoint.close()
 

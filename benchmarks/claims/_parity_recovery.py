@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 import threading
@@ -12,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks.claims._cluster_clock import read_stamps
+from benchmarks.claims._cluster_clock import children, read_stamps
 from benchmarks.claims._cluster_job import JobPlan
 from benchmarks.claims._cluster_pause import Killer
 from benchmarks.claims._cluster_runs import folder_for, run_cluster
@@ -35,6 +36,7 @@ class Rebuilding:
     throughput: float  # over what it was before
     steps_per_s: float  # before
     heard_s: float = 0.0  # from the death until the controller had heard of it
+    cpu_s: float = 0.0  # of all servers together meanwhile
 
 
 class RebuildWatch(Killer):
@@ -55,6 +57,7 @@ class RebuildWatch(Killer):
         self._spares = spares
         self._is_whole = threading.Event()
         self._died_s = self._whole_s = 0.0
+        self._used_s: dict[int, float] = {}  # by process, when redundancy was whole
 
     def hear(self, event: Event) -> None:
         """What happens to the job."""
@@ -62,6 +65,7 @@ class RebuildWatch(Killer):
             self._died_s = event.at_s
         if isinstance(event, Redundant):
             self._whole_s = event.at_s
+            self._used_s = _used_s()
             self._is_whole.set()
             self._is_ready.set()
 
@@ -72,6 +76,7 @@ class RebuildWatch(Killer):
     def _measure(self, server: int) -> None:
         time.sleep(_NORMAL_S)
         self._is_whole.clear()
+        used_s = _used_s()
         killed_s = self._kill(server)
         while not self._is_whole.wait(_TOLD_S):
             _say("not whole yet", rebuilding(read_stamps(self._folder), killed_s, time.time()))
@@ -79,8 +84,15 @@ class RebuildWatch(Killer):
                 raise TimeoutError("redundancy is not whole again")
         self._await_steps(len(read_stamps(self._folder)) + 1)
         found = rebuilding(read_stamps(self._folder), killed_s, self._whole_s)
-        self.rebuildings.append(replace(found, heard_s=self._died_s - killed_s))
+        cpu_s = sum(after_s - used_s[process] for process, after_s in self._used_s.items() if process in used_s)
+        self.rebuildings.append(replace(found, heard_s=self._died_s - killed_s, cpu_s=cpu_s))
         _say("whole", self.rebuildings[-1])
+
+
+def _used_s() -> dict[int, float]:
+    """Processor time of each server and spare, by process."""
+    found = children(os.getpid()).items()
+    return {process: used_s for name, (process, used_s) in found if name.startswith(("server", "spare"))}
 
 
 def _say(what: str, found: Rebuilding) -> None:
@@ -140,6 +152,7 @@ def rebuild(
         throughput=statistics.median(each.throughput for each in found),
         steps_per_s=statistics.median(each.steps_per_s for each in found),
         heard_s=statistics.median(each.heard_s for each in found),
+        cpu_s=statistics.median(each.cpu_s for each in found),
     )
 
 
