@@ -27,7 +27,7 @@ def reserve(fd: int, size_bytes: int) -> None:
 
     Huge pages are gathered from small ones: one in each place is enough, and the rest is never made.
     """
-    os.ftruncate(fd, size_bytes)
+    os.ftruncate(fd, size_bytes + _HUGE_PAGE_BYTES)  # what is behind is for addresses, and never has a page
     if size_bytes >= _HUGE_PAGE_BYTES:
         for offset in range(0, size_bytes, _HUGE_PAGE_BYTES):
             os.pwrite(fd, b"\0", offset)
@@ -39,29 +39,27 @@ def reserve(fd: int, size_bytes: int) -> None:
 
 
 class SharedPages:
-    """A memory file, mapped to where huge pages can be.
+    """A memory file that was reserved, mapped to where huge pages can be.
 
-    Python cannot say where a mapping begins. So more addresses are taken than are needed, and the file is put over
-    those that it shall have; whoever closes the mapping gives back all of them.
+    Python cannot say where a mapping begins. So more addresses are taken than are needed, and the file is put once more
+    over those that it shall have; whoever closes the mapping gives back all of them.
 
     Args:
         fd: Of the file.
-        size_bytes: Of the file.
+        size_bytes: As it was reserved.
         populate: Let the pages be at hand, not only when they are used.
     """
 
     def __init__(self, fd: int, size_bytes: int, *, populate: bool = True) -> None:
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        self._around = mmap.mmap(-1, size_bytes + _HUGE_PAGE_BYTES, flags)
+        self._around = mmap.mmap(fd, size_bytes + _HUGE_PAGE_BYTES, mmap.MAP_SHARED)
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._around))
         self._start = -address % _HUGE_PAGE_BYTES
         self._size_bytes = size_bytes
         flags = mmap.MAP_SHARED | _FIXED | (_POPULATE if populate else 0)
         protection = mmap.PROT_READ | mmap.PROT_WRITE
         if _libc.mmap(address + self._start, size_bytes, protection, flags, fd, 0) == _FAILED:
-            code = ctypes.get_errno()
             self._around.close()
-            raise OSError(code, os.strerror(code))
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
     def view(self) -> memoryview:
         """The file's bytes."""
