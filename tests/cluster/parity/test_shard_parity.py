@@ -10,17 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.cluster.parity.layout import RingLayout
+from holdfast.cluster.parity.accumulator import Accumulator
+from holdfast.cluster.parity.layout import GROUP_SHIFT, RingLayout
 from holdfast.cluster.parity.mirror import dense_words
 from holdfast.cluster.parity.payload import Difference, StripeRecords
 from holdfast.cluster.parity.shard_parity import ShardParity
 from holdfast.cluster.parity.stripe_set import StripeSet
 from holdfast.cluster.payload import Gradients, WantedRows
 from holdfast.cluster.placement import Placement
+from holdfast.cluster.plan import DenseSpec, ModelPlan, TableSpec
 from holdfast.cluster.shard import Shard
 from holdfast.cluster.wire.arrays import DTYPES
 from holdfast.erasure.ring import Ring
-from holdfast.policy import SGD, Adagrad, Adam, Optimizer, RowwiseAdagrad
+from holdfast.policy import SGD, Adagrad, Adam, Optimizer, RowwiseAdagrad, Uniform
 from tests.cluster.parity.models import placements
 
 optimizers: st.SearchStrategy[Optimizer] = st.sampled_from(
@@ -142,6 +144,32 @@ def test_lost_rows_come_back_while_the_others_are_pushed_to(
                 if part:
                     replacement.solve(part, given_by, gone)
         assert world.state(server) == states[server]
+
+
+def test_what_a_host_has_given_stays_as_it_is_while_it_gives_the_rest() -> None:
+    """Rows of one question may hold different pushes: they are given one part after another, and sent uncopied."""
+    tables = [TableSpec(name=name, rows=400, width=width, init=Uniform(-1, 1)) for name, width in (("a", 4), ("b", 9))]
+    placement = Placement(ModelPlan(tables=tuple(tables), dense=(DenseSpec(name="mlp", shape=(5, 3)),)), 5)
+    world = World((placement, Ring(servers=(0, 1, 2, 3, 4), data=4, parity=1)), SGD(0.1), 1)
+    layout, lost = world.layout, 0
+    host, stripes = next(iter(layout.by_hosts(layout.owned(lost)).items()))
+    parts = [layout.of_group(stripes, group) for group in range(len(layout.lines))]
+    shifted = [StripeSet(part.to_arrays()[0] + (group << GROUP_SHIFT)) for group, part in enumerate(parts)]
+
+    def gathered() -> Accumulator:
+        found = world.servers[host[0]].accumulator(stripes)
+        for member, theirs in layout.by_member(stripes).items():
+            if member != lost:
+                found.add(member, theirs, world.servers[member].give(theirs))
+        return found
+
+    several, given = gathered(), []
+    for part in shifted:
+        records = several.syndrome(part)
+        given.append((part, records, [each.tobytes() for each in records]))
+    for part, records, before in given:
+        assert [each.tobytes() for each in records] == before
+        assert [each.tobytes() for each in gathered().syndrome(part)] == before
 
 
 @settings(deadline=None, max_examples=25)

@@ -72,12 +72,12 @@ class Accumulator:
                     galois.add(self._sum(group), at, records[concerned], coefficient)
 
     def syndrome(self, stripes: StripeSet) -> Arrays:
-        """Of some of the stripes: parity XOR sum, and copies of dense parts. Asked for once: sums are given away."""
+        """Of some of the stripes: parity XOR sum, and copies of dense parts. Once for each: sums are given away."""
         self._settle()
         found = []
         for group, mine in enumerate(self._stripes):
             wanted = self._layout.of_group(stripes, group)
-            if wanted != mine:
+            if wanted and wanted != mine:  # an empty part leaves the sum alone: it may have been given away
                 self._sum_up(group)
             found.append(records_at(self._sum(group), mine, wanted))
         self._parities.add_to(found, stripes, self._unsummed)
