@@ -1,11 +1,16 @@
 """Servers that show what they keep, and whether every parity is what its members' rows make it.
 
-A server of these tests writes its rows and parities to a file whenever it copies a save: nothing is in flight then.
+A server of these tests writes its rows and parities to a file whenever it copies a save. Nothing is in flight then but,
+in synchronous training, differences of the last step: workers pause when they have pushed it, and a server copies when
+its own differences have arrived. So it writes down which difference it sent last, and which came last, and what a host
+had not heard of yet is not judged. It is when the next save is copied.
+
 The parities are computed anew from the rows by another way than servers take, which add up differences.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -19,6 +24,7 @@ from holdfast.cluster.core.progress import Progress
 from holdfast.cluster.launch.base import Launcher, Launching, Surroundings, Tenant
 from holdfast.cluster.parity.layout import RingLayout
 from holdfast.cluster.parity.mirror import dense_words
+from holdfast.cluster.parity.payload import Difference
 from holdfast.cluster.parity.stripe_set import StripeSet
 from holdfast.cluster.payload import Arrays
 from holdfast.cluster.placement import Placement
@@ -41,6 +47,22 @@ class AuditedShard(ProtectedShard):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._lacking: dict[int, StripeSet] = {}  # by member
+        self._sent: dict[int, Arrays] = {}  # by host, the last difference
+        self._absorbed: dict[int, str] = {}  # by member, the digest of the last difference
+
+    def load(self, checkpoint: int | None) -> Mapping[int, Progress]:
+        self._sent.clear()
+        self._absorbed.clear()
+        return super().load(checkpoint)
+
+    def take_changes(self) -> Mapping[int, Arrays]:
+        found = super().take_changes()
+        self._sent.update(found)
+        return found
+
+    def absorb(self, member: int, difference: Arrays, without: StripeSet) -> None:
+        super().absorb(member, difference, without)
+        self._absorbed[member] = _digest(difference)
 
     def clear(self, stripes: StripeSet) -> None:
         super().clear(stripes)
@@ -66,6 +88,20 @@ class AuditedShard(ProtectedShard):
         yield "dense", dense_words(self._rows.dense)
         for server in set(layout.mirrored(self._rows.server)) - set(layout.dense_of(lacking)):
             yield f"mirror {server}", self._parity.mirrors.give(layout.dense(server))
+        for member, digest in self._absorbed.items():
+            yield f"absorbed {member}", np.array(digest)
+        for host, arrays in self._sent.items():
+            yield f"sent {host}", np.array(_digest(arrays))
+            sent = Difference.from_arrays(arrays, groups=len(self._rows.groups), parity=layout.ring.parity)
+            for group, changed in enumerate(sent.changed):
+                yield f"sent {host} {group}", np.concatenate([each.rows for each in changed])
+
+
+def _digest(difference: Arrays) -> str:
+    found = hashlib.sha256()
+    for array in difference:
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
 
 
 def run(payload: bytes, surroundings: Surroundings) -> None:
@@ -115,8 +151,13 @@ def wrong_rows(folder: Path, save: int, placement: Placement, ring: Ring) -> int
         not np.array_equal(kept[host][f"mirror {server}"], kept[server]["dense"])
         for host in ring.servers
         for server in layout.mirrored(host)
-        if f"mirror {server}" in kept[host]
+        if f"mirror {server}" in kept[host] and not _is_on_its_way(kept[server], server, kept[host], host)
     )
+
+
+def _is_on_its_way(member: Kept, server: int, host: Kept, index: int) -> bool:
+    """Whether a host had not heard yet what a server had sent it last."""
+    return f"sent {index}" in member and str(member[f"sent {index}"]) != str(host.get(f"absorbed {server}"))
 
 
 def lacking_rows(folder: Path, save: int, placement: Placement, ring: Ring) -> int:
@@ -134,10 +175,13 @@ def _wrong_of_group(layout: RingLayout, group: int, kept: Mapping[int, Kept]) ->
         numbers = line * lines.rows + np.arange(lines.stripes.height(line))
         members = [_records(layout, group, position, numbers, kept) for position in ring.members(line)]
         for position, expected in zip(ring.hosts(line), code.encode(np.stack(members)), strict=True):
-            host = kept[ring.servers[position]]
-            found = host[f"parities {group}"][lines.parity_rows(position, numbers)]
-            is_whole = ~np.isin(numbers, host[f"lacking {group}"])
-            wrong += int((is_whole & (found != expected).any(axis=1)).sum())
+            index = ring.servers[position]
+            host, rows = kept[index], lines.parity_rows(position, numbers)
+            is_judged = ~np.isin(numbers, host[f"lacking {group}"])
+            for server in (ring.servers[each] for each in ring.members(line)):
+                if _is_on_its_way(kept[server], server, host, index):
+                    is_judged &= ~np.isin(rows, kept[server][f"sent {index} {group}"])
+            wrong += int((is_judged & (host[f"parities {group}"][rows] != expected).any(axis=1)).sum())
     return wrong
 
 
