@@ -130,7 +130,14 @@ def _wait_for_place(link: Link) -> Member | None:
 
 
 class _Place:
-    """What a server has in one place of the job, over all its lives."""
+    """What a server has in one place of the job, over all its lives.
+
+    Args:
+        job: What the process was told.
+        index: Of the place.
+        room: Memory that the process had ready as a spare.
+        movers: Where rows come back fast: threads that move them.
+    """
 
     def __init__(self, job: Job, index: int, room: Room | None, movers: Movers | None) -> None:
         placement = Placement(job.plan, job.servers)
