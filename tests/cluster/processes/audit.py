@@ -143,15 +143,23 @@ class Audited:
         return launcher
 
 
-def wrong_rows(folder: Path, save: int, placement: Placement, ring: Ring) -> int:
-    """How many parities of a save, rows and mirrors, are not what their members make them."""
+def wrong_rows(folder: Path, save: int, placement: Placement, ring: Ring, *, in_step: bool) -> int:
+    """How many parities of a save, rows and mirrors, are not what their members make them.
+
+    Args:
+        folder: Of the job's gate.
+        save: Which.
+        placement: Of the model.
+        ring: Its servers.
+        in_step: Whether differences of the last step may be on their way; otherwise nothing is excused.
+    """
     kept = {server: np.load(_path(folder, save, server)) for server in ring.servers}
     layout = RingLayout(placement, ring)
-    return sum(_wrong_of_group(layout, group, kept) for group in range(len(layout.lines))) + sum(
+    return sum(_wrong_of_group(layout, group, kept, in_step=in_step) for group in range(len(layout.lines))) + sum(
         not np.array_equal(kept[host][f"mirror {server}"], kept[server]["dense"])
         for host in ring.servers
         for server in layout.mirrored(host)
-        if f"mirror {server}" in kept[host] and not _is_on_its_way(kept[server], server, kept[host], host)
+        if f"mirror {server}" in kept[host] and not (in_step and _is_on_its_way(kept[server], server, kept[host], host))
     )
 
 
@@ -167,7 +175,7 @@ def lacking_rows(folder: Path, save: int, placement: Placement, ring: Ring) -> i
     return sum(len(each[f"lacking {group}"]) for each in kept for group in groups)
 
 
-def _wrong_of_group(layout: RingLayout, group: int, kept: Mapping[int, Kept]) -> int:
+def _wrong_of_group(layout: RingLayout, group: int, kept: Mapping[int, Kept], *, in_step: bool) -> int:
     ring, lines = layout.ring, layout.lines[group]
     code = Code(data=ring.data, parity=ring.parity)
     wrong = 0
@@ -179,7 +187,7 @@ def _wrong_of_group(layout: RingLayout, group: int, kept: Mapping[int, Kept]) ->
             host, rows = kept[index], lines.parity_rows(position, numbers)
             is_judged = ~np.isin(numbers, host[f"lacking {group}"])
             for server in (ring.servers[each] for each in ring.members(line)):
-                if _is_on_its_way(kept[server], server, host, index):
+                if in_step and _is_on_its_way(kept[server], server, host, index):
                     is_judged &= ~np.isin(rows, kept[server][f"sent {index} {group}"])
             wrong += int((is_judged & (host[f"parities {group}"][rows] != expected).any(axis=1)).sum())
     return wrong

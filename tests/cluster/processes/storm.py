@@ -38,12 +38,16 @@ class Storm:
         recipe: What it trains.
         parity: Which parity it has.
         seed: Of the moments at which members are struck.
+        in_step: Whether it trains in step.
     """
 
-    def __init__(self, job: RunningJob, recipe: Recipe, parity: hf.Parity, *, seed: int = 0) -> None:
+    def __init__(
+        self, job: RunningJob, recipe: Recipe, parity: hf.Parity, *, seed: int = 0, in_step: bool = False
+    ) -> None:
         self.job = job
         self.recipe = recipe
         self._parity = parity
+        self._in_step = in_step
         self._draw = random.Random(seed)
         self._limit = 0
 
@@ -118,12 +122,13 @@ class Storm:
         return bool(self.job.of(WentBack))
 
     def wrong_rows(self) -> int:
-        """Of all parities, whenever nothing was in flight; at the end none is missing."""
+        """Of all parities, whenever a save was copied; at the end none is missing."""
         placement = self.recipe.placement()
         (ring,) = seats(self._parity, ["here"] * self.recipe.servers).rings
         saves = [each.save for each in self.job.of(Paused)]
         assert lacking_rows(self.job.gate.folder, saves[-1], placement, ring) == 0
-        return sum(wrong_rows(self.job.gate.folder, save, placement, ring) for save in saves)
+        folder, in_step = self.job.gate.folder, self._in_step
+        return sum(wrong_rows(folder, save, placement, ring, in_step=in_step) for save in saves)
 
     def _is_settled(self) -> bool:
         died = self._last(Died)
@@ -144,7 +149,8 @@ def in_step(start_job: Start, *, workers: int = 1, seed: int = 0, **options: Any
     """Synchronous training, of which it is known to the bit what it comes to."""
     settings = {**_SETTINGS, **options}
     job = start_job(**wide.JOB, workers=workers, synchronous=True, **settings)
-    return Storm(job, wide.recipe(workers=workers, servers=settings["servers"]), settings["parity"], seed=seed)
+    recipe = wide.recipe(workers=workers, servers=settings["servers"])
+    return Storm(job, recipe, settings["parity"], seed=seed, in_step=True)
 
 
 def counted(start_job: Start, *, seed: int = 0, **options: Any) -> Storm:
