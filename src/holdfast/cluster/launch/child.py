@@ -5,22 +5,27 @@ Runs as a file, before Holdfast can be imported: standard library only.
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import importlib
 import json
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import IO, Any
 
 _LENGTH_BYTES = 8
 _GONE = "whoever started this process is gone"
+_CLONE_FILES = 0x400  # Linux's number for ``unshare``: os.unshare came with Python 3.12
 
 
-def command(job_fd: int, words_fd: int, name: str) -> list[str]:
+def command(job_fd: int, words_fd: int, held_fd: int, name: str) -> list[str]:
     """What starts a process; ``-P`` keeps the directory of this file off its path."""
-    return [sys.executable, "-P", __file__, str(job_fd), str(words_fd), str(os.getpid()), name]
+    return [sys.executable, "-P", __file__, str(job_fd), str(words_fd), str(held_fd), str(os.getpid()), name]
 
 
 def pack(target: str, host: str, payload: bytes) -> Sequence[bytes]:
@@ -30,8 +35,9 @@ def pack(target: str, host: str, payload: bytes) -> Sequence[bytes]:
     return len(header).to_bytes(_LENGTH_BYTES, "little"), header, payload
 
 
-def main(job_fd: int, words_fd: int, parent: int) -> None:
-    """Run a target; ``words_fd`` takes what it says in the end."""
+def main(job_fd: int, words_fd: int, held_fd: int, parent: int) -> None:
+    """Run a target; ``words_fd`` takes what it says in the end, ``held_fd`` is open until then."""
+    _hold(held_fd)
     with open(words_fd, "w", encoding="utf-8", errors="replace") as words:
         faulthandler.enable(words)
         try:
@@ -44,6 +50,33 @@ def main(job_fd: int, words_fd: int, parent: int) -> None:
             raise
         finally:
             faulthandler.disable()
+
+
+def _hold(fd: int) -> None:
+    """Keep a descriptor open until this process ends, and no longer: whoever has the other end hears of it at once.
+
+    A process that is killed closes its files last, after the milliseconds that it takes to unmap gigabytes. But all of
+    its threads end at once, and what only one of them has open is closed with that one. Where a thread may not have
+    files of its own, as in some containers, this one has no advantage.
+    """
+    is_alone: list[bool] = []
+    is_ready = threading.Event()
+
+    def hold() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # handlers write to files of the others
+        is_alone.append(ctypes.CDLL(None).unshare(_CLONE_FILES) == 0)
+        if is_alone[0]:
+            for each in map(int, os.listdir("/proc/thread-self/fd")):  # copies: others' ends would seem to be open
+                if each != fd:
+                    with suppress(OSError):  # it was the folder's
+                        os.close(each)
+        is_ready.set()
+        threading.Event().wait()
+
+    threading.Thread(target=hold, name="holdfast-end", daemon=True).start()
+    is_ready.wait()
+    if is_alone[0]:
+        os.close(fd)
 
 
 def _run(job_fd: int, parent: int) -> None:
@@ -74,4 +107,4 @@ def _unpack(file: IO[bytes]) -> tuple[Mapping[str, Any], bytes]:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:4]))
+    main(*map(int, sys.argv[1:5]))

@@ -60,7 +60,7 @@ class LocalProcesses:
 
 
 class LocalLauncher:
-    """Starts processes of this machine, and hears of their deaths by their pidfds: no thread, no polling."""
+    """Starts processes of this machine, and hears of their deaths by descriptors: no thread, no polling."""
 
     _runtime: Runtime = SYSTEM
 
@@ -68,8 +68,8 @@ class LocalLauncher:
         self._settings = settings
         self._cores = cores
         self._logs = None if settings.logs is None else _folder(Path(settings.logs))
-        self._processes: dict[Tenant, LocalProcess] = {}
-        self._tenants: dict[int, Tenant] = {}  # by pidfd
+        self._processes: dict[Tenant, LocalProcess] = {}  # whose death was not told
+        self._watched: dict[int, LocalProcess] = {}  # by descriptor
         self._epoll = select.epoll()
 
     @property
@@ -85,13 +85,14 @@ class LocalLauncher:
         job = child.pack(target, self.host, payload)
         try:
             cores = None if self._cores is None else self._cores.of(tenant)
-            process = LocalProcess(label(tenant), job, self._environment(tenant.role), log, cores)
+            process = LocalProcess(tenant, job, self._environment(tenant.role), log, cores)
         except OSError as error:
             remedy = "check memory, the limits that `ulimit -a` shows, and the folder for logs"
             raise RunError(f"{tenant} could not be started: {error}; {remedy}") from error
         self._processes[tenant] = process
-        self._tenants[process.pidfd] = tenant
-        self._epoll.register(process.pidfd, select.EPOLLIN)
+        for fd in (process.pidfd, process.ending_fd):
+            self._watched[fd] = process
+            self._epoll.register(fd, select.EPOLLIN)
 
     def lacks(self, role: Role, count: int) -> str:
         return ""
@@ -100,7 +101,7 @@ class LocalLauncher:
         process = self._processes.pop(spare, None)
         if process is not None:
             self._processes[member] = process
-            self._tenants[process.pidfd] = member
+            process.tenant = member
 
     def deaths(self) -> list[Death]:
         return [] if self._epoll.closed else self._bury(timeout_s=0.0)
@@ -126,22 +127,33 @@ class LocalLauncher:
         if self._epoll.closed:
             return
         end_s = self._runtime.monotonic_s() + grace_s
-        while self._processes and (left_s := end_s - self._runtime.monotonic_s()) > 0:
+        while self._watched and (left_s := end_s - self._runtime.monotonic_s()) > 0:
             self._bury(timeout_s=left_s)
         for process in self._processes.values():
             process.kill()
-        while self._processes:
+        while self._watched:
             self._bury(timeout_s=None)
         self._epoll.close()
 
     def _bury(self, timeout_s: float | None) -> list[Death]:
-        ended = [self._tenants.pop(pidfd) for pidfd, _ in self._epoll.poll(timeout_s)]
-        buried = []
-        for tenant in ended:
-            process = self._processes.pop(tenant)
-            self._epoll.unregister(process.pidfd)
-            buried.append(process.bury(tenant))
-        return buried
+        """Deaths are told when processes are being killed; these are let go of when they have ended."""
+        deaths = []
+        for fd, _ in self._epoll.poll(timeout_s):
+            if (process := self._watched.get(fd)) is None:  # it has ended, says the other one
+                continue
+            has_ended = fd == process.pidfd
+            self._unwatch(*((process.pidfd, process.ending_fd) if has_ended else (fd,)))
+            was_mourned = process.is_mourned
+            death = process.bury() if has_ended else process.mourn()
+            if death is not None and not was_mourned:
+                del self._processes[process.tenant]
+                deaths.append(death)
+        return deaths
+
+    def _unwatch(self, *fds: int) -> None:
+        for fd in fds:
+            if self._watched.pop(fd, None) is not None:
+                self._epoll.unregister(fd)
 
     def _environment(self, role: Role) -> Mapping[str, str]:
         threads = self._settings.server_threads if role is Role.SERVER else self._settings.worker_threads
