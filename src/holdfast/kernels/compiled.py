@@ -13,9 +13,16 @@ import numba  # type: ignore[import-untyped, unused-ignore]
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 
-def compiled(signatures: Sequence[Any], **options: Any) -> Callable[[Kernel], Kernel]:
-    """Compile now and for these types only: a call with another one is an error, never a pause in a training step."""
-    return kept(lambda **caching: numba.njit(list(signatures), nogil=True, **caching, **options))
+def compiled(signatures: Sequence[Any], *, nogil: bool = True, **options: Any) -> Callable[[Kernel], Kernel]:
+    """Compile now and for these types only: a call with another one is an error, never a pause in a training step.
+
+    Args:
+        signatures: The types.
+        nogil: Whether other threads may run Python meanwhile. False: for microseconds, after which the GIL may be
+            another's for milliseconds.
+        options: Numba's.
+    """
+    return kept(lambda **caching: numba.njit(list(signatures), nogil=nogil, **caching, **options))
 
 
 def kept(compiler: Callable[..., Any]) -> Callable[[Kernel], Any]:

@@ -1,4 +1,8 @@
-"""Sets of numbers as runs, in Numba: without the GIL. Importing this module compiles it."""
+"""Sets of numbers as runs, in Numba. Importing this module compiles it.
+
+With the GIL: sets are worked on while other threads of a server move rows, and these would have it for longer than an
+operation on sets takes.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ _INT = types.int64
 _OUT, _BOUNDS = types.Array(types.int64, 1, "C"), types.Array(types.int64, 1, "C", readonly=True)
 
 
-@compiled([_INT(_BOUNDS, _INT)])
+@compiled([_INT(_BOUNDS, _INT)], nogil=False)
 def _below(bounds: Bounds, number: int) -> int:
     """How many bounds are less than a number."""
     low, high = 0, bounds.shape[0]
@@ -25,7 +29,7 @@ def _below(bounds: Bounds, number: int) -> int:
     return low
 
 
-@compiled([_INT(_BOUNDS, _BOUNDS, _INT, _OUT)])
+@compiled([_INT(_BOUNDS, _BOUNDS, _INT, _OUT)], nogil=False)
 def _changed(bounds: Bounds, other: Bounds, sign: int, out: Bounds) -> int:
     """With another's numbers, or without. What is before the first one that can matter, and behind the last, stays."""
     a, end_a = _below(bounds, other[0]) & ~1, (_below(bounds, other[-1] + 1) + 1) & ~1
@@ -53,7 +57,7 @@ def _changed(bounds: Bounds, other: Bounds, sign: int, out: Bounds) -> int:
     return count
 
 
-@compiled([_INT(_BOUNDS, _BOUNDS, _OUT)])
+@compiled([_INT(_BOUNDS, _BOUNDS, _OUT)], nogil=False)
 def _common(fewer: Bounds, more: Bounds, out: Bounds) -> int:
     """Run by run of the smaller set: those that it meets of the other."""
     count, at = 0, _below(more, fewer[0] + 1) & ~1
