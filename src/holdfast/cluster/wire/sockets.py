@@ -39,6 +39,8 @@ class Sockets:
         self._credentials = credentials
         self._process = os.getpid()
         self._context: zmq.Context[Socket] = zmq.Context(io_threads)
+        self._io_threads = io_threads
+        self._connected = 0
         self._guard = Guard(
             self._context, credentials, is_encrypted=not is_local if is_encrypted is None else is_encrypted
         )
@@ -65,6 +67,9 @@ class Sockets:
     def connected(self, address: Address, *, most_queued: int = 0) -> Socket:
         """A DEALER to an address. It has no name of its own, so that no connection is taken for another's."""
         socket = self._made(zmq.DEALER, address.url, most_queued)
+        # In turns: ZeroMQ counts what a thread has only once that has begun, and gives it whatever comes meanwhile.
+        socket.affinity = 1 << self._connected % self._io_threads
+        self._connected += 1
         present(socket, self._credentials, address.key, is_encrypted=address.is_encrypted)
         socket.connect(address.url)
         return socket
