@@ -264,6 +264,7 @@ class Cluster:
             pacing=self._pacing if parity is None else protected(self._pacing, is_rebuilt_fast=parity.rebuild == FAST),
             contacts=contacts,
             rings=settled.rings,
+            together=settled.together,
         )
 
     def _train_to_end(

@@ -127,6 +127,7 @@ class Job:
     pacing: Pacing
     contacts: Contacts
     rings: tuple[Ring, ...] = ()  # of servers that protect each other; none where the job has no parity
+    together: int = 1  # the most servers that share a machine
 
     def ring_of(self, server: int) -> Ring | None:
         """The servers that protect each other, this one among them."""
@@ -136,7 +137,7 @@ class Job:
         """For the process that is to be this member."""
         body = {
             "member": [member.role.value, member.index, member.incarnation],
-            **{name: getattr(self, name) for name in ("model", "train", "servers")},
+            **{name: getattr(self, name) for name in ("model", "train", "servers", "together")},
             **{name: getattr(self, name).to_dict() for name in ("optimizer", "dense_optimizer", "tables")},
             "plan": self.plan.to_json(),
             "saving": self.saving.to_json(),
@@ -166,6 +167,7 @@ class Job:
             pacing=Pacing(**body["pacing"]),
             contacts=Contacts.from_json(body["contacts"]),
             rings=tuple(Ring(**{**each, "servers": tuple(each["servers"])}) for each in body["rings"]),
+            together=body["together"],
         )
         return job, Member(Role(role), index, incarnation)
 

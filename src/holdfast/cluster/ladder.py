@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -70,11 +71,13 @@ class Settled:
     Args:
         ladder: Its rungs.
         why: What was decided, in words.
+        together: The most servers that share a machine.
         rings: Of servers that protect each other; none without parity.
     """
 
     ladder: Ladder
     why: str
+    together: int
     rings: tuple[Ring, ...] = ()
 
 
@@ -119,9 +122,8 @@ class Machines:
         return Outlook(mtbf_s=mtbf_s, interval_s=interval_s, server_bytes=mean_bytes)
 
     def _seated(self, ladder: Ladder, why: str) -> Settled:
-        if ladder.parity is None:
-            return Settled(ladder=ladder, why=why)
-        return Settled(ladder=ladder, why=why, rings=seats(ladder.parity, self._names).rings)
+        rings = () if ladder.parity is None else seats(ladder.parity, self._names).rings
+        return Settled(ladder=ladder, why=why, together=max(Counter(self._names).values()), rings=rings)
 
     def _option(self, parity: Parity) -> ParityOption:
         seating = seat(len(self._names), data=parity.data, parity=parity.parity, domains=self._names)

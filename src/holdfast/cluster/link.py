@@ -106,6 +106,13 @@ def io_threads(role: Role, *, has_parity: bool) -> int:
     return max(1, min(2, cores // 6)) if has_parity else 1
 
 
-def compute_threads() -> int:
-    """How many threads of a server share the work on a large block of rows: nobody else computes meanwhile."""
-    return max(1, min(4, len(os.sched_getaffinity(0)) // 4))
+def compute_threads(together: int) -> int:
+    """How many threads of a server share the work on a large block of rows.
+
+    All servers of a machine move rows when those of one come back. With more threads than cores, most of the time
+    goes into waking them.
+
+    Args:
+        together: The most servers that share a machine.
+    """
+    return max(1, min(4, len(os.sched_getaffinity(0)) // (4 * together)))

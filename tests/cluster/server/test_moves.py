@@ -118,11 +118,11 @@ WHO_WAITS_FOR_ROWS: dict[str, Callable[[ProtectedShard], Any]] = {
 }
 WHO_WAITS_FOR_PARITIES: dict[str, Callable[[ProtectedShard], Any]] = {
     "clear": lambda shard: shard.clear(shard._parity.layout.hosted(0)),
-    "accumulator": lambda shard: shard.accumulator(shard._parity.layout.hosted(0)),
     "wait": lambda shard: shard.wait(),
     "close": lambda shard: shard.close(),
 }
 GOES_ON = {"solve", "add", "absorb"}  # they are what is on its way
+READS_WHEN_ALL_IS_THERE = {"accumulator"}  # its syndromes follow what is on its way
 READS_NO_ARRAY = {"pulled", "touched", "retold", "survey", "call_off"}
 READS_WHAT_IS_THERE = {"take_changes"}  # of rows that an update has changed, which waited for them
 
@@ -149,7 +149,7 @@ def require_wait(moves: Callable[[ProtectedShard], Moves], method: Callable[[Pro
 def test_every_method_of_a_shard_waits_or_has_a_reason_not_to() -> None:
     methods = {name for name in dir(ProtectedShard) if not name.startswith("_")}
     waiting = WHO_WAITS_FOR_ROWS.keys() | WHO_WAITS_FOR_PARITIES.keys()
-    assert methods == waiting | GOES_ON | READS_NO_ARRAY | READS_WHAT_IS_THERE
+    assert methods == waiting | GOES_ON | READS_WHEN_ALL_IS_THERE | READS_NO_ARRAY | READS_WHAT_IS_THERE
 
 
 def test_rows_and_parities_that_were_moved_meanwhile_are_those_that_were_sent() -> None:
@@ -166,10 +166,11 @@ def test_rows_and_parities_that_were_moved_meanwhile_are_those_that_were_sent() 
             for member, theirs in shard._parity.layout.by_member(stripes).items():
                 if member != server:
                     accumulator.add(member, theirs, shards[member].give(theirs))
-            found = Found(stripes, accumulator.syndrome(stripes))
+            found = Found(stripes, accumulator.syndrome(stripes).result())
             shard.solve(stripes, {hosts[0]: found}, (server,))
         for given, wanted in zip(shard.give(shard._parity.layout.owned(server)), expected, strict=True):
             assert np.array_equal(given, wanted)
+    for shard in shards:
         shard.close()
 
 
@@ -212,7 +213,7 @@ def test_a_syndrome_is_of_parities_that_hold_all_differences_so_far() -> None:
     Behind(host.parity_moves)
     host.absorb(1, changed(shards[1])[0], layout.none)
     wanted = shards[1].give(stripes)
-    shards[1].solve(stripes, {0: Found(stripes, accumulator.syndrome(stripes))}, (1,))
+    shards[1].solve(stripes, {0: Found(stripes, accumulator.syndrome(stripes).result())}, (1,))
     for given, expected in zip(shards[1].give(stripes), wanted, strict=True):
         assert np.array_equal(given, expected)
     for shard in shards:
@@ -257,7 +258,7 @@ class Found:
 
 def test_what_is_moved_comes_in_its_order() -> None:
     movers, seen = Movers.started(), list[int]()
-    moves = Moves(movers.of_rows)
+    moves = Moves(movers.of_parities)
     for number in range(50):
         moves.begin(seen.append, number)
     moves.wait()

@@ -6,8 +6,6 @@ none that came before. So at any time, parity XOR sum is what the rows that were
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from holdfast.cluster.parity.mirror import Mirrors
@@ -26,22 +24,13 @@ class Accumulator:
         parities: That server's.
         mirrors: The dense parts that it mirrors, of which nothing is summed up.
         stripes: All of which it keeps a parity of.
-        settle: Lets all differences so far get to the parities.
     """
 
-    def __init__(
-        self,
-        parities: ParityRows,
-        mirrors: Mirrors,
-        stripes: StripeSet,
-        *,
-        settle: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, parities: ParityRows, mirrors: Mirrors, stripes: StripeSet) -> None:
         layout = parities.layout
         self._layout = layout
         self._parities = parities
         self._mirrors = mirrors
-        self._settle = settle
         self._stripes = [layout.of_group(stripes, group) for group in range(len(layout.lines))]
         self._sums: list[Words | None] = [None] * len(layout.lines)  # None: nothing was added
         self._unsummed: list[list[Words]] = [[] for _ in layout.lines]  # records of all stripes, added in one pass
@@ -73,7 +62,6 @@ class Accumulator:
 
     def syndrome(self, stripes: StripeSet) -> Arrays:
         """Of some of the stripes: parity XOR sum, and copies of dense parts. Once for each: sums are given away."""
-        self._settle()
         found = []
         for group, mine in enumerate(self._stripes):
             wanted = self._layout.of_group(stripes, group)

@@ -20,7 +20,7 @@ from holdfast.types import UpdateRule
 
 GROUP_SHIFT = 44  # of the group's number in a stripe's
 BLOCK_BYTES = 1 << 20  # of lost records that are rebuilt in one go: a millisecond of a server's time
-LARGE_BLOCK_BYTES = 8 << 20  # the same where speed counts and a worker's wait does not: messages cost next to nothing
+LARGE_BLOCK_BYTES = 16 << 20  # the same where speed counts and a worker's wait does not: messages cost next to nothing
 _LAST_SHARE = 3  # a block has no more than one part in so many of what is left of its line
 _LEAST_SHARE = 4  # but at least this part of a full block: below it, messages would cost more than the last ones' way
 

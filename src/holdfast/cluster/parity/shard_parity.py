@@ -5,7 +5,7 @@ What is done when is the protocol's. Here are the arrays, as messages carry them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Protocol
@@ -187,9 +187,9 @@ class ShardParity:
         has_mirror = host in self.layout.mirrors(member) and member not in self.layout.dense_of(without)
         return (replace(given, changed=found) if has_mirror else Difference(changed=found)).to_arrays()
 
-    def accumulator(self, stripes: StripeSet, *, settle: Callable[[], None] = lambda: None) -> Accumulator:
-        """For decoding rows of these stripes. ``settle`` lets all differences so far get to the parities."""
-        return Accumulator(self.parities, self.mirrors, stripes, settle=settle)
+    def accumulator(self, stripes: StripeSet) -> Accumulator:
+        """For decoding rows of these stripes."""
+        return Accumulator(self.parities, self.mirrors, stripes)
 
     # ---- how -------------------------------------------------------------------------------------------------------
 

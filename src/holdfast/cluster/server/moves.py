@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import ParamSpec, Self
+from typing import ParamSpec, Self, TypeVar
 
 Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
+_FOR_ROWS = 2  # threads: most rows come at the end, when nothing else is left to do
 _MOST = 16  # blocks that keep their memory: with more of them under way, whoever brings another waits
 
 
 @dataclass(frozen=True, slots=True)
 class Movers:
-    """Threads that move what comes to rows, and to parities: neither waits for the other."""
+    """Threads that move what comes to rows, and to parities: neither waits for the other.
+
+    A row comes once, so that it does not matter which comes first. To a parity much is added, in its order.
+    """
 
     of_rows: ThreadPoolExecutor
     of_parities: ThreadPoolExecutor
@@ -23,7 +29,7 @@ class Movers:
     @classmethod
     def started(cls) -> Self:
         """Before there is anything to move: on a busy machine, it takes a while until a new thread runs."""
-        return cls(_started(), _started())
+        return cls(_started(_FOR_ROWS), _started(1))
 
     def close(self) -> None:
         """Let what was begun end, and the threads."""
@@ -31,19 +37,20 @@ class Movers:
         self.of_parities.shutdown()
 
 
-def _started() -> ThreadPoolExecutor:
-    pool = ThreadPoolExecutor(1, thread_name_prefix="holdfast-moves")
-    pool.submit(int)
+def _started(threads: int) -> ThreadPoolExecutor:
+    pool, together = ThreadPoolExecutor(threads, thread_name_prefix="holdfast-moves"), threading.Barrier(threads)
+    for _ in range(threads):
+        pool.submit(together.wait)
     return pool
 
 
 class Moves:
-    """What is written to arrays, in its order, one after another.
+    """What is written to arrays, by one thread in its order.
 
     Whoever reads these arrays, or writes to them, waits first: nobody sees a row before it is there.
 
     Args:
-        mover: A thread that moves. None: all is moved when ``begin`` returns.
+        mover: What moves. None: all is moved when ``begin`` returns.
     """
 
     def __init__(self, mover: ThreadPoolExecutor | None = None) -> None:
@@ -58,6 +65,22 @@ class Moves:
         while len(self._under_way) >= _MOST:
             self._under_way.popleft().result()
         self._under_way.append(self._mover.submit(move, *args, **kwargs))
+
+    def find(
+        self, find: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Future[Result]:
+        """What the arrays say behind all that was begun before, and before all that is begun from now on."""
+        found: Future[Result] = Future()  # of its own: what is under way is kept for longer
+
+        def settle() -> None:
+            try:
+                found.set_result(find(*args, **kwargs))
+            except BaseException as error:
+                found.set_exception(error)
+                raise
+
+        self.begin(settle)
+        return found
 
     def follow(self, move: Callable[Arguments, None], *args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
         """Move something small: here and now, unless something is under way that it has to stay behind."""

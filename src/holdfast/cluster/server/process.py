@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterable
+from contextlib import closing
 from typing import cast
 
 import numpy as np
@@ -49,6 +50,7 @@ from holdfast.cluster.placement import Placement
 from holdfast.cluster.save_account import SaveAccount
 from holdfast.cluster.server.arrivals import Arrivals
 from holdfast.cluster.server.dense_gather import DenseGather
+from holdfast.cluster.server.departures import Departures
 from holdfast.cluster.server.heir import Heir
 from holdfast.cluster.server.moves import Movers
 from holdfast.cluster.server.protected_shard import ProtectedShard
@@ -82,7 +84,7 @@ def run(payload: bytes, surroundings: Surroundings) -> None:
     np.unique(np.empty(0, np.int64))  # NumPy imports a part of itself with the first one, which takes 10 ms
     is_fast = bool(job.rings) and job.pacing.is_rebuilt_fast
     movers = Movers.started() if is_fast else None
-    parts.start_threads(compute_threads())
+    parts.start_threads(compute_threads(job.together))
     next_life: Member | None = member
     room: Room | None = None
     if member.index >= job.servers:
@@ -91,6 +93,7 @@ def run(payload: bytes, surroundings: Surroundings) -> None:
         room = Room.for_any(placement, job.optimizer, job.dense_optimizer, job.saving.settings, job.rings)
         if room is not None and is_fast:
             _ready_heap()
+            _rehearse(job, room, movers)
         next_life = _wait_for_place(link)
     if next_life is None:
         return
@@ -112,6 +115,16 @@ def run(payload: bytes, surroundings: Surroundings) -> None:
 def _ready_heap() -> None:
     """For what is under way while rows come back fast: to this server, or to one that this one helps."""
     ready_heap(FAST_ASKED * LARGE_BLOCK_BYTES)
+
+
+def _rehearse(job: Job, room: Room, movers: Movers | None) -> None:
+    """Take a place, and ask for its rows, which nobody hears: what is done for the first time takes twice as long."""
+    member = Member(Role.SERVER, job.rings[0].servers[0], 1)
+    place = _Place(job, member.index, room, movers)
+    core = ServerCore(member, place.shard, protection=place.protection)
+    core.handle(CONTROLLER, Rebuild(View.first(servers=job.servers, workers=1), {}))
+    while core.asked < FAST_ASKED and core.advance(both=True):
+        pass
 
 
 def _wait_for_place(link: Link) -> Member | None:
@@ -153,7 +166,7 @@ class _Place:
             if parities is None:  # else the memory is taken already
                 needed_bytes = server_bytes(layout, index, rows.rule, rows.dense.rule)
                 require_memory(f"server {index}", needed_bytes, available_bytes())
-            parity = ShardParity(layout, rows, parities, threads=compute_threads())
+            parity = ShardParity(layout, rows, parities, threads=compute_threads(job.together))
             shard = ProtectedShard(rows, self.saves, job.dense, parity, movers)
             self.shard = shard
             soon = 0 if movers is None else FAST_ASKED * block
@@ -172,10 +185,11 @@ class _Life:
     def __init__(self, job: Job, member: Member, link: Link, place: _Place) -> None:
         self._synchronous = job.pacing.synchronous
         self._link = link
+        self._departures = Departures(link.send)
         self._place = place
         self._core = ServerCore(member, place.shard, synchronous=self._synchronous, protection=place.protection)
         self._rebuild_pace = RebuildPace(job.pacing.is_rebuilt_fast)
-        self._arrivals = Arrivals(link.receive)
+        self._arrivals = Arrivals(lambda patience_s: link.receive(patience_s, (self._departures.fd,)))
         self._telling = Telling()
         self._owes_saves = False  # whether rows were rebuilt, of which saves do not know
         self._heir: Heir | None = None
@@ -193,6 +207,7 @@ class _Life:
                 if self._telling.is_due(self._core.untold):
                     self._send(self._core.tell())
                 self._rebuild()
+                self._departures.release()
                 if self._core.is_whole:
                     self._save_rebuilt()
                 self._look_around()
@@ -201,7 +216,8 @@ class _Life:
             self._fail(error)
             return None
         finally:
-            self._link.close()
+            with closing(self._link):
+                self._departures.close()
 
     @property
     def _patience_s(self) -> float:
@@ -236,7 +252,7 @@ class _Life:
             case NamedCheckpoint(save, checkpoint):
                 self._place.shard.names[save] = checkpoint
             case Decide():
-                self._link.send([Send(sender, self._place.saves.decide(message))])
+                self._departures.send([Send(sender, self._place.saves.decide(message))])
             case Decided(_, intent, _):
                 self._place.saves.priority_intent = intent
             case Account(report):
@@ -259,6 +275,8 @@ class _Life:
         if isinstance(message, NewView | Load | Rebuild):
             self._link.adopt(message.view)
             self._notice_servers(message.view)
+        if isinstance(message, Rebuild):
+            self._rebuild()  # before it looks at what workers send meanwhile
 
     def _notice_servers(self, view: View) -> None:
         before, self._servers = self._servers, max(self._servers, view.servers)
@@ -290,7 +308,7 @@ class _Life:
             if each.to == self._core.member:
                 self._take(each.to, each.message)
             else:
-                self._link.send([each])
+                self._departures.send([each])
 
     def _gather(self, sender: Member, part: DensePart) -> None:
         self._place.dense.take(part.save, sender.index, part.dense)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 
 from holdfast.cluster.core.messages import Copied
 from holdfast.cluster.core.progress import Progress
@@ -156,11 +157,10 @@ class ProtectedShard(LiveShard):
         """Of a difference that a member sent here: what another host needs, of the stripes that both keep."""
         return self._parity.retold(member, difference, host, without)
 
-    def accumulator(self, stripes: StripeSet) -> Accumulator:
-        """For decoding rows of these stripes, whose parities lack nothing: nothing more will be on its way to them."""
-        self._wait_for_parities()
-        settle = self.parity_moves.wait  # a difference may follow others' records
-        return self._parity.accumulator(stripes, settle=settle)
+    def accumulator(self, stripes: StripeSet) -> Decoding:
+        """For decoding rows of these stripes, whose parities lack nothing but what is on its way to them."""
+        self._add_rest()
+        return Decoding(self._parity.accumulator(stripes), self.parity_moves)
 
     def _wait_for_parities(self) -> None:
         self._add_rest()
@@ -177,3 +177,31 @@ class ProtectedShard(LiveShard):
         if dense:
             piece = self._rows.dense.piece
             self._rows.dense.start(self._first_dense[piece.start : piece.end])
+
+
+class Decoding:
+    """What a host gathers to decode rows, and what parities make of it while the server goes on.
+
+    Args:
+        accumulator: Of the same rows.
+        moves: What is on its way to parities.
+    """
+
+    def __init__(self, accumulator: Accumulator, moves: Moves) -> None:
+        self._accumulator = accumulator
+        self._moves = moves
+
+    def add(self, member: int, stripes: StripeSet, records: Arrays) -> None:
+        """A server's records of some of the stripes. They are given away."""
+        self._accumulator.add(member, stripes, records)
+
+    def absorb(self, member: int, difference: Arrays) -> None:
+        """A server's difference: of it, what concerns records that were added."""
+        self._accumulator.absorb(member, difference)
+
+    def syndrome(self, stripes: StripeSet) -> Future[Arrays]:
+        """Of some of the stripes, whose parities hold all differences so far, and none that comes later.
+
+        Nothing is added from now on: what is found out soon is what could be found out now.
+        """
+        return self._moves.find(self._accumulator.syndrome, stripes)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from holdfast.runtime import SYSTEM, Runtime
 
-FAST_ASKED = 48  # questions at once: a block of rows takes one, a block of parities one for each member
+FAST_ASKED = 24  # questions at once: a block of rows takes one, a block of parities one for each member
 _GENTLE_ASKED = 4  # so that whoever is slow to answer is not asked ever more
 _REST = 49.0  # times as long as answers took to handle: 0.02 of a server's time is the rebuild's
 
