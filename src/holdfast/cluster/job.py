@@ -74,8 +74,8 @@ class Contacts:
     def to_json(self) -> dict[str, Any]:
         """As JSON values, secrets among them."""
         return {
-            "controller": _address_to_json(self.controller),
-            "beats": _address_to_json(self.beats),
+            "controller": self.controller.to_json(),
+            "beats": self.beats.to_json(),
             "credentials": self.credentials.to_json(),
         }
 
@@ -83,8 +83,8 @@ class Contacts:
     def from_json(cls, body: Mapping[str, Any]) -> Contacts:
         """As ``to_json`` wrote it."""
         return cls(
-            controller=_address_from_json(body["controller"]),
-            beats=_address_from_json(body["beats"]),
+            controller=Address.from_json(body["controller"]),
+            beats=Address.from_json(body["beats"]),
             credentials=Credentials.from_json(body["credentials"]),
         )
 
@@ -170,12 +170,3 @@ class Job:
             together=body["together"],
         )
         return job, Member(Role(role), index, incarnation)
-
-
-def _address_to_json(address: Address) -> list[Any]:
-    return [address.url, address.key.hex(), address.is_encrypted]
-
-
-def _address_from_json(body: list[Any]) -> Address:
-    url, key, is_encrypted = body
-    return Address(url=url, key=bytes.fromhex(key), is_encrypted=is_encrypted)

@@ -27,11 +27,18 @@ class Meeting:
         self._endpoints: list[Endpoint] = []
 
     def endpoint(
-        self, member: Member, url: str | None = None, credentials: Credentials | None = None, pulse_s: float = 1.0
+        self,
+        member: Member,
+        url: str | None = None,
+        credentials: Credentials | None = None,
+        pulse_s: float = 1.0,
+        io_threads: int = 1,
     ) -> Endpoint:
         is_encrypted = True if self.kind == "encrypted" else None
         known = credentials or self.credentials
-        made = Endpoint(member, known, url or self.url(), is_encrypted=is_encrypted, pulse_s=pulse_s)
+        made = Endpoint(
+            member, known, url or self.url(), is_encrypted=is_encrypted, pulse_s=pulse_s, io_threads=io_threads
+        )
         self._endpoints.append(made)
         return made
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from holdfast.cluster.core.members import Member
 
@@ -14,21 +15,30 @@ class Address:
 
     ``key`` is as unique as the endpoint: its public key where the connection is encrypted, else a random number.
     Either way a process that comes to the same url later cannot be mistaken for it.
+
+    Attributes:
+        url: Where it listens.
+        other_urls: Where it listens as well: what comes in by different ones is moved by different threads.
     """
 
     url: str
+    other_urls: tuple[str, ...] = ()
     key: bytes
     is_encrypted: bool
 
-    def to_json(self) -> str:
-        """For a process that is to connect to it."""
-        return json.dumps({"url": self.url, "key": self.key.hex(), "is_encrypted": self.is_encrypted})
+    def way_in(self, turn: int) -> str:
+        """The url for whoever is this one's turn: those who come one after another share its threads evenly."""
+        urls = (self.url, *self.other_urls)
+        return urls[turn % len(urls)]
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values, for a process that is to connect to it."""
+        return {**asdict(self), "key": self.key.hex()}
 
     @classmethod
-    def from_json(cls, text: str) -> Address:
+    def from_json(cls, body: Mapping[str, Any]) -> Address:
         """As ``to_json`` wrote it."""
-        found = json.loads(text)
-        return cls(url=found["url"], key=bytes.fromhex(found["key"]), is_encrypted=found["is_encrypted"])
+        return cls(**{**body, "other_urls": tuple(body["other_urls"]), "key": bytes.fromhex(body["key"])})
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,10 +134,16 @@ class Outbox:
         address = self._addresses.get(member)
         if address is None:
             return None
-        line = _Line(self._sockets.connected(address), Route(self._member, member).to_bytes())
+        socket = self._sockets.connected(address, turn=self._turn(member))
+        line = _Line(socket, Route(self._member, member).to_bytes())
         self._lines[member] = line
         line.send(Opening(self._own))
         return line
+
+    def _turn(self, member: Member) -> int:
+        """Which one this is of the members of its role that connect to a member: nobody connects to itself."""
+        mine, theirs = self._member, member
+        return mine.index - (mine.role is theirs.role and mine.index > theirs.index)
 
     def _is_gone(self, member: Member) -> bool:
         return member.incarnation <= self._gone.get((member.role, member.index), 0)

@@ -57,21 +57,33 @@ class Sockets:
             raise ConfigurationError("sockets do not survive a fork; start processes by spawn and connect in each")
 
     def listening(self, *, most_queued: int = 0) -> tuple[Socket, Address]:
-        """A ROUTER that members can connect to; ``most_queued`` messages to each are kept (0: all)."""
+        """A ROUTER that members can connect to; ``most_queued`` messages to each are kept (0: all).
+
+        It listens for each thread that moves bytes, and whoever connects says by that which of them gets the
+        connection. Left to itself, ZeroMQ gives it to the thread that has the fewest, but counts one only once the
+        thread has begun with it: of members that connect at the same time, one thread may get all.
+        """
         socket = self._made(zmq.ROUTER, self._url, most_queued)
         self._guard.protect(socket)
-        self._bind(socket, self._next_url())
-        bound = cast(bytes, socket.last_endpoint).rstrip(b"\0").decode()
-        return socket, Address(url=bound, key=self._guard.key, is_encrypted=self._guard.is_encrypted)
+        url, *others = [self._bind(socket, thread) for thread in range(self._io_threads)]
+        return socket, Address(
+            url=url, other_urls=tuple(others), key=self._guard.key, is_encrypted=self._guard.is_encrypted
+        )
 
-    def connected(self, address: Address, *, most_queued: int = 0) -> Socket:
-        """A DEALER to an address. It has no name of its own, so that no connection is taken for another's."""
-        socket = self._made(zmq.DEALER, address.url, most_queued)
-        # In turns: ZeroMQ counts what a thread has only once that has begun, and gives it whatever comes meanwhile.
+    def connected(self, address: Address, *, turn: int = 0, most_queued: int = 0) -> Socket:
+        """A DEALER to an address. It has no name of its own, so that no connection is taken for another's.
+
+        Args:
+            address: Of whom.
+            turn: Of this member among those that connect to it, as far as that is known.
+            most_queued: Messages that are kept; 0: all.
+        """
+        url = address.way_in(turn)
+        socket = self._made(zmq.DEALER, url, most_queued)
         socket.affinity = 1 << self._connected % self._io_threads
         self._connected += 1
         present(socket, self._credentials, address.key, is_encrypted=address.is_encrypted)
-        socket.connect(address.url)
+        socket.connect(url)
         return socket
 
     def close(self) -> None:
@@ -92,18 +104,22 @@ class Sockets:
         return socket
 
     def _next_url(self) -> str:
-        """The first socket has the port or path that was asked for; others have another port, or a path beside it."""
+        """First the port or path that was asked for; then other ports, or paths beside it."""
         self._bound += 1
         if self._bound == 1:
             return self._url
         return f"{self._url}.{self._bound}" if self._url.startswith("ipc:") else self._url.rpartition(":")[0] + ":*"
 
-    def _bind(self, socket: Socket, url: str) -> None:
+    def _bind(self, socket: Socket, thread: int) -> str:
+        """Listen once more, and let a thread have what connects there; where that is."""
+        url = self._next_url()
+        socket.affinity = 1 << thread
         try:
             socket.bind(url)
         except zmq.ZMQError as error:
             socket.close()
             raise ConfigurationError(f"cannot listen on {url}: {error}; choose a free port (tcp://HOST:*)") from None
+        return cast(bytes, socket.last_endpoint).rstrip(b"\0").decode()
 
 
 def _resolved(url: str) -> tuple[str, bool]:
