@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -22,12 +22,17 @@ class Departures:
 
     Args:
         send: What gives messages to the streams.
+
+    Attributes:
+        fd: Readable when something has become complete.
     """
 
     def __init__(self, send: Callable[[Iterable[Send]], None]) -> None:
         self._send = send
         self._held: dict[Member, deque[Send]] = {}
-        self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # readable when something may be complete
+        self._lock = threading.Lock()  # of the descriptor: other threads say that something is complete
+        self._is_woken = self._is_closed = False
+        self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def send(self, sends: Iterable[Send]) -> None:
         """Never waits."""
@@ -42,9 +47,10 @@ class Departures:
 
     def release(self) -> None:
         """Send what has become complete, and what waited behind it."""
-        if not self._held:
+        if not self._is_woken:
             return
-        with suppress(BlockingIOError):
+        with self._lock:
+            self._is_woken = False
             os.eventfd_read(self.fd)
         for member, held in list(self._held.items()):
             while held and ((found := _awaited(held[0])) is None or found.done()):
@@ -54,14 +60,19 @@ class Departures:
 
     def close(self) -> None:
         """Wait for what is missing, and send all."""
-        for held in self._held.values():
-            self._send(map(_completed, held))
-        self._held.clear()
-        os.close(self.fd)
+        try:
+            for held in self._held.values():
+                self._send(map(_completed, held))
+        finally:
+            with self._lock:
+                self._is_closed = True
+                os.close(self.fd)
 
     def _wake(self, _: Future[Any]) -> None:
-        with suppress(OSError):  # all was sent, and this is closed
-            os.eventfd_write(self.fd, 1)
+        with self._lock:
+            if not (self._is_woken or self._is_closed):
+                self._is_woken = True
+                os.eventfd_write(self.fd, 1)
 
 
 def _awaited(send: Send) -> Future[Any] | None:
