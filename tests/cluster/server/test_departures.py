@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from holdfast.cluster.core.members import Member, Role
 from holdfast.cluster.core.messages import Applied, Send
-from holdfast.cluster.core.parity_messages import Given
+from holdfast.cluster.core.parity_messages import Given, Values
 from holdfast.cluster.parity.stripe_set import StripeSet
 from holdfast.cluster.server.departures import Departures
 
@@ -33,7 +33,7 @@ class Sent:
     def to(self, member: Member) -> list[int]:
         """The numbers of messages; that of a syndrome is what was found."""
         found = [each.message for each in self.sends if each.to == member]
-        return [each.records if isinstance(each, Given) else each.number for each in found]
+        return [each.records if isinstance(each, Given | Values) else each.number for each in found]
 
 
 @pytest.fixture
@@ -51,6 +51,10 @@ def departures(sent: Sent) -> Iterator[Departures]:
 
 def syndrome(to: Member, records: Any) -> Send:
     return Send(to, Given(1, StripeSet.run(0, 1), records, (to,), {}))
+
+
+def value(to: Member, records: Any) -> Send:
+    return Send(to, Values(1, StripeSet.run(0, 1), records, {}))
 
 
 def is_readable(fd: int) -> bool:
@@ -115,7 +119,8 @@ def test_each_member_gets_all_in_order_whatever_is_found_out_first(
     for number, (member, waits) in enumerate(wanted):
         if waits:
             missing[number] = Future()
-        departures.send([syndrome(member, missing[number]) if waits else Send(member, Applied(number))])
+        waiting = data.draw(st.sampled_from([syndrome, value]))
+        departures.send([waiting(member, missing[number]) if waits else Send(member, Applied(number))])
         if missing and data.draw(st.booleans()):
             found = data.draw(st.sampled_from(sorted(missing)))
             missing.pop(found).set_result(found)

@@ -121,6 +121,7 @@ WHO_WAITS_FOR_PARITIES: dict[str, Callable[[ProtectedShard], Any]] = {
     "wait": lambda shard: shard.wait(),
     "close": lambda shard: shard.close(),
 }
+WHO_CHANGES_ROWS = ("load", "take_dense", "apply", "update", "fall_back")
 GOES_ON = {"solve", "add", "absorb"}  # they are what is on its way
 READS_WHEN_ALL_IS_THERE = {"accumulator"}  # its syndromes follow what is on its way
 READS_NO_ARRAY = {"pulled", "touched", "retold", "survey", "call_off"}
@@ -130,6 +131,11 @@ READS_WHAT_IS_THERE = {"take_changes"}  # of rows that an update has changed, wh
 @pytest.mark.parametrize("name", WHO_WAITS_FOR_ROWS)
 def test_whoever_needs_rows_waits_for_those_on_their_way(name: str) -> None:
     require_wait(lambda shard: shard.row_moves, WHO_WAITS_FOR_ROWS[name])
+
+
+@pytest.mark.parametrize("name", WHO_CHANGES_ROWS)
+def test_whoever_changes_rows_waits_for_those_who_read_them(name: str) -> None:
+    require_wait(lambda shard: shard.row_reads, WHO_WAITS_FOR_ROWS[name])
 
 
 @pytest.mark.parametrize("name", WHO_WAITS_FOR_PARITIES)
@@ -157,18 +163,18 @@ def test_rows_and_parities_that_were_moved_meanwhile_are_those_that_were_sent() 
     for host, shard in enumerate(shards):
         layout = shard._parity.layout
         for member, stripes in layout.by_member(layout.hosted(host)).items():
-            shard.add(member, stripes, shards[member].give(stripes))
+            shard.add(member, stripes, shards[member].give(stripes).result())
     for server, shard in enumerate(shards):
-        expected = shard.give(shard._parity.layout.owned(server))
+        expected = shard.give(shard._parity.layout.owned(server)).result()
         shard._rows.groups[0].weights.fill(0)
         for hosts, stripes in shard._parity.layout.by_hosts(shard._parity.layout.owned(server)).items():
             accumulator = shards[hosts[0]].accumulator(stripes)
             for member, theirs in shard._parity.layout.by_member(stripes).items():
                 if member != server:
-                    accumulator.add(member, theirs, shards[member].give(theirs))
+                    accumulator.add(member, theirs, shards[member].give(theirs).result())
             found = Found(stripes, accumulator.syndrome(stripes).result())
             shard.solve(stripes, {hosts[0]: found}, (server,))
-        for given, wanted in zip(shard.give(shard._parity.layout.owned(server)), expected, strict=True):
+        for given, wanted in zip(shard.give(shard._parity.layout.owned(server)).result(), expected, strict=True):
             assert np.array_equal(given, wanted)
     for shard in shards:
         shard.close()
@@ -180,9 +186,22 @@ def encoded(shards: list[ProtectedShard], host: int) -> bytes:
     layout = shard._parity.layout
     shard.clear(layout.hosted(host))
     for member, stripes in layout.by_member(layout.hosted(host)).items():
-        shard.add(member, stripes, shards[member].give(stripes))
+        shard.add(member, stripes, shards[member].give(stripes).result())
     shard.wait()
     return shard._parity.parities.arrays[0].tobytes()
+
+
+def test_records_are_those_of_the_moment_at_which_they_were_asked_for() -> None:
+    shard = protected(0)
+    owned = shard._parity.layout.owned(0)
+    expected = shard.give(owned).result()
+    behind = Behind(shard.row_reads)
+    given = shard.give(owned)
+    shard.update(1, push(shard), shard._parity.layout.none)
+    assert behind.is_there
+    assert all(np.array_equal(one, other) for one, other in zip(given.result(), expected, strict=True))
+    assert not all(np.array_equal(one, other) for one, other in zip(shard.give(owned).result(), expected, strict=True))
+    shard.close()
 
 
 def test_a_difference_that_follows_records_on_their_way_is_in_the_parities() -> None:
@@ -209,12 +228,12 @@ def test_a_syndrome_is_of_parities_that_hold_all_differences_so_far() -> None:
     accumulator = host.accumulator(stripes)
     for member, theirs in layout.by_member(stripes).items():
         if member != 1:
-            accumulator.add(member, theirs, shards[member].give(theirs))
+            accumulator.add(member, theirs, shards[member].give(theirs).result())
     Behind(host.parity_moves)
     host.absorb(1, changed(shards[1])[0], layout.none)
-    wanted = shards[1].give(stripes)
+    wanted = shards[1].give(stripes).result()
     shards[1].solve(stripes, {0: Found(stripes, accumulator.syndrome(stripes).result())}, (1,))
-    for given, expected in zip(shards[1].give(stripes), wanted, strict=True):
+    for given, expected in zip(shards[1].give(stripes).result(), wanted, strict=True):
         assert np.array_equal(given, expected)
     for shard in shards:
         shard.close()

@@ -8,17 +8,18 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from holdfast.cluster.core.members import Member
 from holdfast.cluster.core.messages import Send
-from holdfast.cluster.core.parity_messages import Given
+from holdfast.cluster.core.parity_messages import Given, Values
 
 
 class Departures:
     """Sends to each member in order: behind a message that is not complete, whatever else is for that member waits.
 
-    What a syndrome holds is settled when it is asked for, so it may leave later; no other member waits for it.
+    What records hold, and syndromes, is settled when they are asked for, so they may leave later; no other member waits
+    for them.
 
     Args:
         send: What gives messages to the streams.
@@ -77,10 +78,11 @@ class Departures:
 
 def _awaited(send: Send) -> Future[Any] | None:
     message = send.message
-    return message.records if isinstance(message, Given) and isinstance(message.records, Future) else None
+    return message.records if isinstance(message, Given | Values) and isinstance(message.records, Future) else None
 
 
 def _completed(send: Send) -> Send:
     """With what was found out; waits for it."""
-    found = _awaited(send)
-    return send if found is None else replace(send, message=replace(send.message, records=found.result()))
+    if (found := _awaited(send)) is None:
+        return send
+    return replace(send, message=replace(cast(Given | Values, send.message), records=found.result()))

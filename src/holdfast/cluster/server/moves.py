@@ -1,4 +1,4 @@
-"""Rows and parities on their way from messages into arrays, while the server's own thread handles other messages."""
+"""Rows and parities on their way from messages into arrays, or back, while the server's own thread goes on."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 _FOR_ROWS = 2  # threads: most rows come at the end, when nothing else is left to do
-_MOST = 16  # blocks that keep their memory: with more of them under way, whoever brings another waits
+_MOST = 16  # blocks that keep their memory
 
 
 @dataclass(frozen=True, slots=True)
 class Movers:
-    """Threads that move what comes to rows, and to parities: neither waits for the other.
+    """Threads that move rows, and those that move parities: neither wait for the others.
 
-    A row comes once, so that it does not matter which comes first. To a parity much is added, in its order.
+    A row comes once, or is read as it is, so that it does not matter which comes first. To a parity much is added, in
+    its order.
     """
 
     of_rows: ThreadPoolExecutor
@@ -45,16 +46,19 @@ def _started(threads: int) -> ThreadPoolExecutor:
 
 
 class Moves:
-    """What is written to arrays, by one thread in its order.
+    """What is written to arrays, or read from them; by one thread in its order.
 
-    Whoever reads these arrays, or writes to them, waits first: nobody sees a row before it is there.
+    Whoever reads what is written, or writes to what is read, waits first: nobody sees a row before it is there, or
+    after it has changed.
 
     Args:
         mover: What moves. None: all is moved when ``begin`` returns.
+        most: How much may be under way at a time: with more, whoever brings another waits.
     """
 
-    def __init__(self, mover: ThreadPoolExecutor | None = None) -> None:
+    def __init__(self, mover: ThreadPoolExecutor | None = None, *, most: int = _MOST) -> None:
         self._mover = mover
+        self._most = most
         self._under_way: deque[Future[None]] = deque()
 
     def begin(self, move: Callable[Arguments, None], *args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
@@ -62,7 +66,7 @@ class Moves:
         if self._mover is None:
             move(*args, **kwargs)
             return
-        while len(self._under_way) >= _MOST:
+        while len(self._under_way) >= self._most:
             self._under_way.popleft().result()
         self._under_way.append(self._mover.submit(move, *args, **kwargs))
 

@@ -18,12 +18,14 @@ from holdfast.cluster.server.moves import Movers, Moves
 from holdfast.cluster.server.shard import LiveShard, Saves
 from holdfast.cluster.shard import Shard
 
+_READS = 4  # blocks that are read at a time: whoever has a push waits for them
+
 
 class ProtectedShard(LiveShard):
     """Rows whose parities other servers keep, and parities of other servers' rows.
 
     Those that come from other servers are moved to their places while the server goes on, and everything else waits
-    until they are there.
+    until they are there. Those that others ask for are read meanwhile, and what would change them waits.
 
     Args:
         rows: The server's.
@@ -34,6 +36,7 @@ class ProtectedShard(LiveShard):
 
     Attributes:
         row_moves: What is on its way to rows, and to the dense part.
+        row_reads: What others asked for.
         parity_moves: What is on its way to parities and mirrors. Neither waits for the other.
     """
 
@@ -45,11 +48,12 @@ class ProtectedShard(LiveShard):
         self._unadded = Unadded(parity.layout)
         self._movers = movers
         self.row_moves = Moves(None if movers is None else movers.of_rows)
+        self.row_reads = Moves(None if movers is None else movers.of_rows, most=_READS)
         self.parity_moves = Moves(None if movers is None else movers.of_parities)
 
     def wait(self) -> None:
         """Until rows and parities are as they were told to be."""
-        self.row_moves.wait()
+        self._wait_to_write()
         self._wait_for_parities()
 
     def close(self) -> None:
@@ -62,12 +66,12 @@ class ProtectedShard(LiveShard):
 
     def load(self, checkpoint: int | None) -> Mapping[int, Progress]:
         """Take the rows of a checkpoint, or of the newest save of each; as they begin where nothing was saved."""
-        self.row_moves.wait()
+        self._wait_to_write()
         return super().load(checkpoint)
 
     def take_dense(self, dense: Arrays) -> None:
         """Take a worker's copy of the dense part; its slots stay as they were loaded."""
-        self.row_moves.wait()
+        self._wait_to_write()
         super().take_dense(dense)
 
     def read(self, rows: Arrays) -> Arrays:
@@ -77,7 +81,7 @@ class ProtectedShard(LiveShard):
 
     def apply(self, step: int, gradients: Mapping[int, Arrays]) -> None:
         """One optimizer step on the mean of these pushes, taken in the order of workers."""
-        self.row_moves.wait()
+        self._wait_to_write()
         super().apply(step, gradients)
 
     def copy(self, save: int, progress: Mapping[int, Progress], intent: bytes) -> Copied:
@@ -102,7 +106,7 @@ class ProtectedShard(LiveShard):
 
     def update(self, step: int, gradients: Mapping[int, Arrays], without: StripeSet) -> None:
         """Apply as ``apply`` does, except to these stripes, and note what changed."""
-        self.row_moves.wait()
+        self._wait_to_write()
         groups = len(self._rows.groups)
         push = mean(in_order_of_workers(gradients, groups), groups)
         self._parity.update(push, without)
@@ -112,10 +116,10 @@ class ProtectedShard(LiveShard):
         """What was noted since this was last called. By host: the difference that its parities need."""
         return self._parity.take_changes()
 
-    def give(self, stripes: StripeSet) -> Arrays:
-        """Records of the rows of this server."""
+    def give(self, stripes: StripeSet) -> Future[Arrays]:
+        """Records of the rows of this server, as they are now."""
         self.row_moves.wait()
-        return self._parity.give(stripes)
+        return self.row_reads.find(self._parity.give, stripes)
 
     def solve(self, stripes: StripeSet, syndromes: Mapping[int, Syndrome], lost: tuple[int, ...]) -> None:
         """Take rows from the syndromes of as many hosts as rows are lost in each stripe."""
@@ -123,7 +127,7 @@ class ProtectedShard(LiveShard):
 
     def fall_back(self, stripes: StripeSet, dense: Arrays | None) -> Mapping[int, Progress]:
         """Take the newest rows saved; rows begin anew where nothing was. The dense part is a worker's copy."""
-        self.row_moves.wait()
+        self._wait_to_write()
         wanted, is_dense = self._parity.rows_of(stripes)
         found = self._saves.load_rows(wanted, dense=is_dense)
         if found is None:
@@ -161,6 +165,11 @@ class ProtectedShard(LiveShard):
         """For decoding rows of these stripes, whose parities lack nothing but what is on its way to them."""
         self._add_rest()
         return Decoding(self._parity.accumulator(stripes), self.parity_moves)
+
+    def _wait_to_write(self) -> None:
+        """Until all rows are there, and nobody reads them."""
+        self.row_moves.wait()
+        self.row_reads.wait()
 
     def _wait_for_parities(self) -> None:
         self._add_rest()
