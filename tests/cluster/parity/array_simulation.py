@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -27,7 +27,10 @@ from tests.cluster.core.model import Applied, BrokenPromise, Part, SavedRow, Sto
 from tests.cluster.core.parity_simulation import Code, ParitySimulation
 from tests.cluster.core.striped import DENSE, StripedShard, Striping
 
-WIDTH = 2  # a record has 64 bits, as the simulation's have
+# Of the dense part, and of every second row of a server: records have 64 bits, as the simulation's have. The other
+# rows are in tables of another width, which a message carries in an array of its own.
+WIDTH, OTHER_WIDTH = 2, 4
+WIDTHS = (WIDTH, OTHER_WIDTH)
 
 
 class ArraySimulation(ParitySimulation):
@@ -44,7 +47,7 @@ class ArraySimulation(ParitySimulation):
     def _first(self, server: int) -> Part:
         saved = {}
         for row in self.striping.layout.rows[server]:
-            record = as_record(drawn(self.striping.seed, server, row))
+            record = as_record(drawn(width_of(row), self.striping.seed, server, row))
             self.striping.ledger.logs[record] = ()
             saved[row] = SavedRow(record=record)
         return Part(saved)
@@ -81,10 +84,7 @@ class ArrayShard(StripedShard):
 
     @property
     def rows(self) -> dict[int, int]:  # type: ignore[override]
-        rows = sorted(self._there - {DENSE})
-        records = self._held.groups[0].records(np.array(rows, np.int64))
-        found = {row: as_record(record) for row, record in zip(rows, records, strict=True)}
-        return {**found, DENSE: self._record(DENSE)} if DENSE in self._there else found
+        return {row: self._record(row) for row in self._there}
 
     @rows.setter
     def rows(self, records: Mapping[int, int]) -> None:
@@ -93,23 +93,37 @@ class ArrayShard(StripedShard):
             self._put(row, record)
 
     def _record(self, row: int) -> int:
-        words = dense_words(self._held.dense) if row == DENSE else self._held.groups[0].records(np.array([row]))
-        return as_record(words)
+        if row == DENSE:
+            return as_record(dense_words(self._held.dense))
+        group, at = place_of(row)
+        return as_record(self._held.groups[group].records(np.array([at])))
 
     def _put(self, row: int, record: int) -> None:
-        words = np.frombuffer(record.to_bytes(8, "little"), np.uint32)
+        words = np.frombuffer(record.to_bytes(4 * width_of(row), "little"), np.uint32)
         if row == DENSE:
             put_dense_words(self._held.dense, words)
         else:
-            self._held.groups[0].put_records(np.array([row]), words[None])
+            group, at = place_of(row)
+            self._held.groups[group].put_records(np.array([at]), words[None])
 
     def _stripes(self, worker: int, number: int) -> Any:
         *rows, _ = self._striping.touched(self.index, worker, number)
-        return self._parity.pulled(WantedRows(rows=[np.array(rows, np.int64)], dense=True).to_arrays())
+        places = [np.array([at for at, _ in each], np.int64) for each in self._by_group(rows)]
+        return self._parity.pulled(WantedRows(rows=places, dense=True).to_arrays())
+
+    def _by_group(self, rows: Iterable[int]) -> list[list[tuple[int, int]]]:
+        """Of each array: where rows are, ascending, and which."""
+        found: list[list[tuple[int, int]]] = [[] for _ in self._held.groups]
+        for row in sorted(rows):
+            group, at = place_of(row)
+            found[group].append((at, row))
+        return found
 
     def _rows_of(self, stripes: StripeSet) -> list[int]:
-        numbers = self._arrays.of_group(stripes, 0).numbers()
-        rows = self._arrays.lines[0].data_rows(self._arrays.ring.position(self.index), numbers).tolist()
+        rows, position = [], self._arrays.ring.position(self.index)
+        for group, lines in enumerate(self._arrays.lines):
+            places = lines.data_rows(position, self._arrays.of_group(stripes, group).numbers())
+            rows += [row_at(group, at) for at in places.tolist()]
         return [*rows, *([DENSE] if self.index in self._arrays.dense_of(stripes) else [])]
 
     def update(self, step: int, gradients: Mapping[int, Any], without: Any) -> None:
@@ -122,11 +136,16 @@ class ArrayShard(StripedShard):
         before = {row: self._record(row) for row in workers.keys() - left_out}
         if lacking := before.keys() - self._there:
             raise BrokenPromise(f"server {self.index} changes rows {lacking}, which it does not have")
-        values = {row: drawn(step, row, *(gradients[each] for each in mine)) for row, mine in workers.items()}
-        rows = sorted(row for row in workers if row != DENSE)
+        values = {
+            row: drawn(width_of(row), step, row, *(gradients[each] for each in mine)) for row, mine in workers.items()
+        }
+        rows = self._by_group(workers.keys() - {DENSE})
         push = Gradients(
-            rows=[np.array(rows, np.int64)],
-            values=[np.array([values[row] for row in rows], np.float32).reshape(-1, WIDTH)],
+            rows=[np.array([at for at, _ in each], np.int64) for each in rows],
+            values=[
+                np.array([values[row] for _, row in each], np.float32).reshape(-1, width)
+                for each, width in zip(rows, WIDTHS, strict=False)  # a small job has the first alone
+            ],
             dense=values[DENSE],
             lr_tables=1.0,
             lr_dense=1.0,
@@ -198,7 +217,7 @@ class ArrayShard(StripedShard):
 def placement(code: Code) -> Placement:
     """Tables of single rows, so many that each server has as many rows as the code says."""
     tables = [
-        TableSpec(name=f"t{number}-{server}.weight", rows=int(number < rows), width=WIDTH, init=Constant())
+        TableSpec(name=f"t{number}-{server}.weight", rows=int(number < rows), width=width_of(number), init=Constant())
         for number in range(max(code.rows))
         for server, rows in enumerate(code.rows)
     ]
@@ -206,10 +225,24 @@ def placement(code: Code) -> Placement:
     return Placement(ModelPlan(tables=tuple(tables), dense=dense), code.servers)
 
 
-def drawn(*what: Any) -> np.ndarray:
-    """Two numbers that depend on these."""
-    dice = hash(what)
-    return np.array([(dice >> shift & 0xFFFFFF) / 0x1000000 - 0.5 for shift in (0, 24)], np.float32)
+def width_of(row: int) -> int:
+    return WIDTH if row == DENSE else WIDTHS[place_of(row)[0]]
+
+
+def place_of(row: int) -> tuple[int, int]:
+    """In which array a row is, and where."""
+    at, group = divmod(row, len(WIDTHS))
+    return group, at
+
+
+def row_at(group: int, at: int) -> int:
+    return at * len(WIDTHS) + group
+
+
+def drawn(width: int, *what: Any) -> np.ndarray:
+    """Numbers that depend on these."""
+    dice = [hash((number, *what)) for number in range(width)]
+    return np.array([(each & 0xFFFFFF) / 0x1000000 - 0.5 for each in dice], np.float32)
 
 
 def as_record(values: np.ndarray) -> int:
