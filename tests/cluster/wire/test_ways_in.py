@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -46,6 +46,25 @@ def test_workers_share_a_servers_threads_evenly(loopback: Meeting) -> None:
     assert connections(server.address) == [2, 2, 2]
 
 
+@pytest.mark.parametrize("sender", range(5))
+def test_what_a_server_sends_to_others_is_divided_evenly_and_stays_so_when_one_is_replaced(
+    loopback: Meeting, sender: int
+) -> None:
+    members = servers(5)
+    endpoint = loopback.endpoint(members.pop(sender), io_threads=2)
+    peers = {each: loopback.endpoint(each) for each in members}
+    for each in members:
+        endpoint.connect(each, peers[each].address)
+    until(lambda: connections(*(each.address for each in peers.values()), outgoing=True) == [2, 2])
+    for each in members:
+        later = replace(each, incarnation=2)
+        endpoint.disconnect(each)
+        peers[later] = loopback.endpoint(later)
+        endpoint.connect(later, peers[later].address)
+        del peers[each]
+        until(lambda: connections(*(each.address for each in peers.values()), outgoing=True) == [2, 2])
+
+
 def test_every_way_in_leads_to_the_same_endpoint(meeting: Meeting) -> None:
     """And strangers are turned away at each of them."""
     server = meeting.endpoint(Member(Role.SERVER, 0, 1), io_threads=3)
@@ -77,25 +96,29 @@ def test_an_address_with_several_ways_in_is_introduced_whole(loopback: Meeting) 
         assert Address.from_json(endpoint.address.to_json()) == endpoint.address
 
 
-def connections(address: Address) -> list[int]:
-    """Of those that came in by an address, how many each of ZeroMQ's threads has: each has an epoll of its own."""
-    ports = {urlsplit(url).port for url in (address.url, *address.other_urls)}
-    found = Counter({epoll: sum(port_of(fd) in ports for fd in watched) for epoll, watched in epolls()})
-    return sorted(count for count in found.values() if count)
+def connections(*addresses: Address, outgoing: bool = False) -> list[int]:
+    """How many each of ZeroMQ's threads has of those that came in by some addresses, or that lead to these.
+
+    Each thread has an epoll of its own.
+    """
+    ports = {urlsplit(url).port for each in addresses for url in (each.url, *each.other_urls)}
+    counts = [sum(port_of(fd, is_other=outgoing) in ports for fd in watched) for watched in epolls()]
+    return sorted(count for count in counts if count)
 
 
-def epolls() -> Iterator[tuple[str, list[int]]]:
-    """Of this process, with what each watches."""
+def epolls() -> Iterator[list[int]]:
+    """Of this process: what each watches."""
     for epoll in os.listdir("/proc/self/fd"):
         with suppress(OSError):
             lines = Path(f"/proc/self/fdinfo/{epoll}").read_text().splitlines()
             if watched := [int(line.split()[1]) for line in lines if line.startswith("tfd:")]:
-                yield epoll, watched
+                yield watched
 
 
-def port_of(fd: int) -> int | None:
-    """The local one of a connection; None: it is something else."""
+def port_of(fd: int, *, is_other: bool) -> int | None:
+    """This one of a connection, or the other one's; None: it is something else."""
     with suppress(OSError), socket.fromfd(fd, socket.AF_INET, socket.SOCK_STREAM) as found:
-        found.getpeername()
-        return int(found.getsockname()[1])
+        _, theirs = found.getpeername()
+        _, ours = found.getsockname()
+        return int(theirs if is_other else ours)
     return None

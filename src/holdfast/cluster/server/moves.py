@@ -13,7 +13,7 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 _FOR_ROWS = 2  # threads: most rows come at the end, when nothing else is left to do
-_MOST = 16  # blocks that keep their memory
+_MOST = 16  # blocks that keep their memory: with more of them under way, whoever brings another waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,10 @@ class Moves:
 
     Args:
         mover: What moves. None: all is moved when ``begin`` returns.
-        most: How much may be under way at a time: with more, whoever brings another waits.
     """
 
-    def __init__(self, mover: ThreadPoolExecutor | None = None, *, most: int = _MOST) -> None:
+    def __init__(self, mover: ThreadPoolExecutor | None = None) -> None:
         self._mover = mover
-        self._most = most
         self._under_way: deque[Future[None]] = deque()
 
     def begin(self, move: Callable[Arguments, None], *args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
@@ -66,7 +64,7 @@ class Moves:
         if self._mover is None:
             move(*args, **kwargs)
             return
-        while len(self._under_way) >= self._most:
+        while len(self._under_way) >= _MOST:
             self._under_way.popleft().result()
         self._under_way.append(self._mover.submit(move, *args, **kwargs))
 

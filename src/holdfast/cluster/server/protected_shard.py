@@ -18,8 +18,6 @@ from holdfast.cluster.server.moves import Movers, Moves
 from holdfast.cluster.server.shard import LiveShard, Saves
 from holdfast.cluster.shard import Shard
 
-_READS = 4  # blocks that are read at a time: whoever has a push waits for them
-
 
 class ProtectedShard(LiveShard):
     """Rows whose parities other servers keep, and parities of other servers' rows.
@@ -48,7 +46,7 @@ class ProtectedShard(LiveShard):
         self._unadded = Unadded(parity.layout)
         self._movers = movers
         self.row_moves = Moves(None if movers is None else movers.of_rows)
-        self.row_reads = Moves(None if movers is None else movers.of_rows, most=_READS)
+        self.row_reads = Moves(None if movers is None else movers.of_rows)
         self.parity_moves = Moves(None if movers is None else movers.of_parities)
 
     def wait(self) -> None:

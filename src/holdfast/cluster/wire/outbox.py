@@ -134,16 +134,18 @@ class Outbox:
         address = self._addresses.get(member)
         if address is None:
             return None
-        socket = self._sockets.connected(address, turn=self._turn(member))
+        # What two members send each other is moved by one thread of each, whichever life of a place it comes from.
+        turn, thread = _number(self._member, member), _number(member, self._member)
+        socket = self._sockets.connected(address, turn=turn, thread=thread)
         line = _Line(socket, Route(self._member, member).to_bytes())
         self._lines[member] = line
         line.send(Opening(self._own))
         return line
 
-    def _turn(self, member: Member) -> int:
-        """Which one this is of the members of its role that connect to a member: nobody connects to itself."""
-        mine, theirs = self._member, member
-        return mine.index - (mine.role is theirs.role and mine.index > theirs.index)
-
     def _is_gone(self, member: Member) -> bool:
         return member.incarnation <= self._gone.get((member.role, member.index), 0)
+
+
+def _number(member: Member, other: Member) -> int:
+    """Of a member among those of its role that have streams with another: nobody has one with itself."""
+    return member.index - (member.role is other.role and member.index > other.index)

@@ -40,7 +40,6 @@ class Sockets:
         self._process = os.getpid()
         self._context: zmq.Context[Socket] = zmq.Context(io_threads)
         self._io_threads = io_threads
-        self._connected = 0
         self._guard = Guard(
             self._context, credentials, is_encrypted=not is_local if is_encrypted is None else is_encrypted
         )
@@ -70,18 +69,18 @@ class Sockets:
             url=url, other_urls=tuple(others), key=self._guard.key, is_encrypted=self._guard.is_encrypted
         )
 
-    def connected(self, address: Address, *, turn: int = 0, most_queued: int = 0) -> Socket:
+    def connected(self, address: Address, *, turn: int = 0, thread: int = 0, most_queued: int = 0) -> Socket:
         """A DEALER to an address. It has no name of its own, so that no connection is taken for another's.
 
         Args:
             address: Of whom.
-            turn: Of this member among those that connect to it, as far as that is known.
+            turn: Of this member among those that connect there: it decides which thread there moves bytes.
+            thread: Which thread moves them here. There may be fewer; then they take turns.
             most_queued: Messages that are kept; 0: all.
         """
         url = address.way_in(turn)
         socket = self._made(zmq.DEALER, url, most_queued)
-        socket.affinity = 1 << self._connected % self._io_threads
-        self._connected += 1
+        socket.affinity = 1 << thread % self._io_threads
         present(socket, self._credentials, address.key, is_encrypted=address.is_encrypted)
         socket.connect(url)
         return socket
