@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import random
 import signal
+from contextlib import suppress
+
+import psutil
 
 import holdfast as hf
 from holdfast.cluster.happenings import Paused, Replaced
@@ -35,7 +38,8 @@ class Struck:
         agent.suspend()
         self.run_to(step)
         self.job.until(lambda: any(each.step == step for each in self.job.of(Paused)))
-        agent.send_signal(how)
+        with suppress(psutil.NoSuchProcess):  # on a busy machine its server has given it up by now
+            agent.send_signal(how)
         self.job.saved(step)
 
     def strike_in_save(self, step: int) -> None:
