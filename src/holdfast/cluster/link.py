@@ -100,10 +100,9 @@ def io_threads(role: Role, *, has_parity: bool) -> int:
         role: Of the process.
         has_parity: Whether the job has parity.
     """
-    cores = len(os.sched_getaffinity(0))
     if role is Role.WORKER:
-        return max(1, min(4, cores // 4))
-    return max(1, min(2, cores // 6)) if has_parity else 1
+        return max(1, min(4, _cores() // 4))
+    return max(1, min(2, _cores() // 6)) if has_parity else 1
 
 
 def compute_threads(together: int) -> int:
@@ -115,4 +114,17 @@ def compute_threads(together: int) -> int:
     Args:
         together: The most servers that share a machine.
     """
-    return max(1, min(4, len(os.sched_getaffinity(0)) // (4 * together)))
+    return max(1, min(4, _cores() // (4 * together)))
+
+
+def can_read_beside(together: int) -> bool:
+    """Whether a server has a core for a thread that reads rows, beside its own thread and those of its sockets.
+
+    Args:
+        together: The most servers that share a machine, all of which are busy.
+    """
+    return _cores() >= 3 * together
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))

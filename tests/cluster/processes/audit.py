@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from holdfast.cluster import link
 from holdfast.cluster.core.members import Role
 from holdfast.cluster.core.messages import Copied
 from holdfast.cluster.core.progress import Progress
@@ -105,7 +106,11 @@ def _digest(difference: Arrays) -> str:
 
 
 def run(payload: bytes, surroundings: Surroundings) -> None:
-    """Be such a server. Few rows are rebuilt in one go: a recovery takes many messages, and can be struck between."""
+    """Be such a server, with as many threads as on a large machine.
+
+    Few rows are rebuilt in one go: a recovery takes many messages, and can be struck between.
+    """
+    link._cores = lambda: 16
     process.ProtectedShard = AuditedShard  # type: ignore[misc]
     process.RingLayout = partial(RingLayout, block_stripes=64)  # type: ignore[misc]
     process.run(payload, surroundings)

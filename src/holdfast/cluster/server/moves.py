@@ -22,15 +22,21 @@ class Movers:
 
     A row comes once, or is read as it is, so that it does not matter which comes first. To a parity much is added, in
     its order.
+
+    Args:
+        of_rows: The threads for rows.
+        of_parities: The one for parities.
+        may_read: Whether those for rows also read what others ask for. Otherwise the server does that itself.
     """
 
     of_rows: ThreadPoolExecutor
     of_parities: ThreadPoolExecutor
+    may_read: bool
 
     @classmethod
-    def started(cls) -> Self:
+    def started(cls, *, may_read: bool = True) -> Self:
         """Before there is anything to move: on a busy machine, it takes a while until a new thread runs."""
-        return cls(_started(_FOR_ROWS), _started(1))
+        return cls(_started(_FOR_ROWS), _started(1), may_read)
 
     def close(self) -> None:
         """Let what was begun end, and the threads."""

@@ -42,7 +42,7 @@ from holdfast.cluster.core.stripes import Layout, Protection, Records
 from holdfast.cluster.heap import keep_freed_memory, ready_heap
 from holdfast.cluster.job import Job
 from holdfast.cluster.launch.base import Surroundings
-from holdfast.cluster.link import Link, compute_threads
+from holdfast.cluster.link import Link, can_read_beside, compute_threads
 from holdfast.cluster.parity.layout import BLOCK_BYTES, LARGE_BLOCK_BYTES, RingLayout, block_stripes
 from holdfast.cluster.parity.seats import require_memory, server_bytes
 from holdfast.cluster.parity.shard_parity import ShardParity
@@ -83,7 +83,7 @@ def run(payload: bytes, surroundings: Surroundings) -> None:
         run_sets.warm_up()
     np.unique(np.empty(0, np.int64))  # NumPy imports a part of itself with the first one, which takes 10 ms
     is_fast = bool(job.rings) and job.pacing.is_rebuilt_fast
-    movers = Movers.started() if is_fast else None
+    movers = Movers.started(may_read=can_read_beside(job.together)) if is_fast else None
     parts.start_threads(compute_threads(job.together))
     next_life: Member | None = member
     room: Room | None = None

@@ -46,7 +46,7 @@ class ProtectedShard(LiveShard):
         self._unadded = Unadded(parity.layout)
         self._movers = movers
         self.row_moves = Moves(None if movers is None else movers.of_rows)
-        self.row_reads = Moves(None if movers is None else movers.of_rows)
+        self.row_reads = Moves(movers.of_rows if movers is not None and movers.may_read else None)
         self.parity_moves = Moves(None if movers is None else movers.of_parities)
 
     def wait(self) -> None:
