@@ -74,7 +74,7 @@ class Storm:
         for victim in victims[:-1]:
             victim.suspend()
         for victim in reversed(victims):
-            victim.kill()
+            self.job.hit(victim)
         self.job.until(lambda: len(self.job.of(Died)) >= deaths + len(victims))
 
     def kill_in_recovery(self, *names: str) -> None:

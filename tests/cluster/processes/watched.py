@@ -28,6 +28,7 @@ class Watched:
     def __init__(self, controller: int) -> None:
         self._parent = psutil.Process(controller)
         self._seen: dict[int, psutil.Process] = {}
+        self._killed: set[psutil.Process] = set()  # which may take a while: their death is told when it begins
         self._ports: dict[int, float] = {}  # and when each was last seen to be theirs, since the epoch
 
     def process(self, name: str) -> psutil.Process:
@@ -38,7 +39,8 @@ class Watched:
 
     def find(self, name: str) -> psutil.Process | None:
         """The same, or None while nobody is there."""
-        found = [each for each in self._children() if _name(each).rpartition(".")[0] == name]
+        living = (each for each in self._children() if each not in self._killed)
+        found = [each for each in living if _name(each).rpartition(".")[0] == name]
         assert len(found) < 2, f"{name} is {found}"
         return found[0] if found else None
 
@@ -54,8 +56,14 @@ class Watched:
         """Send a signal to whoever is in this place."""
         self.look()
         victim = self.process(name)
-        victim.send_signal(how)
+        self.hit(victim, how)
         return victim
+
+    def hit(self, victim: psutil.Process, how: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal to a process; one that is killed is nobody from now on."""
+        if how == signal.SIGKILL:
+            self._killed.add(victim)
+        victim.send_signal(how)
 
     def look(self) -> None:
         """Remember every process and port of the job; the controller may have children that are none of its job."""
