@@ -65,9 +65,9 @@ class JobPlan:
         path.write_text(json.dumps(asdict(self)), encoding="utf-8")
 
     @classmethod
-    def read(cls) -> JobPlan:
-        """The one that the variable names."""
-        body = json.loads(Path(os.environ[PLAN]).read_text(encoding="utf-8"))
+    def read(cls, path: Path | None = None) -> JobPlan:
+        """The one in a file; None: that the variable names."""
+        body = json.loads((path or Path(os.environ[PLAN])).read_text(encoding="utf-8"))
         return cls(**{**body, "bottom": tuple(body["bottom"]), "top": tuple(body["top"])})
 
 

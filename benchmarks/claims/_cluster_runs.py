@@ -65,7 +65,7 @@ def run_cluster(
     workers: int = 1,
     model: Callable[[], nn.Module] = job.build_model,
     train: Callable[[Worker], None] = job.train,
-    launcher: type[LocalProcesses] = LocalProcesses,
+    launcher: Callable[..., LocalProcesses] = LocalProcesses,
     on_event: Callable[[Any], object] | None = None,
     **options: Any,
 ) -> None:

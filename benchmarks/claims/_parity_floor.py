@@ -9,7 +9,7 @@ from __future__ import annotations
 import multiprocessing as mp
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -20,6 +20,7 @@ import numpy as np
 from holdfast.cluster.core.members import Member, Role
 from holdfast.cluster.core.parity_messages import Values
 from holdfast.cluster.heap import keep_freed_memory, ready_heap
+from holdfast.cluster.launch.local import LOOPBACK
 from holdfast.cluster.launch.threads import HUGE_PAGES, ONE_HEAP
 from holdfast.cluster.link import io_threads
 from holdfast.cluster.parity.stripe_set import StripeSet
@@ -40,19 +41,24 @@ class Moved:
     cpu_s: float  # of all processes together
 
 
-def wire_floor(streams: Streams, *, block_bytes: int) -> Moved:
+def _loopback(_: int) -> str:
+    return LOOPBACK
+
+
+def wire_floor(streams: Streams, *, block_bytes: int, host: Callable[[int], str] = _loopback) -> Moved:
     """Move bytes, and nothing else.
 
     Args:
         streams: Who sends how much to whom.
         block_bytes: Of a message.
+        host: The address of a server.
     """
     context, credentials = mp.get_context("spawn"), Credentials.make().to_json()
     servers = sorted({each for stream in streams for each in stream})
     pipes = {server: context.Pipe() for server in servers}
     processes = []
     for server in servers:
-        arguments = server, dict(streams), block_bytes, credentials, pipes[server][1]
+        arguments = server, host(server), dict(streams), block_bytes, credentials, pipes[server][1]
         processes.append(context.Process(target=_serve, args=arguments, daemon=True))
     with _memory_of_servers():
         for process in processes:
@@ -90,11 +96,11 @@ def _answered(pipe: Connection) -> Any:
     return pipe.recv()
 
 
-def _serve(server: int, streams: Streams, block_bytes: int, credentials: str, pipe: Connection) -> None:
+def _serve(server: int, host: str, streams: Streams, block_bytes: int, credentials: str, pipe: Connection) -> None:
     """Be one server: send what is to be sent, and receive what comes."""
     keep_freed_memory(one_heap=True)
     secrets, threads = Credentials.from_json(credentials), io_threads(Role.SERVER, has_parity=True)
-    endpoint = Endpoint(_member(server), secrets, "tcp://127.0.0.1:*", io_threads=threads)
+    endpoint = Endpoint(_member(server), secrets, f"tcp://{host}:*", io_threads=threads)
     left = {receiver: size for (sender, receiver), size in streams.items() if sender == server}
     awaited = sum(size for (_, receiver), size in streams.items() if receiver == server)
     memory, at = np.ones(sum(left.values()) // 4 + len(left), np.int32), 0

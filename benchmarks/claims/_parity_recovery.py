@@ -7,7 +7,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +20,7 @@ from benchmarks.claims._cluster_runs import folder_for, run_cluster
 from benchmarks.claims._parity_rivals import protected
 from benchmarks.claims._rebuild_profile import profiled, summarize
 from holdfast.cluster.happenings import Died, Event, Redundant
+from holdfast.cluster.launch.local import LocalProcesses
 
 _PATIENCE_S = 120.0
 _TOLD_S = 5.0  # between two words about a recovery that takes long
@@ -123,7 +124,14 @@ def rebuilding(stamps: list[float], killed_s: float, whole_s: float) -> Rebuildi
 
 
 def rebuild(
-    plan: JobPlan, *, servers: int, kills: int, pace: str, spares: int = 1, profile: Path | None = None
+    plan: JobPlan,
+    *,
+    servers: int,
+    kills: int,
+    pace: str,
+    spares: int = 1,
+    profile: Path | None = None,
+    launcher: Callable[..., LocalProcesses] = LocalProcesses,
 ) -> Rebuilding:
     """The medians over some deaths, and the longest pause of them all.
 
@@ -134,8 +142,9 @@ def rebuild(
         pace: Of the rebuild.
         spares: Processes that wait for a death.
         profile: Where servers write down what they did, and what that amounts to. None: they do not.
+        launcher: What starts processes, where servers do not write that down.
     """
-    options: dict[str, Any] = {} if profile is None else {"launcher": profiled(profile)}
+    options: dict[str, Any] = {"launcher": launcher if profile is None else profiled(profile)}
     with folder_for(plan) as planned:
         watch = RebuildWatch(Path(planned.folder), kills, spares=spares)
         watch.start()

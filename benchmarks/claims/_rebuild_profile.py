@@ -14,14 +14,14 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from holdfast.cluster.core.members import Role
-from holdfast.cluster.launch.base import Launcher, Surroundings, Tenant
+from benchmarks.claims._other_servers import OtherServers
+from holdfast.cluster.launch.base import Surroundings
 from holdfast.cluster.launch.local import LocalProcesses
 
 FOLDER = "HOLDFAST_BENCHMARK_PROFILE"  # a variable
@@ -30,30 +30,13 @@ _DEPTH = 6  # frames of a sample
 _LOOK_S = 0.01  # between two looks at the threads
 
 
-def profiled(folder: Path) -> type[LocalProcesses]:
+def profiled(folder: Path) -> Callable[..., LocalProcesses]:
     """A launcher of servers that write into a folder what they do."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.glob("server-*.json"):
         path.unlink()
     os.environ[FOLDER] = str(folder.absolute())
-    return ProfiledProcesses
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfiledProcesses(LocalProcesses):
-    """Local processes, whose servers write down what they do."""
-
-    def open(self, *, servers: int, workers: int, spares: int = 0) -> Launcher:
-        """A launcher, to be closed by whoever opened it."""
-        launcher: Any = LocalProcesses.open(self, servers=servers, workers=workers, spares=spares)
-        start = launcher.start
-
-        def profiled(tenant: Tenant, target: str, payload: bytes) -> None:
-            is_server = getattr(tenant, "role", Role.SERVER) is Role.SERVER
-            start(tenant, f"{__name__}:run" if is_server else target, payload)
-
-        launcher.start = profiled
-        return launcher  # type: ignore[no-any-return]
+    return partial(OtherServers, target=f"{__name__}:{run.__name__}")
 
 
 def run(payload: bytes, surroundings: Surroundings) -> None:
@@ -61,13 +44,13 @@ def run(payload: bytes, surroundings: Surroundings) -> None:
     from holdfast.cluster.server import process
 
     sampler, watch, handled = _Sampler(), _ThreadWatch(), []
-    take, wait = process._Life._take, process._wait_for_place
+    take, wait = process._Life._take, process._Spare.wait_for_place
 
-    def waited(link: Any) -> Any:
+    def waited(spare: Any) -> Any:
         """A spare does nothing, and is to be seen to do nothing."""
         sampler.stop()
         watch.is_watching.clear()
-        found = wait(link)
+        found = wait(spare)
         watch.look()
         watch.is_watching.set()
         sampler.start()
@@ -91,7 +74,7 @@ def run(payload: bytes, surroundings: Surroundings) -> None:
         return making
 
     changed: Any = process
-    changed._Life._take, changed._wait_for_place = timed, waited
+    changed._Life._take, changed._Spare.wait_for_place = timed, waited
     changed.Link.close = noted("(a link's end)", changed.Link.close)
     changed._Place, changed.Link = noted("(a place)", changed._Place), noted("(a link)", changed.Link)
     sampler.start()

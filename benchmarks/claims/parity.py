@@ -4,8 +4,9 @@ The training is the cluster benchmark's: a DLRM with 26 tables shaped like Crite
 one parity for every four rows; at a small scale, on three with one for every two. What is compared runs at the same
 time, in processes of its own, and trains in turns: a slice of time each. Parts can be run by themselves:
 ``python -m benchmarks.claims.parity PART --scale full``. Those that need a core for each of seven processes are left
-out on smaller machines, unless they are named. With ``--profile FOLDER``, servers write there what they do while rows
-come back.
+out on smaller machines, unless they are named, and ``links`` everywhere: it needs the right to make a network
+namespace, and the system's ``unshare``, ``ip`` and ``tc``. With ``--profile FOLDER``, servers write there what they do
+while rows come back.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from benchmarks.claims._cluster_job import JobPlan
 from benchmarks.claims._cluster_pause import pause_s
 from benchmarks.claims._parity_counts import count, moved_bytes
 from benchmarks.claims._parity_floor import wire_floor
+from benchmarks.claims._parity_links import rebuild_on_links
 from benchmarks.claims._parity_recovery import rebuild
 from benchmarks.claims._parity_rivals import ALL, COPIES, GRADIENTS, NOTHING, PARITY
 from benchmarks.claims._parts import Found, command, job_figures, measured
@@ -45,6 +47,7 @@ class Plan:
     kills: int
     workers: Sequence[int] = (1, 2)
     rivals: Sequence[str] = ALL
+    link_bytes_per_s: int = 312_500_000  # 2.5 Gbit/s: two cores keep up with five servers
     profile: Path | None = None  # a folder: where servers write down what they do during a rebuild
 
     @property
@@ -198,6 +201,20 @@ def fast(plan: Plan) -> Found:
     )
 
 
+def links(plan: Plan) -> Found:
+    """The same where servers have a network card each, which is slower than what processors make of its bytes."""
+    found = rebuild_on_links(plan.recovery, servers=plan.servers, kills=plan.kills, bytes_per_s=plan.link_bytes_per_s)
+    return Found(
+        figures={
+            "link_rebuild_s": found.rebuild_s,
+            "link_heard_s": found.heard_s,
+            "link_floor_s": found.floor_s,
+            "rebuild_over_link_floor": found.rebuild_s / found.floor_s,
+            "link_bytes_per_s": plan.link_bytes_per_s,
+        }
+    )
+
+
 def unspared(plan: Plan) -> Found:
     """A server dies, and no spare is ready: workers wait until another process has started.
 
@@ -232,10 +249,12 @@ PARTS: Mapping[str, Callable[[Plan], Found]] = {
     "counts": counts,
     "gentle": gentle,
     "fast": fast,
+    "links": links,
     "unspared": unspared,
     "checkpoints": checkpoints,
 }
 _LARGE = {"contention", "rivals", "fast", "unspared", "checkpoints"}
+_NAMED = {"links"}  # only if asked for: it needs a network namespace
 _SMALL = {"linear"}  # where servers and workers have a core each, it says nothing that the others do not
 
 
@@ -243,7 +262,7 @@ def run(scale: str, parts: Sequence[str] = (), profile: Path | None = None, kill
     """All parts that suit the machine, or those named."""
     plan = replace(PLANS[scale], profile=profile, kills=kills or PLANS[scale].kills)
     is_large = (os.cpu_count() or 1) >= CORES
-    wanted = parts or [name for name in PARTS if name not in (_SMALL if is_large else _LARGE)]
+    wanted = parts or [name for name in PARTS if name not in _NAMED | (_SMALL if is_large else _LARGE)]
     found = measured(PARTS, wanted, plan)
     figures = dict(found.figures)
     if not parts and not is_large:

@@ -13,6 +13,7 @@ from benchmarks.claims._cluster_duel import Ratio, Result, overhead
 from benchmarks.claims._parity_counts import count, moved_bytes
 from benchmarks.claims._parity_floor import wire_floor
 from benchmarks.claims._parity_job import Gate
+from benchmarks.claims._parity_links import can_limit_links
 from benchmarks.claims._parity_recovery import rebuilding
 from benchmarks.claims._parity_twice import SentTwice
 from holdfast.cluster.placement import SERVER_SHIFT, Placement
@@ -89,7 +90,7 @@ def test_gradients_are_sent_to_a_row_and_to_its_parity_on_another_server() -> No
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_every_part_gives_its_figures() -> None:
-    figures = parity.run("tiny", list(parity.PARTS)).figures
+    figures = parity.run("tiny", [name for name in parity.PARTS if name != "links"]).figures
     for name in (
         "parity_overhead",
         "parity_overhead_2_workers",
@@ -103,3 +104,12 @@ def test_every_part_gives_its_figures() -> None:
         "faster_than_checkpoint_average",
     ):
         assert isinstance(figures[name], float)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_servers_whose_links_are_limited_are_rebuilt_no_faster_than_these_allow() -> None:
+    if not can_limit_links():
+        pytest.skip("no network namespace with limits can be made here")
+    figures = parity.run("tiny", ["links"]).figures
+    assert 0 < float(figures["link_floor_s"]) < float(figures["link_rebuild_s"])
