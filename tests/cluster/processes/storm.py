@@ -88,7 +88,7 @@ class Storm:
         self.job.until(self.job.spare)
         spare = self.job.spare()
         assert spare is not None
-        spare.kill()
+        self.job.hit(spare)
 
     def settle(self) -> None:
         """Wait until all places are taken, and every row is protected again."""

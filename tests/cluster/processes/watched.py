@@ -39,14 +39,13 @@ class Watched:
 
     def find(self, name: str) -> psutil.Process | None:
         """The same, or None while nobody is there."""
-        living = (each for each in self._children() if each not in self._killed)
-        found = [each for each in living if _name(each).rpartition(".")[0] == name]
+        found = [each for each in self._living() if _name(each).rpartition(".")[0] == name]
         assert len(found) < 2, f"{name} is {found}"
         return found[0] if found else None
 
     def spare(self) -> psutil.Process | None:
         """A server that waits for a place, if there is one."""
-        return next((each for each in self._children() if _name(each).startswith(_SPARE)), None)
+        return next((each for each in self._living() if _name(each).startswith(_SPARE)), None)
 
     def agent(self, server: int) -> psutil.Process:
         """The agent of a server."""
@@ -92,6 +91,9 @@ class Watched:
     def left(self) -> list[psutil.Process]:
         """Those that still run."""
         return [each for each in self._seen.values() if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+
+    def _living(self) -> Iterator[psutil.Process]:
+        return (each for each in self._children() if each not in self._killed)
 
     def _children(self) -> Iterator[psutil.Process]:
         for process in self._parent.children():
