@@ -72,44 +72,51 @@ _STATS_S = 1.0
 def run(payload: bytes, surroundings: Surroundings) -> None:
     """Be a server, or a spare that waits to become one, until told to end."""
     keep_freed_memory(one_heap=True)
+    job, member = Job.unpack(payload)
+    _warm_up(job)
+    movers: Movers | None = None
+    if job.rings and job.pacing.is_rebuilt_fast:
+        movers = Movers.started(may_read=can_read_beside(job.together))
+    parts.start_threads(compute_threads(job.together))
+    spare = _Spare(job, member, surroundings, movers) if member.index >= job.servers else None
+    try:
+        next_life = member if spare is None else spare.wait_for_place()
+        if next_life is None:
+            return
+        link = Link(job, next_life, surroundings)  # the controller answers while the place is made
+        place = _made_place(job, next_life.index, link, None if spare is None else spare.room, movers)
+    finally:
+        if spare is not None:
+            spare.leave()
+    try:
+        while (next_life := _Life(job, link.member, link, place).live()) is not None:
+            link = Link(job, next_life, surroundings)
+    finally:
+        place.close()
+
+
+def _warm_up(job: Job) -> None:
+    """Load what is compiled, and what is imported with its first use."""
     optimize.warm_up()
     start.warm_up()
     shards.warm_up()
-    job, member = Job.unpack(payload)
     if job.rings:
         galois.warm_up()
         records.warm_up()
         row_index.warm_up()
         run_sets.warm_up()
     np.unique(np.empty(0, np.int64))  # NumPy imports a part of itself with the first one, which takes 10 ms
-    is_fast = bool(job.rings) and job.pacing.is_rebuilt_fast
-    movers = Movers.started(may_read=can_read_beside(job.together)) if is_fast else None
-    parts.start_threads(compute_threads(job.together))
-    next_life: Member | None = member
-    room: Room | None = None
-    if member.index >= job.servers:
-        link = Link(job, member, surroundings)
-        placement = Placement(job.plan, job.servers)
-        room = Room.for_any(placement, job.optimizer, job.dense_optimizer, job.saving.settings, job.rings)
-        if room is not None and is_fast:
-            _ready_heap()
-            _rehearse(job, room, movers)
-        next_life = _wait_for_place(link)
-    if next_life is None:
-        return
-    life_link = Link(job, next_life, surroundings)  # the controller answers while the place is made
+
+
+def _made_place(job: Job, index: int, link: Link, room: Room | None, movers: Movers | None) -> _Place:
     try:
-        place = _Place(job, next_life.index, room, movers)
-        if room is None and is_fast:
+        place = _Place(job, index, room, movers)
+        if room is None and movers is not None:
             _ready_heap()  # behind rows and parities, which would take what was made ready
     except BaseException:
-        life_link.close()
+        link.close()
         raise
-    try:
-        while (next_life := _Life(job, life_link.member, life_link, place).live()) is not None:
-            life_link = Link(job, next_life, surroundings)
-    finally:
-        place.close()
+    return place
 
 
 def _ready_heap() -> None:
@@ -117,7 +124,44 @@ def _ready_heap() -> None:
     ready_heap(FAST_ASKED * LARGE_BLOCK_BYTES)
 
 
-def _rehearse(job: Job, room: Room, movers: Movers | None) -> None:
+class _Spare:
+    """A process without a place, which is ready for any.
+
+    Args:
+        job: What the process was told.
+        member: As whom it introduces itself.
+        surroundings: Of the process.
+        movers: Where rows come back fast: threads that move them.
+
+    Attributes:
+        room: Memory for any place. None: memory is scarce.
+    """
+
+    def __init__(self, job: Job, member: Member, surroundings: Surroundings, movers: Movers | None) -> None:
+        self._link = Link(job, member, surroundings)
+        placement = Placement(job.plan, job.servers)
+        self.room = Room.for_any(placement, job.optimizer, job.dense_optimizer, job.saving.settings, job.rings)
+        if self.room is not None and movers is not None:
+            _ready_heap()
+            _rehearse(job, self.room, movers)
+
+    def wait_for_place(self) -> Member | None:
+        """The member to be next; None: nobody needs it any more."""
+        while not (self._link.is_orphaned or self._link.is_dismissed):
+            for _, message in self._link.receive(_PATIENCE_S):
+                match message:
+                    case GoBack(member):
+                        return member
+                    case End():
+                        return None
+        return None
+
+    def leave(self) -> None:
+        """Close the link, which waits for what was sent: not before the place is taken, and by another thread."""
+        threading.Thread(target=self._link.close, name="holdfast-spare-link").start()
+
+
+def _rehearse(job: Job, room: Room, movers: Movers) -> None:
     """Take a place, and ask for its rows, which nobody hears: what is done for the first time takes twice as long."""
     member = Member(Role.SERVER, job.rings[0].servers[0], 1)
     place = _Place(job, member.index, room, movers)
@@ -125,21 +169,6 @@ def _rehearse(job: Job, room: Room, movers: Movers | None) -> None:
     core.handle(CONTROLLER, Rebuild(View.first(servers=job.servers, workers=1), {}))
     while core.asked < FAST_ASKED and core.advance(both=True):
         pass
-
-
-def _wait_for_place(link: Link) -> Member | None:
-    """A spare's life; the member to be next, or None."""
-    try:
-        while not (link.is_orphaned or link.is_dismissed):
-            for _, message in link.receive(_PATIENCE_S):
-                match message:
-                    case GoBack(member):
-                        return member
-                    case End():
-                        return None
-        return None
-    finally:
-        threading.Thread(target=link.close, name="holdfast-spare-link").start()  # which waits for what was sent
 
 
 class _Place:
