@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,8 @@ from holdfast.cluster.launch.local import LocalProcesses
 from holdfast.errors import ConfigurationError
 from tests.cluster.launch import targets
 from tests.cluster.launch.launcher_suite import SERVER, WORKER, LauncherSuite, is_gone, next_deaths, read, wait_for
+
+CLONE_FILES = 0x400  # for ``unshare``
 
 
 class TestLocalProcesses(LauncherSuite):
@@ -69,6 +73,20 @@ def test_a_process_takes_its_helpers_along_but_not_its_agent(launcher, tmp_path:
     wait_for(lambda: is_gone(found["helper"]))
     assert not is_gone(found["agent"])
     os.kill(found["agent"], signal.SIGKILL)
+
+
+def test_what_tells_of_a_death_is_open_in_one_thread_alone_which_ends_before_any_memory_is_unmapped(
+    launcher, tmp_path: Path
+) -> None:
+    with ThreadPoolExecutor(1) as thread:
+        if thread.submit(ctypes.CDLL(None).unshare, CLONE_FILES).result():
+            pytest.skip("threads may not have files of their own here")
+    launcher.start(SERVER, import_name(targets.serve), str(tmp_path).encode())
+    threads = Path("/proc", str(read(tmp_path / "up")["pid"]), "task")
+    held = [[os.readlink(file) for file in (thread / "fd").iterdir()] for thread in threads.iterdir()]
+    ((pipe,),) = (files for files in held if len(files) == 1)
+    assert pipe.startswith("pipe:")
+    assert sum(pipe in files for files in held) == 1
 
 
 def test_a_crash_below_python_tells_where_it_happened(launcher) -> None:
