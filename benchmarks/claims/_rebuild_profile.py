@@ -42,9 +42,10 @@ def profiled(folder: Path) -> Callable[..., LocalProcesses]:
 def run(payload: bytes, surroundings: Surroundings) -> None:
     """Be a server, and write down what it does."""
     from holdfast.cluster.server import process
+    from holdfast.cluster.server.spare import Spare
 
     sampler, watch, handled = _Sampler(), _ThreadWatch(), []
-    take, wait = process._Life._take, process._Spare.wait_for_place
+    take, wait = process._Life._take, Spare.wait_for_place
 
     def waited(spare: Any) -> Any:
         """A spare does nothing, and is to be seen to do nothing."""
@@ -74,9 +75,11 @@ def run(payload: bytes, surroundings: Surroundings) -> None:
         return making
 
     changed: Any = process
-    changed._Life._take, changed._Spare.wait_for_place = timed, waited
+    waiting: Any = Spare
+    changed._Life._take = timed
+    waiting.wait_for_place = waited
     changed.Link.close = noted("(a link's end)", changed.Link.close)
-    changed._Place, changed.Link = noted("(a place)", changed._Place), noted("(a link)", changed.Link)
+    changed.Place, changed.Link = noted("(a place)", changed.Place), noted("(a link)", changed.Link)
     sampler.start()
     watch.start()
     try:

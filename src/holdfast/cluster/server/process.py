@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterable
 from contextlib import closing
-from typing import cast
 
 import numpy as np
 
 from holdfast.checkpoint import shards
-from holdfast.checkpoint.wire.memory import available_bytes
 from holdfast.cluster.core.members import CONTROLLER, Member, Role, View
 from holdfast.cluster.core.messages import (
     Broken,
@@ -19,7 +16,6 @@ from holdfast.cluster.core.messages import (
     Copied,
     End,
     Failed,
-    GoBack,
     Load,
     Message,
     NewView,
@@ -38,28 +34,21 @@ from holdfast.cluster.core.notes import (
 )
 from holdfast.cluster.core.parity_messages import Given, Rebuild, Rebuilt, Redundant, Values
 from holdfast.cluster.core.server import ServerCore
-from holdfast.cluster.core.stripes import Layout, Protection, Records
-from holdfast.cluster.heap import keep_freed_memory, ready_heap
+from holdfast.cluster.heap import keep_freed_memory
 from holdfast.cluster.job import Job
 from holdfast.cluster.launch.base import Surroundings
 from holdfast.cluster.link import Link, can_read_beside, compute_threads
-from holdfast.cluster.parity.layout import BLOCK_BYTES, LARGE_BLOCK_BYTES, RingLayout, block_stripes
-from holdfast.cluster.parity.seats import require_memory, server_bytes
-from holdfast.cluster.parity.shard_parity import ShardParity
-from holdfast.cluster.placement import Placement
 from holdfast.cluster.save_account import SaveAccount
 from holdfast.cluster.server.arrivals import Arrivals
-from holdfast.cluster.server.dense_gather import DenseGather
 from holdfast.cluster.server.departures import Departures
 from holdfast.cluster.server.heir import Heir
 from holdfast.cluster.server.moves import Movers
+from holdfast.cluster.server.place import Place, ready_for_blocks
 from holdfast.cluster.server.protected_shard import ProtectedShard
-from holdfast.cluster.server.rebuild_pace import FAST_ASKED, RebuildPace
+from holdfast.cluster.server.rebuild_pace import RebuildPace
 from holdfast.cluster.server.room import Room
-from holdfast.cluster.server.saves import SavedRows
-from holdfast.cluster.server.shard import LiveShard
-from holdfast.cluster.server.telling import TOGETHER, Telling
-from holdfast.cluster.shard import Shard
+from holdfast.cluster.server.spare import Spare
+from holdfast.cluster.server.telling import Telling
 from holdfast.errors import HoldfastError
 from holdfast.kernels import galois, optimize, parts, records, row_index, run_sets, start
 from holdfast.runtime import SYSTEM
@@ -78,7 +67,7 @@ def run(payload: bytes, surroundings: Surroundings) -> None:
     if job.rings and job.pacing.is_rebuilt_fast:
         movers = Movers.started(may_read=can_read_beside(job.together))
     parts.start_threads(compute_threads(job.together))
-    spare = _Spare(job, member, surroundings, movers) if member.index >= job.servers else None
+    spare = Spare(job, member, surroundings, movers) if member.index >= job.servers else None
     try:
         next_life = member if spare is None else spare.wait_for_place()
         if next_life is None:
@@ -108,110 +97,21 @@ def _warm_up(job: Job) -> None:
     np.unique(np.empty(0, np.int64))  # NumPy imports a part of itself with the first one, which takes 10 ms
 
 
-def _made_place(job: Job, index: int, link: Link, room: Room | None, movers: Movers | None) -> _Place:
+def _made_place(job: Job, index: int, link: Link, room: Room | None, movers: Movers | None) -> Place:
     try:
-        place = _Place(job, index, room, movers)
+        place = Place(job, index, room, movers)
         if room is None and movers is not None:
-            _ready_heap()  # behind rows and parities, which would take what was made ready
+            ready_for_blocks()  # behind rows and parities, which would take what was made ready
     except BaseException:
         link.close()
         raise
     return place
 
 
-def _ready_heap() -> None:
-    """For what is under way while rows come back fast: to this server, or to one that this one helps."""
-    ready_heap(FAST_ASKED * LARGE_BLOCK_BYTES)
-
-
-class _Spare:
-    """A process without a place, which is ready for any.
-
-    Args:
-        job: What the process was told.
-        member: As whom it introduces itself.
-        surroundings: Of the process.
-        movers: Where rows come back fast: threads that move them.
-
-    Attributes:
-        room: Memory for any place. None: memory is scarce.
-    """
-
-    def __init__(self, job: Job, member: Member, surroundings: Surroundings, movers: Movers | None) -> None:
-        self._link = Link(job, member, surroundings)
-        placement = Placement(job.plan, job.servers)
-        self.room = Room.for_any(placement, job.optimizer, job.dense_optimizer, job.saving.settings, job.rings)
-        if self.room is not None and movers is not None:
-            _ready_heap()
-            _rehearse(job, self.room, movers)
-
-    def wait_for_place(self) -> Member | None:
-        """The member to be next; None: nobody needs it any more."""
-        while not (self._link.is_orphaned or self._link.is_dismissed):
-            for _, message in self._link.receive(_PATIENCE_S):
-                match message:
-                    case GoBack(member):
-                        return member
-                    case End():
-                        return None
-        return None
-
-    def leave(self) -> None:
-        """Close the link, which waits for what was sent: not before the place is taken, and by another thread."""
-        threading.Thread(target=self._link.close, name="holdfast-spare-link").start()
-
-
-def _rehearse(job: Job, room: Room, movers: Movers) -> None:
-    """Take a place, and ask for its rows, which nobody hears: what is done for the first time takes twice as long."""
-    member = Member(Role.SERVER, job.rings[0].servers[0], 1)
-    place = _Place(job, member.index, room, movers)
-    core = ServerCore(member, place.shard, protection=place.protection)
-    core.handle(CONTROLLER, Rebuild(View.first(servers=job.servers, workers=1), {}))
-    while core.asked < FAST_ASKED and core.advance(both=True):
-        pass
-
-
-class _Place:
-    """What a server has in one place of the job, over all its lives.
-
-    Args:
-        job: What the process was told.
-        index: Of the place.
-        room: Memory that the process had ready as a spare.
-        movers: Where rows come back fast: threads that move them.
-    """
-
-    def __init__(self, job: Job, index: int, room: Room | None, movers: Movers | None) -> None:
-        placement = Placement(job.plan, job.servers)
-        rows = Shard(placement, index, job.optimizer, job.dense_optimizer, None if room is None else room.arrays)
-        self.dense = DenseGather(job, placement, rows.dense)
-        self.saves = SavedRows(job, rows, self.dense, index, None if room is None else room.buffer)
-        self.shard = LiveShard(rows, self.saves, job.dense)
-        self.protection: Protection | None = None
-        if (ring := job.ring_of(index)) is not None:
-            block = block_stripes(placement, rows.rule, BLOCK_BYTES if movers is None else LARGE_BLOCK_BYTES)
-            parities = None if room is None else room.parities
-            layout = RingLayout(placement, ring, block_stripes=block)
-            if parities is None:  # else the memory is taken already
-                needed_bytes = server_bytes(layout, index, rows.rule, rows.dense.rule)
-                require_memory(f"server {index}", needed_bytes, available_bytes())
-            parity = ShardParity(layout, rows, parities, threads=compute_threads(job.together))
-            shard = ProtectedShard(rows, self.saves, job.dense, parity, movers)
-            self.shard = shard
-            soon = 0 if movers is None else FAST_ASKED * block
-            self.protection = Protection(cast(Layout, layout), cast(Records, shard), TOGETHER, soon)
-
-    def close(self) -> None:
-        """Let the agent finish what it has."""
-        if isinstance(self.shard, ProtectedShard):
-            self.shard.close()
-        self.saves.close()
-
-
 class _Life:
     """As one member."""
 
-    def __init__(self, job: Job, member: Member, link: Link, place: _Place) -> None:
+    def __init__(self, job: Job, member: Member, link: Link, place: Place) -> None:
         self._synchronous = job.pacing.synchronous
         self._link = link
         self._departures = Departures(link.send)
