@@ -29,7 +29,7 @@ from holdfast.cluster.parity.payload import Difference
 from holdfast.cluster.parity.stripe_set import StripeSet
 from holdfast.cluster.payload import Arrays
 from holdfast.cluster.placement import Placement
-from holdfast.cluster.server import process
+from holdfast.cluster.server import place, process
 from holdfast.cluster.server.protected_shard import ProtectedShard
 from holdfast.erasure.code import Code
 from holdfast.erasure.ring import Ring
@@ -111,8 +111,8 @@ def run(payload: bytes, surroundings: Surroundings) -> None:
     Few rows are rebuilt in one go: a recovery takes many messages, and can be struck between.
     """
     link._cores = lambda: 16
-    process.ProtectedShard = AuditedShard  # type: ignore[misc]
-    process.RingLayout = partial(RingLayout, block_stripes=64)  # type: ignore[misc]
+    place.ProtectedShard = AuditedShard  # type: ignore[misc]
+    place.RingLayout = partial(RingLayout, block_stripes=64)  # type: ignore[misc]
     process.run(payload, surroundings)
 
 
