@@ -57,6 +57,24 @@ def test_a_message_waits_for_the_address_of_its_receiver(loopback: Meeting) -> N
     assert received(server, 3) == [(WORKER, Applied(number)) for number in (1, 2, 3)]
 
 
+def test_a_member_that_was_heard_is_reached_before_anything_is_said_to_it(meeting: Meeting) -> None:
+    worker, server = meeting.pair()
+    until(lambda: server.receive(0.05) or server.take_newcomers())
+    server.reach(WORKER)
+    until(lambda: worker.receive(0.05) or worker.take_newcomers())
+    server.send(WORKER, Applied(1))
+    assert received(worker, 1) == [(SERVER, Applied(1))]
+
+
+def test_nobody_is_reached_who_is_unknown_or_disconnected(loopback: Meeting) -> None:
+    worker, server = loopback.pair()
+    until(lambda: server.receive(0.05) or server.take_newcomers())
+    server.disconnect(WORKER)
+    server.reach(WORKER)
+    server.reach(LATER)
+    assert worker.receive(0.05) == [] and not worker.take_newcomers()
+
+
 def test_the_controller_introduces_members_before_what_it_says_next(meeting: Meeting) -> None:
     worker, server, controller = (meeting.endpoint(each) for each in (WORKER, SERVER, CONTROLLER))
     for each in (worker, server):

@@ -93,6 +93,10 @@ class Endpoint:
         """Connect to a member, which learns by that where this one is."""
         self._outbox.connect(Peer(member, address))
 
+    def reach(self, member: Member) -> None:
+        """Connect to a member that was heard, before there is anything to say: what is sent to it then goes at once."""
+        self._outbox.reach(member)
+
     def take_newcomers(self) -> list[Member]:
         """Members whose streams began since this was last asked: they can be sent to, and introduced to others."""
         newcomers, self._newcomers = self._newcomers, []

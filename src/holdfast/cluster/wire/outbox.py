@@ -95,8 +95,12 @@ class Outbox:
     def connect(self, peer: Peer) -> None:
         """Learn where a member is, and tell it at once where this one is."""
         self.learn(peer)
-        if peer.member not in self._lines:
-            self._connected(peer.member)
+        self.reach(peer.member)
+
+    def reach(self, member: Member) -> None:
+        """Connect to a member before there is anything to say, if its address is known."""
+        if member not in self._lines:
+            self._connected(member)
 
     def pulse(self) -> None:
         """Give every stream a number, so that whoever misses an earlier one notices."""
