@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -116,9 +117,11 @@ def epolls() -> Iterator[list[int]]:
 
 
 def port_of(fd: int, *, is_other: bool) -> int | None:
-    """This one of a connection, or the other one's; None: it is something else."""
-    with suppress(OSError), socket.fromfd(fd, socket.AF_INET, socket.SOCK_STREAM) as found:
-        _, theirs = found.getpeername()
-        _, ours = found.getsockname()
-        return int(theirs if is_other else ours)
+    """This one of a connection, or the other one's; None: it is something else, as other tests may have left."""
+    with suppress(OSError):
+        if stat.S_ISSOCK(os.fstat(fd).st_mode):
+            with socket.fromfd(fd, socket.AF_INET, socket.SOCK_STREAM) as found:
+                theirs, ours = found.getpeername(), found.getsockname()  # the first fails where it only listens
+                end = theirs if is_other else ours
+                return int(end[1]) if isinstance(end, tuple) else None  # a path: of another family
     return None
