@@ -29,7 +29,6 @@ from holdfast.cluster.server import process
 from holdfast.policy.parity import FAST
 
 _MODULE = "benchmarks.claims._parity_links"
-_MOST_PLACES = 16  # of servers, and of spares that take theirs
 _BURST_BYTES = 1 << 21
 _QUEUE_BYTES = 1 << 28  # nothing is dropped: what waits is bounded by the windows of connections
 _UNLIMITED = "80gbit"
@@ -80,7 +79,7 @@ def run_server(payload: bytes, surroundings: Surroundings) -> None:
 
 def main(planned: str, found: str, servers: str, kills: str, bytes_per_s: str) -> None:
     """In a namespace of its own."""
-    _limit(int(bytes_per_s))
+    _limit(int(bytes_per_s), places=int(servers) + int(kills) + 1)  # a spare for each death, and one that is left
     plan = JobPlan.read(Path(planned))
     streams = moved_bytes(plan, servers=int(servers), lost=1)
     floor = wire_floor(streams, block_bytes=LARGE_BLOCK_BYTES, host=_host)
@@ -99,13 +98,13 @@ def _host(place: int) -> str:
     return f"127.0.1.{place + 1}"
 
 
-def _limit(bytes_per_s: int) -> None:
-    """What servers' addresses receive. Everything else moves freely."""
+def _limit(bytes_per_s: int, *, places: int) -> None:
+    """What addresses of servers and spares receive. Everything else moves freely."""
     _system("ip link set lo up")
     _system("tc qdisc add dev lo root handle 1: htb default 1")
     _system(f"tc class add dev lo parent 1: classid 1:1 htb rate {_UNLIMITED} quantum {_QUANTUM_BYTES}")
     limits = f"rate {8 * bytes_per_s}bit burst {_BURST_BYTES} cburst {_BURST_BYTES} quantum {_QUANTUM_BYTES}"
-    for place in range(_MOST_PLACES):
+    for place in range(places):
         number = 100 + place
         _system(f"tc class add dev lo parent 1: classid 1:{number} htb {limits}")
         _system(f"tc qdisc add dev lo parent 1:{number} handle {number}: bfifo limit {_QUEUE_BYTES}")
