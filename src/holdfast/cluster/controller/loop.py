@@ -171,7 +171,7 @@ class Controller:
         """A process introduced itself: tell it of the others, and the others of it."""
         self._crew.up(member)
         if member.index >= FIRST_SPARE:
-            self._endpoint.reach(member)  # not when a place is free: workers wait
+            self._endpoint.reach(member)  # now: when a place is free, workers wait
             return
         others = [each for each in self._core.view.members if each != member and each in self._endpoint.addresses]
         self._endpoint.introduce(member, others)

@@ -58,7 +58,7 @@ class Spare:
 
 
 def _rehearse(job: Job, room: Room, movers: Movers) -> None:
-    """Take a place, and ask for its rows, which nobody hears: what is done for the first time takes twice as long."""
+    """Take a place, and ask for its rows, which nobody hears: what is done for the first time takes longer."""
     member = Member(Role.SERVER, job.rings[0].servers[0], 1)
     place = Place(job, member.index, room, movers)
     core = ServerCore(member, place.shard, protection=place.protection)
