@@ -241,7 +241,7 @@ class Host:
 
     def encode(self, records: dict[int, int]) -> None:
         """The parity of the stripe, from records that hold nothing but what was saved."""
-        for each in list(self.core._complete(frozenset({STRIPE}))):
+        for each in list(self.core._complete(frozenset({STRIPE}), is_block=False)):
             given = {STRIPE: records[each.to.index]}
             list(self.core.values(each.to, Values(each.message.attempt, frozenset({STRIPE}), given, {})))  # type: ignore[union-attr]
 

@@ -34,10 +34,16 @@ def test_a_gentle_rebuild_takes_a_small_share_of_the_time_however_long_answers_t
     assert worked_s / (watch.now_s - 100.0) <= 0.05
 
 
-def test_questions_of_pulls_do_not_keep_a_gentle_rebuild_from_going_on() -> None:
+def test_a_gentle_rebuild_asks_for_a_few_blocks_at_a_time() -> None:
     pace = RebuildPace(is_fast=False, runtime=Watch().runtime)
     assert pace.may_ask(asked=3) and not pace.may_ask(asked=4)
     assert pace.patience_s(0.1, asked=3) == 0.0 and pace.patience_s(0.1, asked=4) == 0.1
+
+
+def test_where_nothing_is_left_to_ask_for_it_waits_for_messages() -> None:
+    pace = RebuildPace(is_fast=False, runtime=Watch().runtime)
+    pace.has_asked_all = True
+    assert pace.patience_s(0.1, asked=0) == 0.1
 
 
 def test_work_that_comes_while_it_rests_makes_the_rest_longer() -> None:

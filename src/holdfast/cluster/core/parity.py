@@ -105,8 +105,12 @@ class Parity:
 
     @property
     def asked(self) -> int:
-        """How many questions for rows and parities are not answered."""
+        """How many of ``advance``'s questions are not answered."""
         return self._rows.asked + self._host.asked
+
+    def is_of_block(self, answer: Given | Values) -> bool:
+        """Whether it answers a question of ``advance``: nobody waits for that."""
+        return (self._rows if isinstance(answer, Given) else self._host).is_of_block(answer.attempt)
 
     @property
     def saved(self) -> Vector | None:

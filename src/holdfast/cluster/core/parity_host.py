@@ -46,6 +46,7 @@ class _Asked:
 
     member: int
     stripes: StripeSet
+    is_block: bool  # nobody waits for these
     is_answered: bool = False  # the member does not have what is left
 
 
@@ -90,8 +91,13 @@ class ParityHost:
 
     @property
     def asked(self) -> int:
-        """How many questions for records that parities lack are not answered."""
-        return len(self._asked)
+        """How many questions for records that parities lack, and that nobody waits for, are not answered."""
+        return sum(each.is_block for each in self._asked.values())
+
+    def is_of_block(self, attempt: int) -> bool:
+        """Whether a question is for records that nobody waits for."""
+        asked = self._asked.get(attempt)
+        return asked is not None and asked.is_block
 
     @property
     def records_left(self) -> int:
@@ -161,7 +167,7 @@ class ParityHost:
         for member, lacking in self._lacking.items():
             unasked |= self._unasked_of(member) if lacking else lacking
         if block := self._layout.block(unasked):
-            yield from self._complete(block)
+            yield from self._complete(block, is_block=True)
 
     def _unasked_of(self, member: int) -> StripeSet:
         """The stripes whose parity lacks a member's record, which is not asked for."""
@@ -228,13 +234,13 @@ class ParityHost:
         self._records.clear(stripes)
         self.drops += 1
 
-    def _complete(self, stripes: StripeSet) -> Iterator[Send]:
+    def _complete(self, stripes: StripeSet, *, is_block: bool) -> Iterator[Send]:
         """Ask members for what the parities of these stripes lack, unless they are asked."""
         for hosts, part in self._layout.by_hosts(stripes).items():
             for member, theirs in self._layout.by_member(part).items():
                 if lacking := theirs & self._unasked_of(member):
                     attempt = next(self._attempts)
-                    self._asked[attempt] = _Asked(member, lacking)
+                    self._asked[attempt] = _Asked(member, lacking, is_block)
                     self._unasked[member] -= lacking
                     yield Send(self._peers.member(member), Ask(attempt, lacking, hosts))
 
@@ -246,7 +252,7 @@ class ParityHost:
         waiting = (want.stripes - refused) & (self.lacks | self._agreement.disputed(asker.index))
         yield from self._refuse(asker, want, refused)
         self._wait(asker, want, waiting)
-        yield from self._complete(waiting)
+        yield from self._complete(waiting, is_block=False)
         yield from self._refuse_hopeless()
         yield from self._decode(asker, want, want.stripes - refused - waiting)
 

@@ -21,6 +21,7 @@ class _Wanted:
     host: int
     hosts: Hosts
     stripes: StripeSet  # not answered yet
+    is_block: bool  # nobody waits for these
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +67,13 @@ class Possession:
 
     @property
     def asked(self) -> int:
-        """How many questions for rows are not answered."""
-        return len(self._wanted)
+        """How many questions for rows that nobody waits for are not answered."""
+        return sum(each.is_block for each in self._wanted.values())
+
+    def is_of_block(self, attempt: int) -> bool:
+        """Whether a question is for rows that nobody waits for."""
+        wanted = self._wanted.get(attempt)
+        return wanted is not None and wanted.is_block
 
     @property
     def unasked(self) -> StripeSet:
@@ -109,18 +115,18 @@ class Possession:
     def fetch(self, stripes: StripeSet) -> Iterator[Send]:
         """Ask hosts for what is missing of these and not asked for, unless blocks bring it as soon."""
         if len(self.unasked) > self._soon:
-            yield from self._ask(stripes)
+            yield from self._ask(stripes, is_block=False)
 
-    def _ask(self, stripes: StripeSet) -> Iterator[Send]:
+    def _ask(self, stripes: StripeSet, *, is_block: bool) -> Iterator[Send]:
         for hosts, part in self._layout.by_hosts(stripes & self.unasked).items():
             for host in hosts:
                 if wanted := part - self._tried(host):
-                    yield from self._want(host, hosts, wanted)
+                    yield from self._want(host, hosts, wanted, is_block=is_block)
                     part -= wanted
 
     def advance(self) -> Iterator[Send]:
         """Ask for some rows that nobody waits for."""
-        yield from self._ask(self._layout.block(self.unasked))
+        yield from self._ask(self._layout.block(self.unasked), is_block=True)
 
     def adopt(self, server: int) -> None:
         """Another is in a server's place: what the dead one was asked for as a host is asked again.
@@ -141,7 +147,7 @@ class Possession:
             return
         if any(self._peers.is_replaced(each) for each in given.lost):
             self._unasked = None
-            yield from self._ask(given.stripes)
+            yield from self._ask(given.stripes, is_block=wanted.is_block)
             return
         self._held.put(given.stripes, given.held)
         syndrome = Syndrome(given.stripes, given.records)
@@ -154,13 +160,13 @@ class Possession:
         self._found = [each for each in self._found if each.syndrome.stripes & self.missing]
         if given.stripes & self.missing:
             self._found.append(_Found(host, given.lost, syndrome))
-        yield from self._try_others(wanted.hosts, given.stripes)
+        yield from self._try_others(wanted, given.stripes)
 
     def refused(self, host: int, refused: Refused) -> Iterator[Send]:
         """A host cannot give rows: another may."""
         if (wanted := self._answered(refused)) is not None:
             self._refused[host] = self._refused.get(host, self._layout.none) | refused.stripes
-            yield from self._try_others(wanted.hosts, refused.stripes)
+            yield from self._try_others(wanted, refused.stripes)
 
     def fall_back(self, dense: Any) -> Iterator[Send]:
         """Take the newest rows saved where no parity gives better ones.
@@ -196,9 +202,9 @@ class Possession:
         self.missing -= there
         self.arrivals += 1
 
-    def _want(self, host: int, hosts: Hosts, stripes: StripeSet) -> Iterator[Send]:
+    def _want(self, host: int, hosts: Hosts, stripes: StripeSet, *, is_block: bool) -> Iterator[Send]:
         attempt = next(self._attempts)
-        self._wanted[attempt] = _Wanted(host, hosts, stripes)
+        self._wanted[attempt] = _Wanted(host, hosts, stripes, is_block)
         self._unasked = self.unasked - stripes
         yield Send(self._peers.member(host), Want(attempt, stripes, hosts))
 
@@ -224,12 +230,12 @@ class Possession:
             tried |= each.syndrome.stripes if each.host == host else self._layout.none
         return tried
 
-    def _try_others(self, hosts: Hosts, stripes: StripeSet) -> Iterator[Send]:
+    def _try_others(self, wanted: _Wanted, stripes: StripeSet) -> Iterator[Send]:
         """Go on to the next host; a row that none can give is lost to parity."""
         self._unasked = None
         stripes &= self.missing
         doomed = stripes
-        for host in hosts:
+        for host in wanted.hosts:
             doomed &= self._tried(host)
         self.doomed |= doomed
-        yield from self._ask(stripes)
+        yield from self._ask(stripes, is_block=wanted.is_block)

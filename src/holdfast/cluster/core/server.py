@@ -31,7 +31,7 @@ from holdfast.cluster.core.messages import (
 )
 from holdfast.cluster.core.pace import Asynchronous, Heard, Pace, Shard
 from holdfast.cluster.core.parity import Parity
-from holdfast.cluster.core.parity_messages import FallBack, Rebuild
+from holdfast.cluster.core.parity_messages import FallBack, Given, Rebuild, Values
 from holdfast.cluster.core.progress import BEGINNING, Progress
 from holdfast.cluster.core.protected import ProtectedAsynchronous, ProtectedPace
 from holdfast.cluster.core.protected_steps import ProtectedSynchronous
@@ -130,8 +130,12 @@ class ServerCore:
 
     @property
     def asked(self) -> int:
-        """How many questions for rows and parities are not answered."""
+        """How many of ``advance``'s questions are not answered."""
         return 0 if self._protected is None else self._protected[0].asked
+
+    def is_of_block(self, answer: Given | Values) -> bool:
+        """Whether it answers a question of ``advance``: nobody waits for that."""
+        return self._protected is not None and self._protected[0].is_of_block(answer)
 
     def advance(self, *, both: bool = False) -> list[Send]:
         """Ask for a block of what parities have to give, or to be given; nothing where all is whole.

@@ -157,7 +157,9 @@ class _Life:
         """Ask for what parities give, or lack, and nobody waits for."""
         self._rebuild_pace.is_urgent = self._core.is_climbing
         while not self._core.is_whole and self._rebuild_pace.may_ask(self._core.asked):
-            if not (sends := self._core.advance(both=self._rebuild_pace.is_fast)):
+            sends = self._core.advance(both=self._rebuild_pace.is_fast)
+            self._rebuild_pace.has_asked_all = not sends
+            if not sends:
                 return
             self._send(sends)
 
@@ -191,7 +193,7 @@ class _Life:
             case Snapshot() if self._core.member.index == 0:
                 self._snapshot = (sender, message)
                 self._copy_if_gathered()
-            case Given() | Values() if not self._core.is_whole:
+            case Given() | Values() if self._core.is_of_block(message):
                 began_s = SYSTEM.monotonic_s()
                 self._hand_on(sender, message)
                 self._rebuild_pace.worked(SYSTEM.monotonic_s() - began_s)

@@ -16,7 +16,8 @@ class RebuildPace:
     """Gently: blocks that take a small share of this server's time. Fast: as many as keep everyone busy.
 
     The share is that of the work which answers make here, not of the time until they come: members and hosts, which
-    take turns, work about as long for a block as the server that asks for it.
+    take turns, work about as long for a block as the server that asks for it. What pulls and pushes wait for does not
+    count, neither as work nor as questions: otherwise a server whose rows are in demand would never come to the rest.
 
     Args:
         is_fast: Which of the two.
@@ -26,20 +27,21 @@ class RebuildPace:
     is_fast: bool
     runtime: Runtime = SYSTEM
     is_urgent: bool = False  # rows wait until all that parities give is there
+    has_asked_all: bool = False  # there is no block to ask for until something is heard
     _next_s: float = 0.0
 
     def may_ask(self, asked: int) -> bool:
-        """Whether it is time for another block, while so many questions are not answered."""
+        """Whether it is time for another block, while so many questions for blocks are not answered."""
         if self.is_fast or self.is_urgent:
             return asked < FAST_ASKED
         return asked < _GENTLE_ASKED and self.runtime.monotonic_s() >= self._next_s
 
     def worked(self, seconds: float) -> None:
-        """So long an answer took to handle."""
+        """So long an answer to such a question took to handle."""
         self._next_s = max(self._next_s, self.runtime.monotonic_s()) + _REST * seconds
 
     def patience_s(self, most_s: float, asked: int) -> float:
         """How long to wait for messages before the next block may be due, while so many questions are not answered."""
-        if self.is_fast or self.is_urgent or asked >= _GENTLE_ASKED:
+        if self.is_fast or self.is_urgent or self.has_asked_all or asked >= _GENTLE_ASKED:
             return most_s
         return min(most_s, max(self._next_s - self.runtime.monotonic_s(), 0.0))
