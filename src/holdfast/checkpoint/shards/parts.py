@@ -123,7 +123,7 @@ class WriterParts:
 def reserve_buffer(
     shards: Sequence[Shard], state_bytes: int, settings: Settings, reserved: FrameBuffer | None = None
 ) -> FrameBuffer:
-    """A buffer for saves of these shards: what was reserved, where that is large enough, else a new one."""
+    """A buffer for saves of these shards: what was reserved, where that is large enough, else a new one in its place."""
     frames, frame_bytes = frames_for(
         sum(shard.row_bytes * shard.count for shard in shards) + state_bytes,
         max((shard.row_bytes for shard in shards), default=0),
@@ -131,7 +131,8 @@ def reserve_buffer(
         frame_bytes=settings.frame_bytes,
     )
     if reserved is not None:
-        if reserved.frame_bytes == frame_bytes and reserved.frames >= frames:
+        has_room = reserved.frames * reserved.frame_bytes >= frames * frame_bytes
+        if has_room and reserved.frame_bytes >= frame_bytes:  # frames for a smaller part would be smaller
             return reserved
         reserved.close()
     return FrameBuffer.reserve(frames=frames, frame_bytes=frame_bytes)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
+from dataclasses import replace
 
 from holdfast.cluster.core.members import CONTROLLER, Member, Role, View
 from holdfast.cluster.core.messages import End, GoBack
@@ -58,10 +60,14 @@ class Spare:
 
 
 def _rehearse(job: Job, room: Room, movers: Movers) -> None:
-    """Take a place, and ask for its rows, which nobody hears: what is done for the first time takes longer."""
+    """Take a place, and ask for its rows, which nobody hears: what is done for the first time takes longer.
+
+    It is given the buffer's memory, not the buffer: whoever has a place may take another one, and close what it had.
+    """
     member = Member(Role.SERVER, job.rings[0].servers[0], 1)
-    place = Place(job, member.index, room, movers)
-    core = ServerCore(member, place.shard, protection=place.protection)
-    core.handle(CONTROLLER, Rebuild(View.first(servers=job.servers, workers=1), {}))
-    while core.asked < FAST_ASKED and core.advance(both=True):
-        pass
+    with closing(room.buffer.shared()) as buffer:
+        place = Place(job, member.index, replace(room, buffer=buffer), movers)
+        core = ServerCore(member, place.shard, protection=place.protection)
+        core.handle(CONTROLLER, Rebuild(View.first(servers=job.servers, workers=1), {}))
+        while core.asked < FAST_ASKED and core.advance(both=True):
+            pass
