@@ -101,7 +101,7 @@ def _made_place(job: Job, index: int, link: Link, room: Room | None, movers: Mov
     try:
         place = Place(job, index, room, movers)
         if room is None and movers is not None:
-            ready_for_blocks()  # behind rows and parities, which would take what was made ready
+            ready_for_blocks(job)  # behind rows and parities, which would take what was made ready
     except BaseException:
         link.close()
         raise
@@ -171,7 +171,7 @@ class _Life:
                 return
 
     def _save_rebuilt(self) -> None:
-        """Let saves go on with rebuilt rows. It reads the store, so parities that are still to come are not kept up."""
+        """Let saves go on with rebuilt rows. It starts a process, so parities that are still to come are not kept up."""
         if self._owes_saves and isinstance(self._place.shard, ProtectedShard):
             self._owes_saves = False
             self._place.shard.rebuilt()

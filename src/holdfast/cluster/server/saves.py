@@ -24,6 +24,7 @@ from holdfast.cluster.saved import (
     rank_state,
     saved_progress,
 )
+from holdfast.cluster.server.adoption import Adoption
 from holdfast.cluster.server.dense_gather import DenseGather
 from holdfast.cluster.server.newest_rows import load_newest_rows
 from holdfast.cluster.server.shards import dense_tables, group_name, shards_of
@@ -32,6 +33,7 @@ from holdfast.errors import CheckpointNotFound, HoldfastError, TakenOver
 from holdfast.events import SaveCommitted, SaveGivenUp
 
 _BUSY = "the last save is still being written"
+_ADOPTION_S = 5.0  # that a save waits for the store to say what it builds on
 
 
 class SavedRows:
@@ -75,6 +77,8 @@ class SavedRows:
         self._saves: dict[str, int] = {}  # by checkpoint, those in progress that are to become one
         self._is_dense_changed = False
         self._is_started = False
+        self._adoption: Adoption | None = None  # while it is not known what the next save builds on
+        self._replaces = False
         self._went_back_to: str | None = None  # a checkpoint that may not be the newest any more
         self.priority_intent: bytes | None = None
         self.account = SaveAccount()  # on server 0
@@ -110,12 +114,11 @@ class SavedRows:
         return self._progress_in(loaded)
 
     def adopt(self, *, replaces: bool) -> None:
-        """The rows came from elsewhere: all of them count as changed since the newest checkpoint."""
-        try:
-            loaded = self._run.load_newest(self._shards, rows=False)
-        except CheckpointNotFound:
-            loaded = None
-        self._go_on(loaded, replaces=replaces)
+        """The rows came from elsewhere: all of them count as changed since the newest checkpoint.
+
+        What that holds is read meanwhile; saves wait for it, and fail if it cannot be read.
+        """
+        self._adoption, self._replaces = Adoption(self._read_newest), replaces
 
     def begin(self, *, replaces: bool) -> None:
         """The rows are as they begin."""
@@ -138,7 +141,33 @@ class SavedRows:
         held = loaded.newest[self._index] if loaded.newest else None
         return {**progress, **held_progress(held)}
 
+    def _read_newest(self) -> Loaded | None:
+        """On another thread, which shares no client of the store with this one."""
+        saving = self._job.saving
+        run = ShardedRun(saving.url, options=saving.options, settings=saving.settings)
+        try:
+            return run.load_newest(self._shards, rows=False)
+        except CheckpointNotFound:
+            return None
+
+    def _settle_adoption(self, *, wait_s: float = 0.0) -> None:
+        """Go on from the newest checkpoint, if it is known by now."""
+        if (adoption := self._adoption) is None:
+            return
+        if wait_s:
+            adoption.wait(wait_s)
+        if adoption.is_known:
+            self._go_on(adoption.loaded, replaces=self._replaces)
+        else:
+            adoption.raise_grave()
+
+    @property
+    def _problem(self) -> str:
+        """Why nothing can be saved now; empty: it can."""
+        return "" if self._adoption is None else self._adoption.problem
+
     def _go_on(self, loaded: Loaded | None, *, replaces: bool) -> None:
+        self._adoption = None
         if not self._is_started:
             self._is_started = True
             self._writer.start(self._job.saving.term, loaded, replaces=replaces)
@@ -173,12 +202,17 @@ class SavedRows:
 
     def survey(self) -> bytes:
         """What there is to save. A checkpoint is coming: it holds the rows of a priority save in progress as well."""
+        self._settle_adoption(wait_s=_ADOPTION_S)
+        if self._problem:
+            return json.dumps(None).encode()
         self._writer.make_way()
         self._mark_dense_tables()
         return json.dumps(self._writer.changed() if self._writer.counts_changes else None).encode()
 
     def decide(self, asked: Decide) -> Decided:
         """On server 0: what all servers are to save now."""
+        if self._problem:
+            return Decided(asked.save, b"", self._problem)
         if asked.priority and not self._writer.is_idle:  # nothing waits for it, so it does not wait either
             return Decided(asked.save, b"", _BUSY)
         found = [json.loads(each) for each in asked.surveys]
@@ -204,6 +238,8 @@ class SavedRows:
 
     def copy(self, save: int, progress: Mapping[int, Progress], intent: bytes) -> Copied:
         """Take a snapshot."""
+        if self._problem:
+            return Copied(save, self._problem)
         found: dict[str, Any] = json.loads(intent)
         state = rank_state(found["step"], progress.get(self._index))
         self._saves[found["checkpoint"]] = save
@@ -214,6 +250,8 @@ class SavedRows:
         """Copy the rows that a failure would set back furthest, with what they hold."""
         if self.priority_intent is None:
             return Copied(save, "nobody said what to save")
+        if self._problem:
+            return Copied(save, self._problem)
         found: dict[str, Any] = json.loads(self.priority_intent)
         self.priority_intent = None
         return self._hand_over(save, found, held_state(found["step"], progress), None)
@@ -230,6 +268,7 @@ class SavedRows:
 
     def outcomes(self) -> Iterator[Outcome]:
         """What became of saves since the last call."""
+        self._settle_adoption()
         if not self._is_started:
             return
         for event in self._writer.poll():
