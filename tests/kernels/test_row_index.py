@@ -56,3 +56,13 @@ def test_many_rows_stand_in_both_alike(step: int) -> None:
         np.testing.assert_array_equal(one.offsets, other.offsets)
         np.testing.assert_array_equal(one.known, other.known)
     assert both[0].counts.tolist() == both[1].counts.tolist()
+
+
+def test_a_large_difference_leaves_no_large_table_behind() -> None:
+    index = cpu.RowIndex(SLICES)
+    first = len(index._table)
+    for rows in (np.arange(100_000), np.arange(10)):
+        index.enter(rows, rows % SLICES)
+        index.clear()
+    assert len(index._table) == first
+    assert enter(index, [1, 2]) == [(0, False), (1, False)]

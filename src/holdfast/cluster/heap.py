@@ -12,6 +12,8 @@ import numpy as np
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MOST_HEAPS = -1, -3, -8  # glibc's numbers for mallopt
 _KEPT_BYTES = 1 << 30
+_OLD_KEPT_BYTES = 1 << 25  # the most that glibc takes before 2.35
+_PIECE_BYTES = 1 << 24  # of what is readied: a part of the heap with every glibc
 
 
 def keep_freed_memory(*, one_heap: bool = False) -> None:
@@ -23,7 +25,8 @@ def keep_freed_memory(*, one_heap: bool = False) -> None:
     """
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_MMAP_THRESHOLD, _KEPT_BYTES)
+        if not mallopt(_MMAP_THRESHOLD, _KEPT_BYTES):
+            mallopt(_MMAP_THRESHOLD, _OLD_KEPT_BYTES)
         mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
         if one_heap:
             mallopt(_MOST_HEAPS, 1)
@@ -35,4 +38,6 @@ def ready_heap(size_bytes: int) -> None:
     NumPy asks for huge pages where arrays are large. A socket's thread does not, for the messages that it receives: a
     block of 8 MB has two thousand small pages, whose addresses no core keeps together.
     """
-    np.empty(min(size_bytes, _KEPT_BYTES // 2), np.uint8).fill(0)
+    pieces = [np.empty(_PIECE_BYTES, np.uint8) for _ in range(-(-min(size_bytes, _KEPT_BYTES // 2) // _PIECE_BYTES))]
+    for piece in pieces:
+        piece.fill(0)

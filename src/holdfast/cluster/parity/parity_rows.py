@@ -16,6 +16,8 @@ from holdfast.kernels import galois, records
 from holdfast.kernels.runs import Runs
 from holdfast.types import UpdateRule
 
+_CLEARED_ROWS = 1 << 16  # at a time: their numbers take more memory than narrow rows
+
 
 class Share(NamedTuple):
     """Stripes of one line of a group: all have one coefficient for each member."""
@@ -78,7 +80,9 @@ class ParityRows:
         """Parities as they are of rows that are all 0."""
         if not self._is_blank:  # else each page would be taken just to write zeros
             for share in shares(self.layout, stripes):
-                self.arrays[share.group][self.runs(share).rows()] = 0
+                runs = self.runs(share)
+                for part, _ in runs.shares(-(-runs.size // _CLEARED_ROWS)):
+                    self.arrays[share.group][part.rows()] = 0
 
     def add(self, stripes: StripeSet, found: Mapping[int, Sequence[Words]]) -> None:
         """Add records to the parities of these stripes: by server, an array for each group."""

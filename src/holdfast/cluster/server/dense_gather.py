@@ -44,10 +44,11 @@ class DenseGather:
         return dense_state_bytes(self._job.plan, self._own.rule)
 
     def take(self, save: int, server: int, part: Arrays) -> None:
-        """What another server has."""
-        if save != self._save:
+        """What another server has. Parts of an earlier save, which was called off, may come after those of a later one."""
+        if save > self._save:
             self._save, self._parts = save, {}
-        self._parts[server] = part
+        if save == self._save:
+            self._parts[server] = part
 
     def is_whole(self, save: int) -> bool:
         """Whether all other servers have sent theirs."""

@@ -10,7 +10,7 @@ from holdfast.cluster.heap import ready_heap
 from holdfast.cluster.job import Job
 from holdfast.cluster.link import compute_threads
 from holdfast.cluster.parity.layout import BLOCK_BYTES, LARGE_BLOCK_BYTES, RingLayout, block_stripes
-from holdfast.cluster.parity.seats import require_memory, server_bytes
+from holdfast.cluster.parity.seats import require_memory, rows_bytes, server_bytes
 from holdfast.cluster.parity.shard_parity import ShardParity
 from holdfast.cluster.placement import Placement
 from holdfast.cluster.server.dense_gather import DenseGather
@@ -22,6 +22,8 @@ from holdfast.cluster.server.saves import SavedRows
 from holdfast.cluster.server.shard import LiveShard
 from holdfast.cluster.server.telling import TOGETHER
 from holdfast.cluster.shard import Shard
+
+_HEAP_SHARE = 8  # of the memory that is left, at most one part in so many
 
 
 class Place:
@@ -36,6 +38,7 @@ class Place:
 
     def __init__(self, job: Job, index: int, room: Room | None, movers: Movers | None) -> None:
         placement = Placement(job.plan, job.servers)
+        free_bytes = available_bytes()  # before rows are made, whose pages do not exist until they are written
         rows = Shard(placement, index, job.optimizer, job.dense_optimizer, None if room is None else room.arrays)
         self.dense = DenseGather(job, placement, rows.dense)
         self.saves = SavedRows(job, rows, self.dense, index, None if room is None else room.buffer)
@@ -47,7 +50,9 @@ class Place:
             layout = RingLayout(placement, ring, block_stripes=block)
             if parities is None:  # else the memory is taken already
                 needed_bytes = server_bytes(layout, index, rows.rule, rows.dense.rule)
-                require_memory(f"server {index}", needed_bytes, available_bytes())
+                if free_bytes is not None and room is None:
+                    free_bytes -= rows_bytes(placement, rows.rule, rows.dense.rule)[index]
+                require_memory(f"server {index}", needed_bytes, free_bytes)
             parity = ShardParity(layout, rows, parities, threads=compute_threads(job.together))
             shard = ProtectedShard(rows, self.saves, job.dense, parity, movers)
             self.shard = shard
@@ -61,6 +66,13 @@ class Place:
         self.saves.close()
 
 
-def ready_for_blocks() -> None:
-    """For what is under way while rows come back fast: to this server, or to one that this one helps."""
-    ready_heap(FAST_ASKED * LARGE_BLOCK_BYTES)
+def ready_for_blocks(job: Job) -> None:
+    """For what is under way while rows come back fast: to this server, or to one that this one helps.
+
+    Never more than a server has rows and parities of, and a small part of the memory that is left.
+    """
+    placement = Placement(job.plan, job.servers)
+    moved_bytes = 2 * max(rows_bytes(placement, job.optimizer.rule(), job.dense_optimizer.rule()))
+    free_bytes = available_bytes()
+    most_bytes = moved_bytes if free_bytes is None else min(moved_bytes, free_bytes // _HEAP_SHARE)
+    ready_heap(min(FAST_ASKED * LARGE_BLOCK_BYTES, most_bytes))

@@ -40,7 +40,7 @@ class Spare:
         placement = Placement(job.plan, job.servers)
         self.room = Room.for_any(placement, job.optimizer, job.dense_optimizer, job.saving.settings, job.rings)
         if self.room is not None and movers is not None:
-            ready_for_blocks()
+            ready_for_blocks(job)
             _rehearse(job, self.room, movers)
 
     def wait_for_place(self) -> Member | None:

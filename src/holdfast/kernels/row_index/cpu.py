@@ -9,6 +9,7 @@ from holdfast.kernels.compiled import compiled
 from holdfast.kernels.row_index.reference import ALL, Entered, Ids, Words
 
 _FEWEST = 1 << 12  # places of a table
+_ROOMY = 16  # times as many places as rows: the table is too large
 _FREE = np.int64(-1)
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)  # of Fibonacci hashing: 2**64 over the golden ratio
 
@@ -65,9 +66,13 @@ class RowIndex:
         return found
 
     def clear(self) -> None:
-        """No row has come."""
+        """No row has come. After one large difference, small ones do not go on clearing a large table."""
+        rows = int(self.counts.sum())
         self.counts[:] = 0
-        self._table.fill(_FREE)
+        if _ROOMY * rows < len(self._table) > _FEWEST:
+            self._table = np.full((max(_FEWEST, _places(2 * rows)), 2), _FREE)
+        else:
+            self._table.fill(_FREE)
 
     @property
     def _bits(self) -> int:
@@ -75,5 +80,10 @@ class RowIndex:
 
     def _make_room(self, rows: int) -> None:
         if 2 * rows > len(self._table):
-            old, self._table = self._table, np.full((1 << (2 * rows - 1).bit_length(), 2), _FREE)
+            old, self._table = self._table, np.full((_places(2 * rows), 2), _FREE)
             _move(old, self._table, self._bits)
+
+
+def _places(least: int) -> int:
+    """The next power of two."""
+    return 1 << max(least - 1, 0).bit_length()
