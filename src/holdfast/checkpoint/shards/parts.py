@@ -123,7 +123,7 @@ class WriterParts:
 def reserve_buffer(
     shards: Sequence[Shard], state_bytes: int, settings: Settings, reserved: FrameBuffer | None = None
 ) -> FrameBuffer:
-    """A buffer for saves of these shards: what was reserved, where that is large enough, else a new one in its place."""
+    """A buffer for saves of these shards: what was reserved, where that is large enough, or a new one instead."""
     frames, frame_bytes = frames_for(
         sum(shard.row_bytes * shard.count for shard in shards) + state_bytes,
         max((shard.row_bytes for shard in shards), default=0),

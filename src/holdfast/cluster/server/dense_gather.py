@@ -44,7 +44,7 @@ class DenseGather:
         return dense_state_bytes(self._job.plan, self._own.rule)
 
     def take(self, save: int, server: int, part: Arrays) -> None:
-        """What another server has. Parts of an earlier save, which was called off, may come after those of a later one."""
+        """What another server has. Parts of a save that was called off may come after those of a later one."""
         if save > self._save:
             self._save, self._parts = save, {}
         if save == self._save:

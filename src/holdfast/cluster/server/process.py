@@ -171,7 +171,7 @@ class _Life:
                 return
 
     def _save_rebuilt(self) -> None:
-        """Let saves go on with rebuilt rows. It starts a process, so parities that are still to come are not kept up."""
+        """Let saves go on with rebuilt rows. This starts a process: parities that are still to come are not kept up."""
         if self._owes_saves and isinstance(self._place.shard, ProtectedShard):
             self._owes_saves = False
             self._place.shard.rebuilt()
