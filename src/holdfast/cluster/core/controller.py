@@ -37,7 +37,7 @@ from holdfast.cluster.core.outputs import (
     Restored,
     WentBack,
 )
-from holdfast.cluster.core.parity_messages import FallBack, OutOfReach, Rebuild, Rebuilt, Redundant
+from holdfast.cluster.core.parity_messages import FallBack, Hurry, OutOfReach, Rebuild, Rebuilt, Redundant
 from holdfast.cluster.core.progress import BEGINNING, Progress
 
 
@@ -76,6 +76,7 @@ class ControllerCore(Leader):
         self._loading: set[Member] = set()
         self._unsettled: set[Member] = set()  # new ones who need what others have not finished
         self._called_back: dict[Member, Member] = {}  # until they are up as who they are to be
+        self._hurried: set[Member] = set()  # servers that were told that the last save waits for their rows
         self._inquests: dict[int, Inquest] = {}
         self._starts: dict[int, Progress] = {}  # where workers go on that are not started yet
         self._lives = list(view.workers)  # the last incarnation in every place that there ever was
@@ -111,7 +112,7 @@ class ControllerCore(Leader):
         if self._is_gathering:
             return [Send(member, Load(self.view, self._checkpoint, self._places))]
         if self._has_parity:
-            return [Send(member, Rebuild(self.view, self._absent))]
+            return [Send(member, Rebuild(self.view, self._absent)), *self._proceed()]
         return [Send(member, Load(self.view, None, {}))]
 
     def died(self, member: Member) -> list[Output]:
@@ -287,6 +288,14 @@ class ControllerCore(Leader):
     @property
     def _wants_to_leave(self) -> bool:
         return self._wants_end or self._wanted_workers is not None
+
+    def _proceed(self) -> list[Output]:
+        """Begin the save that is wanted, if it can be taken; whoever it has to wait for is told so."""
+        slow = self._loading - self._hurried if self._has_parity and self._wants_to_leave else set()
+        if self._is_gathering or not slow:
+            return super()._proceed()
+        self._hurried |= slow
+        return [*super()._proceed(), *(Send(each, Hurry()) for each in sorted(slow, key=str))]
 
     def _conclude(self) -> list[Output]:
         if self._wants_end or self._wanted_workers is None:

@@ -8,7 +8,15 @@ from typing import Any, TypeAlias
 
 from holdfast.cluster.core.members import Member, View
 from holdfast.cluster.core.notes import Note
-from holdfast.cluster.core.parity_messages import FallBack, OutOfReach, ParityMessage, Rebuild, Rebuilt, Redundant
+from holdfast.cluster.core.parity_messages import (
+    FallBack,
+    Hurry,
+    OutOfReach,
+    ParityMessage,
+    Rebuild,
+    Rebuilt,
+    Redundant,
+)
 from holdfast.cluster.core.progress import Progress
 
 # ---- worker to server ------------------------------------------------------------------------------------------------
@@ -247,7 +255,7 @@ class Broken:
 
 Message: TypeAlias = (
     Hello | Pull | Push | Exhausted | Rows | Applied | Held | ParityMessage
-    | NewView | GoBack | Load | Rebuild | FallBack | Start
+    | NewView | GoBack | Load | Rebuild | FallBack | Hurry | Start
     | Pause | Survey | Snapshot | CallOff | GoOn | SavePriority | End
     | Loaded | Lost | OutOfReach | Rebuilt | Redundant | Standing
     | Paused | Surveyed | Copied | Finished | Settled | Failed | Broken | Note

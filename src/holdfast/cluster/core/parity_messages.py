@@ -136,6 +136,11 @@ class FallBack:
 
 
 @dataclass(frozen=True, slots=True)
+class Hurry:
+    """To a server whose rows come back: the job ends behind a save that waits for them."""
+
+
+@dataclass(frozen=True, slots=True)
 class OutOfReach:
     """From a server: parities cannot give so many of its rows."""
 

@@ -31,7 +31,7 @@ from holdfast.cluster.core.messages import (
 )
 from holdfast.cluster.core.pace import Asynchronous, Heard, Pace, Shard
 from holdfast.cluster.core.parity import Parity
-from holdfast.cluster.core.parity_messages import FallBack, Given, Rebuild, Values
+from holdfast.cluster.core.parity_messages import FallBack, Given, Hurry, Rebuild, Values
 from holdfast.cluster.core.progress import BEGINNING, Progress
 from holdfast.cluster.core.protected import ProtectedAsynchronous, ProtectedPace
 from holdfast.cluster.core.protected_steps import ProtectedSynchronous
@@ -72,6 +72,7 @@ class ServerCore:
         self._told_lost: dict[int, int] = {}  # by worker, pushes that rows lack which came from a save
         self._dense: Any = None  # a worker's copy, while it is not known whether it is needed
         self._survey: Survey | None = None  # to be answered once all rows are there
+        self._is_hurried = False  # whether the controller waits for them
         self._waiting: list[tuple[Member, Message]] = []
         self._snapshot: Snapshot | None = None  # to be taken once all of it is applied
         self._allegiance = Allegiance()
@@ -124,6 +125,11 @@ class ServerCore:
         return self._protected is None or self._protected[0].is_whole
 
     @property
+    def is_awaited(self) -> bool:
+        """Whether a save waits for its rows, for which workers pause, or behind which the job ends."""
+        return self._is_hurried or self._survey is not None
+
+    @property
     def is_climbing(self) -> bool:
         """Whether some of its rows are lost to parity, and wait until it is known which."""
         return self._protected is not None and self._protected[0].is_climbing
@@ -172,6 +178,8 @@ class ServerCore:
                 yield from self._rebuild(view)
             case FallBack():
                 yield from self._fall_back()
+            case Hurry():
+                self._is_hurried = True
             case Survey(save, number) if self._view is not None and self._view.number == number:
                 self.last_save = save
                 self._survey = message
