@@ -56,9 +56,11 @@ class ProtectedShard(LiveShard):
 
     def close(self) -> None:
         """Let what was begun end, and the threads."""
-        self._add_rest()
-        if self._movers is not None:
-            self._movers.close()
+        try:
+            self._add_rest()
+        finally:
+            if self._movers is not None:
+                self._movers.close()
 
     # ---- what every shard does -------------------------------------------------------------------------------------
 
