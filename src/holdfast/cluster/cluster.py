@@ -265,6 +265,7 @@ class Cluster:
             contacts=contacts,
             rings=settled.rings,
             together=settled.together,
+            spares=self._size.spares,
         )
 
     def _train_to_end(
