@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 
 import torch
@@ -53,6 +54,14 @@ def train_badly(worker: hf.Worker) -> None:
         poison(worker, batch, number in (3, 5))
         if number == 2:
             gate.passes(worker)
+
+
+def train_until_exit(worker: hf.Worker) -> None:
+    """A program that ended with its training, as it was."""
+    for number, batch in enumerate(worker.batches(programs.loader_of(worker.index, worker.count))):
+        programs.take_step(worker, batch)
+        if number == 2:
+            sys.exit("the learning rate is missing")
 
 
 def poison(worker: TrainingLoop, batch: tuple[Tensor, Tensor, Tensor], is_poisonous: bool) -> None:
