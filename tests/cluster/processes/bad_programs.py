@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 
@@ -62,6 +63,11 @@ def train_until_exit(worker: hf.Worker) -> None:
         programs.take_step(worker, batch)
         if number == 2:
             sys.exit("the learning rate is missing")
+
+
+def train_until_killed(worker: hf.Worker) -> None:
+    """As a system does where memory runs out."""
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def poison(worker: TrainingLoop, batch: tuple[Tensor, Tensor, Tensor], is_poisonous: bool) -> None:

@@ -79,6 +79,11 @@ class SaveDesk:
         """Whoever leads commits now."""
         return self._core.view.member(Role.SERVER, 0)
 
+    @property
+    def newest(self) -> int:
+        """The last save of this job that became a checkpoint; 0: none did."""
+        return max(self._names)
+
     # ---- before and during -----------------------------------------------------------------------------------------
 
     def begin_if_due(self) -> Sequence[Output]:
