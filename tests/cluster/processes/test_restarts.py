@@ -10,7 +10,9 @@ import pytest
 
 import holdfast as hf
 from holdfast.cluster.controller import streaks
-from holdfast.cluster.happenings import Died, Ended, Replaced, SpareFailed, Started
+from holdfast.cluster.controller.crew import FIRST_SPARE
+from holdfast.cluster.core.members import Member
+from holdfast.cluster.happenings import Died, Ended, Replaced, Resized, SpareFailed, Started
 from tests.cluster.processes import bad_programs
 from tests.cluster.processes.jobs import RunningJob
 
@@ -29,11 +31,32 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streaks, "_PAUSES_S", (0.0,))
 
 
+def known(job: RunningJob) -> list[Member]:
+    """Whom the controller can send to."""
+    return sorted(job.cluster._endpoint.addresses, key=str)
+
+
 def start_with(start_job: Start, logs: Path, **options: object) -> RunningJob:
     launcher = hf.LocalProcesses(worker_threads=1, logs=logs)
     job = start_job(servers=2, launcher=launcher, **options)
     job.wait_for(Started)
     return job
+
+
+def test_the_controller_knows_nobody_any_more_who_died_or_became_somebody_else(start_job: Start) -> None:
+    job = start_job(servers=2, spares=1, strategy=hf.Full())
+    for death in (1, 2):
+        job.run_to(2 * death)
+        job.until(job.spare)
+        job.kill("server-0")
+        job.wait_for(Replaced, death)
+    job.cluster.resize(workers=2)
+    job.gate.open(10)
+    job.wait_for(Resized)
+    job.until(job.spare)
+    places = ["server 0", "server 1", f"server {FIRST_SPARE}", "worker 0", "worker 1"]
+    job.until(lambda: [f"{each.role.value} {each.index}" for each in known(job)] == places)
+    job.finish(20)
 
 
 def test_a_spare_that_cannot_be_started_is_told_of_once_and_started_later(start_job: Start, logs: Path) -> None:

@@ -104,11 +104,17 @@ class Crew:
         if process is not None:
             self._by_member[next_life] = process
 
-    def up(self, member: Member) -> None:
-        """A process introduced itself."""
+    def up(self, member: Member) -> list[Member]:
+        """A process introduced itself; who it was until now: whatever was sent there has been heard."""
         process = self._by_member.get(member)
-        if process is not None:
-            process.member, process.is_up = member, True
+        if process is None:
+            return []
+        process.member, process.is_up = member, True
+        former = [each for each, known in self._by_member.items() if known is process and _precedes(each, member)]
+        for each in former:
+            del self._by_member[each]
+            self._beats.forget(each)
+        return former
 
     def fence(self, member: Member) -> None:
         """Kill whatever is still this member."""
@@ -142,3 +148,8 @@ class Crew:
         process = _Process(tenant, member)
         self._processes[tenant] = process
         self._by_member[member] = process
+
+
+def _precedes(life: Member, other: Member) -> bool:
+    """Of two lives of a process: whether it was a spare in the first, or the first is an earlier one in its place."""
+    return life.index != other.index or life.incarnation < other.incarnation

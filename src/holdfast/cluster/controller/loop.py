@@ -206,7 +206,8 @@ class Controller:
 
     def _welcome(self, member: Member) -> None:
         """A process introduced itself: tell it of the others, and the others of it."""
-        self._crew.up(member)
+        for former in self._crew.up(member):
+            self._endpoint.disconnect(former)
         if member.index >= FIRST_SPARE:
             self._endpoint.reach(member)  # now: when a place is free, workers wait
             return
