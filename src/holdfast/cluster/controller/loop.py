@@ -243,9 +243,9 @@ class Controller:
             case Stats(report):
                 self._accounts.hear(sender, report)
             case Decided():
-                self._carry_out(self._desk.decided(message))
+                self._carry_out(self._desk.decided(sender, message))
             case Outcome():
-                self._carry_out(self._desk.settled(message))
+                self._carry_out(self._desk.settled(sender, message))
             case Broken(member) if sender == CONTROLLER:  # this end's own report
                 self._die(member, "frames of it are missing")
             case Broken(member):
