@@ -168,7 +168,7 @@ class Cluster:
         """Train to the end of the data, from the newest checkpoint if there is one.
 
         Raises:
-            JobFailed: ``train`` raised, or a process could not be started again and again.
+            JobFailed: ``train`` raised or called ``sys.exit``, or a process died or failed to start again and again.
             KeyboardInterrupt: After Ctrl-C, when all is saved and ended.
             Terminated: After SIGTERM, when all is saved and ended.
         """

@@ -48,6 +48,18 @@ class Replaced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpareFailed:
+    """A server that waited for a place died, or could not be started; another is started, later each time it fails.
+
+    Told once, however often that happens again.
+    """
+
+    spares: int  # that are left
+    problem: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WentBack:
     """Everyone goes back to a checkpoint; an empty one is the beginning."""
 
@@ -151,5 +163,5 @@ class Ended:
 
 Event: TypeAlias = (
     LadderChosen | Started | Died | Replaced | Recovered | Redundant | WentBack | LostSamples
-    | Resized | ResizeFailed | Paused | Committed | SaveFailed | Ended
+    | SpareFailed | Resized | ResizeFailed | Paused | Committed | SaveFailed | Ended
 )  # fmt: skip

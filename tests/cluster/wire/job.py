@@ -107,6 +107,7 @@ class Job:
         view = View.first(servers=2, workers=2)
         self.core = ControllerCore(view)
         self._meeting = meeting
+        self._known: set[Member] = set()
         self.nodes = {member: Node(member, meeting, self) for member in view.members}
 
     def kill(self, member: Member) -> None:
@@ -121,7 +122,8 @@ class Job:
             self._output(self.core.handle(sender, message))
             if isinstance(message, Broken):
                 self.kill(message.member)
-        for member in self.endpoint.take_newcomers():
+        for member in [each for each in self.endpoint.addresses if each not in self._known]:
+            self._known.add(member)
             self._introduce(member)
             self._output(self.core.up(member))
 

@@ -38,6 +38,10 @@ class Accounts:
         """That the training has come to, as workers last said."""
         return self.standing.step(synchronous=self._synchronous)
 
+    def steps_of(self, member: Member) -> int:
+        """What a worker has taken, as it last said; of a server: what all have taken."""
+        return self.standing.steps_of(member.index) if member.role is Role.WORKER else self.step
+
     @property
     def pls(self) -> float | None:
         """The portion of lost samples by now; None: not metered."""
