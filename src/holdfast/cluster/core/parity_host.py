@@ -91,8 +91,11 @@ class ParityHost:
 
     @property
     def asked(self) -> int:
-        """How many questions for records that parities lack, and that nobody waits for, are not answered."""
-        return sum(each.is_block for each in self._asked.values())
+        """How many questions for records that parities lack, and that nobody waits for, are not answered.
+
+        Those do not count that a member answered without having what is left: how soon that comes is not up to it.
+        """
+        return sum(each.is_block and not each.is_answered for each in self._asked.values())
 
     def is_of_block(self, attempt: int) -> bool:
         """Whether a question is for records that nobody waits for."""
@@ -162,11 +165,17 @@ class ParityHost:
                 yield from self._decode(decode.asker, decode.want, decode.stripes)
 
     def advance(self) -> Iterator[Send]:
-        """Ask for the records of some parities that lack them."""
-        unasked = self._layout.none
+        """Ask for the records of some parities that lack them.
+
+        Not where one is of a member that owes others: it would be asked ever more before it has anything to give.
+        """
+        unasked = owed = self._layout.none
+        owing = {each.member for each in self._asked.values() if each.is_answered}
         for member, lacking in self._lacking.items():
             unasked |= self._unasked_of(member) if lacking else lacking
-        if block := self._layout.block(unasked):
+        for member in owing:
+            owed |= self._unasked_of(member)
+        if block := self._layout.block(unasked - owed):
             yield from self._complete(block, is_block=True)
 
     def _unasked_of(self, member: int) -> StripeSet:
