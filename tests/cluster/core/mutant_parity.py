@@ -450,7 +450,7 @@ class ChangesRowsFirst(Parity):
         if isinstance(message, Given):
             waiting, self._unanswered = self._unanswered, []
             yield from super().handle(sender, message)
-            self._unanswered = waiting
+            self._unanswered, self._looked = waiting, -1
         else:
             yield from super().handle(sender, message)
 

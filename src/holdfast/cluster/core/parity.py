@@ -16,6 +16,7 @@ from holdfast.cluster.core.parity_messages import (
     Difference,
     Dropped,
     Fell,
+    Forget,
     Given,
     OutOfReach,
     Rebuilt,
@@ -78,6 +79,7 @@ class Parity:
         self._listening = {host for each in hosts for host in each}
         self._has_several_hosts = any(len(each) > 1 for each in hosts)
         self._unanswered: list[_Unanswered] = []
+        self._looked = 0  # how often rows had come when these were last gone through
         self._applied = applied
         self._together = together
         self._is_rebuilt = not rebuild
@@ -221,6 +223,10 @@ class Parity:
             case Ask():
                 yield from self._listen(sender)
                 yield from self._answer(_Unanswered(sender, message, message.stripes), is_first=True)
+            case Forget(attempt):
+                self._unanswered = [
+                    each for each in self._unanswered if (each.host, each.ask.attempt) != (sender, attempt)
+                ]
             case Values():
                 yield from self._host.values(sender, message)
             case Want():
@@ -285,6 +291,10 @@ class Parity:
             self._unanswered.append(question)
 
     def _answer_waiting(self) -> Iterator[Send]:
+        """Give what has come of what hosts were told is not there."""
+        if self._looked == self._rows.arrivals:
+            return
+        self._looked = self._rows.arrivals
         for each in self._unanswered:
             yield from self._answer(each)
         self._unanswered = [each for each in self._unanswered if each.stripes]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -17,6 +17,7 @@ from holdfast.cluster.core.parity_messages import (
     Difference,
     Dropped,
     Fell,
+    Forget,
     Given,
     Reconcile,
     Refused,
@@ -115,7 +116,7 @@ class ParityHost:
         self._waiting = [each for each in self._waiting if each[0].index != member]
         self._asked = {attempt: each for attempt, each in self._asked.items() if each.member != member}
         self._unasked.pop(member, None)
-        self._decodes = {attempt: each for attempt, each in self._decodes.items() if each.asker.index != member}
+        yield from self._give_up({attempt: each for attempt, each in self._decodes.items() if each.asker.index == member})
         for attempt, decode in self._decodes.items():
             if decode.needed.get(member):
                 decode.awaited.add(member)
@@ -161,7 +162,7 @@ class ParityHost:
         """Parities have changed by what accumulators do not know of."""
         for attempt, decode in list(self._decodes.items()):
             if member in decode.added and decode.stripes & stripes:
-                del self._decodes[attempt]
+                yield from self._give_up({attempt: decode})
                 yield from self._decode(decode.asker, decode.want, decode.stripes)
 
     def advance(self) -> Iterator[Send]:
@@ -228,11 +229,11 @@ class ParityHost:
         """Drop what these parities hold, and refuse all who wait for them."""
         if not stripes:
             return
-        self._asked = {attempt: each for attempt, each in self._asked.items() if not each.stripes & stripes}
+        yield from self._withdraw(stripes)
         for decode in self._decodes.values():
             yield from self._refuse(decode.asker, decode.want, decode.stripes & stripes)
             decode.stripes -= stripes
-        self._decodes = {attempt: each for attempt, each in self._decodes.items() if each.stripes}
+        yield from self._give_up({attempt: each for attempt, each in self._decodes.items() if not each.stripes})
         waiting, self._waiting = self._waiting, []
         for asker, want in waiting:
             yield from self._refuse(asker, want, want.stripes & stripes)
@@ -242,6 +243,12 @@ class ParityHost:
         self._unasked.clear()
         self._records.clear(stripes)
         self.drops += 1
+
+    def _withdraw(self, stripes: StripeSet) -> Iterator[Send]:
+        """Questions for these records are void: what their answers would be added to is not there any more."""
+        for attempt, asked in [each for each in self._asked.items() if each[1].stripes & stripes]:
+            del self._asked[attempt]
+            yield Send(self._peers.member(asked.member), Forget(attempt))
 
     def _complete(self, stripes: StripeSet, *, is_block: bool) -> Iterator[Send]:
         """Ask members for what the parities of these stripes lack, unless they are asked."""
@@ -318,7 +325,7 @@ class ParityHost:
         missing = [member for member, absent in decode.needed.items() if absent]
         if decode.awaited or any(self._agreement.disputed(member) & decode.stripes for member in missing):
             return
-        del self._decodes[attempt]
+        yield from self._give_up({attempt: decode})
         rest: list[tuple[StripeSet, tuple[Member, ...]]] = [(decode.stripes, (decode.asker,))]
         for member, absent in sorted(decode.needed.items()):
             split = [(part & absent, (*lost, self._peers.member(member))) for part, lost in rest]
@@ -330,6 +337,13 @@ class ParityHost:
                 for alike, held in self._seen[decode.asker.index].groups(part):
                     syndrome = decode.accumulator.syndrome(alike)
                     yield Send(decode.asker, Given(decode.want.attempt, alike, syndrome, lost, held))
+
+    def _give_up(self, decodes: Mapping[int, _Decode]) -> Iterator[Send]:
+        """These are over. A member that did not have what it was asked for keeps it no longer in mind."""
+        for attempt, decode in decodes.items():
+            del self._decodes[attempt]
+            for member in (each for each, absent in decode.needed.items() if absent):
+                yield Send(self._peers.member(member), Forget(attempt))
 
     def _conclude_all(self) -> Iterator[Send]:
         for attempt, decode in list(self._decodes.items()):

@@ -119,6 +119,13 @@ class Values:
     more: bool = False  # whether others are there as well, which hold other pushes, and come next
 
 
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """To a member: what it did not have when it was asked is not needed any more."""
+
+    attempt: int
+
+
 # ---- with the controller ---------------------------------------------------------------------------------------------
 
 
@@ -171,5 +178,5 @@ class Redundant:
 
 
 ParityMessage: TypeAlias = (
-    Difference | Absorbed | Want | Given | Refused | Fell | Dropped | Reconcile | Agreed | Ask | Values
+    Difference | Absorbed | Want | Given | Refused | Fell | Dropped | Reconcile | Agreed | Ask | Values | Forget
 )

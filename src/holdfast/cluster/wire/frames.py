@@ -105,6 +105,7 @@ TYPES: dict[int, type] = {
     42: parity.Reconcile,
     43: parity.Agreed,
     44: parity.Dropped,
+    45: parity.Forget,
     128: notes.Up,
     129: notes.NamedCheckpoint,
     130: notes.Decide,
