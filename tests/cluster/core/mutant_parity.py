@@ -433,10 +433,8 @@ class ListensFromNowOn(Parity):
 class AddsUpOtherLives(Possession):
     """Rule 9: solves for a row with what two hosts found, one before and one after the other row came and changed."""
 
-    def adopt(self, server: int) -> None:
-        found = self._found
-        super().adopt(server)
-        self._found = found
+    def _forget_sums_with(self, server: int) -> None:
+        pass
 
     def given(self, host: int, given: Given) -> Iterator[Send]:
         lost = tuple(replace(each, incarnation=sys.maxsize) for each in given.lost)

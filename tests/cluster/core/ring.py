@@ -1,4 +1,4 @@
-"""Servers with parity, their controller and one worker, without chance: what is sent arrives in the order of sending."""
+"""Servers with parity, their controller and a worker, without chance: what is sent arrives in the order of sending."""
 
 from __future__ import annotations
 

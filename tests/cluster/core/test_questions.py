@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.cluster.core.members import Member
+from holdfast.cluster.core.members import Member, Role, View
 from holdfast.cluster.core.messages import Message, Send
 from holdfast.cluster.core.parity import Parity
-from holdfast.cluster.core.parity_messages import Absorbed, Fell, Values
+from holdfast.cluster.core.parity_messages import Absorbed, Dropped, Fell, Given, Refused, Values, Want
+from holdfast.cluster.core.peers import Peers
+from holdfast.cluster.core.possession import Possession
+from tests.cluster.core.model import Part, SavedRow, Storage
 from tests.cluster.core.mutant_parity import protected
 from tests.cluster.core.ring import Ring
+from tests.cluster.core.striped import Ledger, Rotation, StripedShard, Striping
 
 
 def bare_without(ring: Ring, host: int, member: int) -> frozenset[int]:
@@ -122,3 +126,54 @@ def test_a_message_that_brings_no_rows_costs_no_look_at_what_waits_for_them() ->
     assert parity.looks == looks
     ring.advance(1)
     assert parity.looks > looks
+
+
+# ---- sums that one host gave, and that need another's ----------------------------------------------------------------
+
+
+class Lost:
+    """A server without rows, of which one host gives sums with another row that is lost, and the other nothing."""
+
+    def __init__(self) -> None:
+        layout = Rotation((60,) * 6, data=4, parity=2)
+        striping = Striping(layout, Ledger(), seed=0)
+        saved = {row: SavedRow(record=striping.ledger.first(0, row)) for row in layout.rows[0]}
+        shard = StripedShard(0, striping, Storage(Part(saved)), set(), None)
+        self.view = View.first(servers=6, workers=1)
+        self.rows = Possession(0, layout, shard, Peers(self.view), rebuild=True)
+        self.most_sums = 0  # that were there at one time
+
+    def advance(self) -> bool:
+        """It asks for a block, and is answered; whether there was one to ask for."""
+        sends = asked = list(self.rows.advance())
+        while sends:
+            each, *sends = sends
+            assert isinstance(each.message, Want)
+            sends.extend(self._answered(each.to.index, each.message))
+            self.most_sums = max(self.most_sums, len(self.rows._found))
+        return bool(asked)
+
+    def _answered(self, host: int, want: Want) -> list[Send]:
+        if host != want.hosts[0]:
+            return list(self.rows.refused(host, Refused(want.attempt, want.stripes)))
+        lost = self.view.member(Role.SERVER, 0), self.view.member(Role.SERVER, 1)
+        return list(self.rows.given(host, Given(want.attempt, want.stripes, {}, lost, {})))
+
+
+def test_sums_are_let_go_of_as_soon_as_no_other_host_can_add_to_them() -> None:
+    lost = Lost()
+    while lost.advance():
+        pass
+    assert lost.most_sums == 1 and not lost.rows._found
+    assert lost.rows.doomed == lost.rows.missing
+
+
+def test_a_server_that_has_its_rows_remembers_no_host_that_could_not_give_some() -> None:
+    lost = Lost()
+    while lost.advance():
+        pass
+    for each in list(lost.rows.fall_back(None)):
+        assert isinstance(each.message, Fell)
+        lost.rows.drop(each.to.index, Dropped(each.message.stripes, 1))
+    assert lost.rows.catch_up({})
+    assert not (lost.rows._refused or lost.rows._summed)

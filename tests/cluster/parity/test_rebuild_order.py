@@ -88,7 +88,9 @@ def test_what_pulls_wait_for_is_none_of_the_questions_that_a_rebuild_is_paced_by
 def test_what_others_wait_for_is_none_of_these_either() -> None:
     parity, other, replaced = lost(), VIEW.member(Role.SERVER, 1), VIEW.member(Role.SERVER, 2)
     blocks = [each for sends in iter(lambda: list(parity.advance()), []) for each in sends if each.to == other]
-    block = next(each.message for each in blocks if isinstance(each.message, Ask) and len(each.message.stripes) == BLOCK)
+    block = next(
+        each.message for each in blocks if isinstance(each.message, Ask) and len(each.message.stripes) == BLOCK
+    )
     answer = Values(block.attempt, block.stripes, shard(1).give(block.stripes), {})
     assert parity.is_of_block(answer)
     list(parity.handle(other, answer))  # its records are in these parities, and not what server 2 has

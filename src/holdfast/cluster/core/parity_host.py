@@ -116,7 +116,9 @@ class ParityHost:
         self._waiting = [each for each in self._waiting if each[0].index != member]
         self._asked = {attempt: each for attempt, each in self._asked.items() if each.member != member}
         self._unasked.pop(member, None)
-        yield from self._give_up({attempt: each for attempt, each in self._decodes.items() if each.asker.index == member})
+        yield from self._give_up(
+            {attempt: each for attempt, each in self._decodes.items() if each.asker.index == member}
+        )
         for attempt, decode in self._decodes.items():
             if decode.needed.get(member):
                 decode.awaited.add(member)
