@@ -8,7 +8,8 @@ from typing import Any
 from holdfast.cluster.core.members import Member, Role, View
 from holdfast.cluster.core.messages import Message, Send
 from holdfast.cluster.core.parity import Parity
-from holdfast.cluster.core.parity_messages import Absorbed, Dropped, Fell, Given, Refused, Values, Want
+from holdfast.cluster.core.parity_host import ParityHost
+from holdfast.cluster.core.parity_messages import Absorbed, Ask, Dropped, Fell, Given, Refused, Values, Want
 from holdfast.cluster.core.peers import Peers
 from holdfast.cluster.core.possession import Possession
 from tests.cluster.core.model import Part, SavedRow, Storage
@@ -126,6 +127,57 @@ def test_a_message_that_brings_no_rows_costs_no_look_at_what_waits_for_them() ->
     assert parity.looks == looks
     ring.advance(1)
     assert parity.looks > looks
+
+
+# ---- rows that wait for a parity to be whole -------------------------------------------------------------------------
+
+
+class Waiting:
+    """A host of two stripes that lacks one member's records, and is asked for another's rows: it asks the former."""
+
+    def __init__(self) -> None:
+        layout = Rotation((6,) * 5, data=3, parity=2)
+        both = [each for each, members in layout.members.items() if tuple(members) == tuple(layout.members[0])]
+        self.stripes = frozenset(both[:2])
+        self.lost, self.other, self.third = layout.members[0]
+        self.view = View.first(servers=5, workers=1)
+        self._peers = Peers(self.view)
+        striping = Striping(layout, Ledger(), seed=0)
+        shard = StripedShard(layout.hosts[0][0], striping, Storage(), set(), None)
+        self.host = ParityHost(shard.index, layout, shard, self._peers)
+        for each in list(self.host._complete(self.stripes, is_block=False)):
+            if each.to.index != self.other:
+                assert isinstance(each.message, Ask)
+                records = dict.fromkeys(self.stripes, 1)
+                list(self.host.values(each.to, Values(each.message.attempt, self.stripes, records, {})))
+        lost = self.view.replacing(self.view.member(Role.SERVER, self.lost)).member(Role.SERVER, self.lost)
+        list(self.host.want(lost, Want(1, self.stripes, layout.hosts[0])))
+
+    def replace_other(self) -> list[Send]:
+        """The member that it asked dies; what it says when it hears of the next."""
+        self._peers.adopt(Member(Role.SERVER, self.other, 2))
+        return list(self.host.adopt(self.other))
+
+    def drop(self, stripe: int) -> list[Send]:
+        """The row of the third member came from a save; what the host says when it hears of it."""
+        return list(self.host.fell(self.view.member(Role.SERVER, self.third), Fell(frozenset({stripe}))))
+
+
+def asked_for(sends: list[Send], member: int) -> frozenset[int]:
+    return frozenset().union(
+        *(each.message.stripes for each in sends if each.to.index == member and isinstance(each.message, Ask))
+    )
+
+
+def test_a_host_asks_at_once_who_comes_after_a_member_whose_records_somebody_waits_for() -> None:
+    waiting = Waiting()
+    assert asked_for(waiting.replace_other(), waiting.other) == waiting.stripes
+
+
+def test_a_host_asks_at_once_again_for_what_was_asked_for_with_a_record_that_is_void() -> None:
+    waiting = Waiting()
+    dropped, kept = sorted(waiting.stripes)
+    assert asked_for(waiting.drop(dropped), waiting.other) == {kept}
 
 
 # ---- sums that one host gave, and that need another's ----------------------------------------------------------------

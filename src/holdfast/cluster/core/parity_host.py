@@ -125,6 +125,7 @@ class ParityHost:
                 yield from self._ask_for(attempt, decode, member)
         yield from self._conclude_all()  # what a dead host had to agree to
         yield from self._serve_waiting()
+        yield from self._complete_waiting()
 
     # ---- parities --------------------------------------------------------------------------------------------------
 
@@ -245,6 +246,7 @@ class ParityHost:
         self._unasked.clear()
         self._records.clear(stripes)
         self.drops += 1
+        yield from self._complete_waiting()
 
     def _withdraw(self, stripes: StripeSet) -> Iterator[Send]:
         """Questions for these records are void: what their answers would be added to is not there any more."""
@@ -291,10 +293,16 @@ class ParityHost:
             yield from self._refuse(asker, want, hopeless)
             self._wait(asker, want, want.stripes - hopeless)
 
+    def _complete_waiting(self) -> Iterator[Send]:
+        """Questions were given up: what somebody waits for is asked for again at once, not when blocks get there."""
+        for _, want in self._waiting:
+            yield from self._complete(want.stripes, is_block=False)
+
     def _serve_waiting(self) -> Iterator[Send]:
         waiting, self._waiting = self._waiting, []
+        lacks = self.lacks if waiting else self._layout.none
         for asker, want in waiting:
-            lacking = want.stripes & (self.lacks | self._agreement.disputed(asker.index))
+            lacking = want.stripes & (lacks | self._agreement.disputed(asker.index))
             self._wait(asker, want, lacking)
             yield from self._decode(asker, want, want.stripes - lacking)
 
