@@ -462,6 +462,17 @@ class BelievesEachAlone(ControllerCore):
         return super()._handle(sender, message)
 
 
+class BelievesFormerViews(ControllerCore):
+    """Takes a server's word that its parities are whole for all time, whoever dies after it was said."""
+
+    def _handle(self, sender: Member, message: Message) -> Iterable[Output]:
+        if isinstance(message, Redundant):
+            message = replace(message, view=self.view.number)
+            known = self._coverage._whole
+            known.update({each: replace(said, view=self.view.number) for each, said in known.items()})
+        return super()._handle(sender, message)
+
+
 class TellsOnlyOfParities(Parity):
     """Says that its parities are whole while rows of its own are missing."""
 
@@ -470,7 +481,7 @@ class TellsOnlyOfParities(Parity):
         yield from sends
         if self._host.encoded and self._host.is_whole:
             self._host.encoded = 0
-            yield Send(leader, Redundant(1, self._host.drops, ()))
+            yield Send(leader, Redundant(self._view, 1, self._host.drops, ()))
 
 
 class KeepsForSavedRows(Agreement):

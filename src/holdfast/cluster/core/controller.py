@@ -198,7 +198,7 @@ class ControllerCore(Leader):
                 self._loading.discard(sender)
                 return [Restored(sender, rows, fallen)]
             case Redundant():
-                self._coverage.hear(sender, message)
+                self._coverage.hear(sender, message, self.view)
                 return [Protected(self._coverage.take_encoded())] if self._coverage.is_complete(self.view) else []
             case Standing(worker, incarnation) if worker in self._inquests:
                 inquest = self._inquests[worker]

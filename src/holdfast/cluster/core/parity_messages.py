@@ -169,9 +169,11 @@ class Drops:
 class Redundant:
     """From a server: all its rows are there, and all parities that it keeps.
 
-    Its rows are protected when those who had to encode parities anew for them have said as much themselves.
+    It says so in each view, and takes nothing more from those whom that view replaces. Its rows are protected when
+    those who had to encode parities anew for them have said as much themselves.
     """
 
+    view: int
     stripes: int  # parities that were encoded since it last said so
     times: int  # that it had to encode parities anew
     dropped: tuple[Drops, ...]
