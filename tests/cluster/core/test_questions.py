@@ -96,15 +96,6 @@ def test_hosts_that_gave_a_row_without_another_get_nothing_more_of_that_one() ->
     assert not unwanted
 
 
-def test_questions_for_parities_that_are_dropped_are_kept_in_mind_no_longer() -> None:
-    ring = a_ring_of_which_two_died()
-    ring.advance_all(0)
-    asked = {attempt for host, attempt in kept_questions(ring, 1) if host == 0}
-    member = next(each for each in ring.layout.by_member(ring.host(0).lacks) if each != 1)
-    ring.send(ring.member(member), [Send(ring.member(0), Fell(ring.host(0).lacks))])
-    assert asked and not asked & {attempt for host, attempt in kept_questions(ring, 1) if host == 0}
-
-
 class CountsLooks(Parity):
     """Counts how often it looks whether a question can be answered that could not."""
 
@@ -174,10 +165,13 @@ def test_a_host_asks_at_once_who_comes_after_a_member_whose_records_somebody_wai
     assert asked_for(waiting.replace_other(), waiting.other) == waiting.stripes
 
 
-def test_a_host_asks_at_once_again_for_what_was_asked_for_with_a_record_that_is_void() -> None:
+def test_a_question_for_two_records_outlives_the_loss_of_one_of_their_parities() -> None:
     waiting = Waiting()
     dropped, kept = sorted(waiting.stripes)
-    assert asked_for(waiting.drop(dropped), waiting.other) == {kept}
+    waiting.drop(dropped)
+    assert [each.stripes for each in waiting.host._asked.values()] == [waiting.stripes]
+    assert not asked_for(list(waiting.host._complete(waiting.stripes, is_block=False)), waiting.other)
+    assert waiting.host._waiting[0][1].stripes == {kept}
 
 
 # ---- sums that one host gave, and that need another's ----------------------------------------------------------------

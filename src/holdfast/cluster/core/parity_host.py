@@ -229,10 +229,12 @@ class ParityHost:
         return stripes
 
     def _encode_anew(self, stripes: StripeSet) -> Iterator[Send]:
-        """Drop what these parities hold, and refuse all who wait for them."""
+        """Drop what these parities hold, and refuse all who wait for them.
+
+        What they lacked and was asked for they lack now too: the answers are as good for them as before.
+        """
         if not stripes:
             return
-        yield from self._withdraw(stripes)
         for decode in self._decodes.values():
             yield from self._refuse(decode.asker, decode.want, decode.stripes & stripes)
             decode.stripes -= stripes
@@ -246,13 +248,6 @@ class ParityHost:
         self._unasked.clear()
         self._records.clear(stripes)
         self.drops += 1
-        yield from self._complete_waiting()
-
-    def _withdraw(self, stripes: StripeSet) -> Iterator[Send]:
-        """Questions for these records are void: what their answers would be added to is not there any more."""
-        for attempt, asked in [each for each in self._asked.items() if each[1].stripes & stripes]:
-            del self._asked[attempt]
-            yield Send(self._peers.member(asked.member), Forget(attempt))
 
     def _complete(self, stripes: StripeSet, *, is_block: bool) -> Iterator[Send]:
         """Ask members for what the parities of these stripes lack, unless they are asked."""
@@ -294,7 +289,7 @@ class ParityHost:
             self._wait(asker, want, want.stripes - hopeless)
 
     def _complete_waiting(self) -> Iterator[Send]:
-        """Questions were given up: what somebody waits for is asked for again at once, not when blocks get there."""
+        """A dead member was asked: what somebody waits for is asked for again at once, not when blocks get there."""
         for _, want in self._waiting:
             yield from self._complete(want.stripes, is_block=False)
 
