@@ -473,6 +473,46 @@ class BelievesFormerViews(ControllerCore):
         return super()._handle(sender, message)
 
 
+class EncodesNothing(ParityHost):
+    """Asks for no records of parities that nobody waits for."""
+
+    def advance(self) -> Iterator[Send]:
+        return iter(())
+
+
+class EncodesOnce(ParityHost):
+    """Does not encode parities anew that it dropped, or that a dead host kept."""
+
+    def advance(self) -> Iterator[Send]:
+        is_first = self.drops == 0 and all(each == 1 for each in self._peers._incarnations)
+        return super().advance() if is_first else iter(())
+
+
+class TellsNobody(Parity):
+    """Does not say that its rows and parities are whole."""
+
+    def settle(self, leader: Member) -> Iterator[Send]:
+        return (each for each in super().settle(leader) if not isinstance(each.message, Redundant))
+
+
+class TellsOnce(Parity):
+    """Does not say so again when another view comes."""
+
+    def adopt_view(self, view: View) -> Iterator[Send]:
+        yield from super().adopt_view(view)
+        self._told_whole = view.number if self._told_whole else 0
+
+
+class KeepsSums(Possession):
+    """Keeps sums that it needs no more."""
+
+    def _solve_no_more(self, stripes: StripeSet) -> None:
+        pass
+
+    def catch_up(self, applied: Vector) -> bool:
+        return not self.missing and self._held.forget(applied)
+
+
 class TellsOnlyOfParities(Parity):
     """Says that its parities are whole while rows of its own are missing."""
 
