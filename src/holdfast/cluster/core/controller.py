@@ -28,7 +28,6 @@ from holdfast.cluster.core.outputs import (
     Fence,
     Join,
     Loss,
-    LostToParity,
     Output,
     Protected,
     Replace,
@@ -192,8 +191,8 @@ class ControllerCore(Leader):
                 return [Loss(sender, worker, pushes)]
             case Settled():
                 self._unsettled.discard(sender)
-            case OutOfReach(rows):
-                return [LostToParity(sender, rows), *self._climb_down(sender)]
+            case OutOfReach():
+                return self._climb_down(sender)
             case Rebuilt(rows, fallen):
                 self._loading.discard(sender)
                 return [Restored(sender, rows, fallen)]
