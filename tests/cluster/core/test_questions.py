@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from holdfast.cluster.core.members import Member, Role, View
 from holdfast.cluster.core.messages import Message, Send
 from holdfast.cluster.core.parity import Parity
@@ -188,6 +190,7 @@ class Lost:
         self.view = View.first(servers=6, workers=1)
         self.rows = Possession(0, layout, shard, Peers(self.view), rebuild=True)
         self.most_sums = 0  # that were there at one time
+        self.is_silent = False  # the other host does not answer
 
     def advance(self) -> bool:
         """It asks for a block, and is answered; whether there was one to ask for."""
@@ -201,9 +204,10 @@ class Lost:
 
     def _answered(self, host: int, want: Want) -> list[Send]:
         if host != want.hosts[0]:
-            return list(self.rows.refused(host, Refused(want.attempt, want.stripes)))
+            return [] if self.is_silent else list(self.rows.refused(host, Refused(want.attempt, want.stripes)))
         lost = self.view.member(Role.SERVER, 0), self.view.member(Role.SERVER, 1)
-        return list(self.rows.given(host, Given(want.attempt, want.stripes, {}, lost, {})))
+        records = np.zeros((len(want.stripes), 2))  # arrays, which are not to be compared
+        return list(self.rows.given(host, Given(want.attempt, want.stripes, records, lost, {})))
 
 
 def test_sums_are_let_go_of_as_soon_as_no_other_host_can_add_to_them() -> None:
@@ -223,3 +227,14 @@ def test_a_server_that_has_its_rows_remembers_no_host_that_could_not_give_some()
         lost.rows.drop(each.to.index, Dropped(each.message.stripes, 1))
     assert lost.rows.catch_up({})
     assert not (lost.rows._refused or lost.rows._summed)
+
+
+def test_sums_with_a_row_of_a_server_that_was_replaced_are_asked_for_again() -> None:
+    lost = Lost()
+    lost.is_silent = True
+    while lost.advance():
+        pass
+    given = lost.rows._summed
+    assert len(lost.rows._found) > 1 and all(given.values())
+    lost.rows.adopt(1)
+    assert not lost.rows._found and not any(given.values())

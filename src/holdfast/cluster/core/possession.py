@@ -148,9 +148,12 @@ class Possession:
         self._dropped.pop(server, None)
 
     def _forget_sums_with(self, server: int) -> None:
-        for each in [each for each in self._found if any(other.index == server for other in each.lost)]:
-            self._found.remove(each)
-            self._summed[each.host] -= each.stripes
+        known, self._found = self._found, []
+        for each in known:
+            if any(other.index == server for other in each.lost):
+                self._summed[each.host] -= each.stripes
+            else:
+                self._found.append(each)
 
     def given(self, host: int, given: Given) -> Iterator[Send]:
         """A host's syndrome. In most stripes nothing else is lost, and it gives the row."""
