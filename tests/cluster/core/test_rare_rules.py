@@ -281,3 +281,48 @@ def test_a_saved_row_does_not_hold_what_a_host_kept_of_the_lost_one() -> None:
 
 def test_without_that_rule_a_push_that_comes_again_is_skipped() -> None:
     assert pushes_of_a_saved_row(mutants.TellsForSavedRows) == 1
+
+
+# ---- a host that drops a parity while it decodes with it -------------------------------------------------------------
+
+
+def parity_after_an_old_answer(kind: type[ParityHost]) -> tuple[int, int]:
+    """What a host has of a stripe, and what it should have, once a member has answered two questions for its record.
+
+    The first was for a decoding, which ended when another member had a row from a save. In the second the host asks for
+    the record of another stripe as well.
+    """
+    layout = Rotation((6,) * 5, data=3, parity=2)
+    stripe, peers, stripes = 0, Peers(View.first(servers=5, workers=1)), frozenset({0, 5})
+    shard = StripedShard(layout.hosts[stripe][0], Striping(layout, Ledger(), seed=0), Storage(), set(), None)
+    host, (lost, other, fallen) = kind(shard.index, layout, shard, peers), layout.members[stripe]
+
+    def answer(ask: Send) -> None:
+        asked: Any = ask.message
+        values = Values(asked.attempt, asked.stripes, dict.fromkeys(asked.stripes, 1 << ask.to.index), {})
+        list(host.values(ask.to, values))
+
+    for each in list(host._complete(stripes, is_block=False)):
+        answer(each)
+    peers.adopt(server(lost, 2))
+    list(host.adopt(lost))
+    list(host.agreed(layout.hosts[stripe][1], lost))
+    decoding = list(host.want(server(lost, 2), Want(1, frozenset({stripe}), layout.hosts[stripe])))
+    list(host.fell(server(fallen), Fell(stripes)))
+    encoding = list(host._complete(stripes, is_block=False))
+    for each in [*decoding, *encoding]:
+        if each.to.index == other:
+            answer(each)
+    expected = {stripe: 0}
+    shard._take(expected, shard.index, stripe, other, 1 << other)
+    return shard.parities[stripe], expected[stripe]
+
+
+def test_an_answer_to_an_older_attempt_is_added_to_no_parity() -> None:
+    parity, expected = parity_after_an_old_answer(ParityHost)
+    assert parity == expected
+
+
+def test_without_that_rule_a_record_is_added_twice() -> None:
+    parity, expected = parity_after_an_old_answer(mutants.TakesAnyAnswer)
+    assert parity != expected

@@ -28,7 +28,6 @@ from holdfast.cluster.core.outputs import (
     Fence,
     Join,
     Loss,
-    LostToParity,
     Output,
     Protected,
     Replace,
@@ -101,9 +100,9 @@ class ControllerCore(Leader):
             return [Send(member, End())]
         if (replacement := self._called_back.get(member)) is not None:
             return [Send(member, GoBack(replacement))]
+        self._came_back(member)
         if not self.view.holds(member):
             return [Fence(member)]
-        self._called_back = {old: new for old, new in self._called_back.items() if new != member}
         self._up.add(member)
         if member.role is Role.WORKER:
             return [*self._start(member.index), *self._proceed()]
@@ -114,6 +113,13 @@ class ControllerCore(Leader):
         if self._has_parity:
             return [Send(member, Rebuild(self.view, self._absent)), *self._proceed()]
         return [Send(member, Load(self.view, None, {}))]
+
+    def _came_back(self, member: Member) -> None:
+        """Its process is who it is to be: nobody has to be called to any of its former lives."""
+        former = {new: old for old, new in self._called_back.items()}
+        while (life := former.get(member)) is not None:
+            del self._called_back[life]
+            member = life
 
     def died(self, member: Member) -> list[Output]:
         """A process ended, stopped answering, or lost frames: another takes its place."""
@@ -186,13 +192,13 @@ class ControllerCore(Leader):
                 return [Loss(sender, worker, pushes)]
             case Settled():
                 self._unsettled.discard(sender)
-            case OutOfReach(rows):
-                return [LostToParity(sender, rows), *self._climb_down(sender)]
+            case OutOfReach():
+                return self._climb_down(sender)
             case Rebuilt(rows, fallen):
                 self._loading.discard(sender)
                 return [Restored(sender, rows, fallen)]
             case Redundant():
-                self._coverage.hear(sender, message)
+                self._coverage.hear(sender, message, self.view)
                 return [Protected(self._coverage.take_encoded())] if self._coverage.is_complete(self.view) else []
             case Standing(worker, incarnation) if worker in self._inquests:
                 inquest = self._inquests[worker]

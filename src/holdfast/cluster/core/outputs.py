@@ -79,14 +79,6 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True)
-class LostToParity:
-    """Parities cannot give so many rows of a new server: they come from a save, or everyone goes back."""
-
-    server: Member
-    rows: int
-
-
-@dataclass(frozen=True, slots=True)
 class Restored:
     """A new server has all its rows, but for so many that came from a save, and saves may go on."""
 
@@ -134,5 +126,5 @@ class Ended:
 
 Output: TypeAlias = (
     Send | Replace | Join | Fence | Ready | Saved | CalledOff | PrioritySaved
-    | Loss | LostToParity | Restored | Protected | WentBack | Resized | ResizeFailed | Ended
+    | Loss | Restored | Protected | WentBack | Resized | ResizeFailed | Ended
 )  # fmt: skip
