@@ -16,6 +16,7 @@ from holdfast.cluster.wire.heartbeat import Heartbeat
 from holdfast.runtime import SYSTEM
 
 _HEIR_S = 300.0  # that an heir may take for the last save
+_PATIENCE_S = 0.1  # between two looks at whether the controller is still there
 
 
 class Link:
@@ -79,6 +80,14 @@ class Link:
         ready = self._endpoint.wait(timeout_s, watched)
         self._is_orphaned = self._is_orphaned or self._orphaned_fd in ready
         return self._endpoint.receive(0.0)
+
+    def await_replacement(self) -> None:
+        """Do nothing more until the controller has put another in this member's place, or is gone itself.
+
+        A process that ends by itself while it is counted on says that the controller was taken for dead.
+        """
+        while not (self.is_dismissed or self.is_orphaned):
+            self.receive(_PATIENCE_S)
 
     def adopt(self, view: View) -> None:
         """Send nothing more to whoever is replaced in this view."""

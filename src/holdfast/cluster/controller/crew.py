@@ -90,6 +90,11 @@ class Crew:
         if process is not None:
             process.member, process.is_up = member, True
 
+    def known_as(self, member: Member) -> Member:
+        """Whose place a spare was given, whether it has heard that or not; anybody else is who it says it is."""
+        process = self._by_member.get(member)
+        return process.member if process is not None and member.index >= FIRST_SPARE else member
+
     def settled(self) -> None:
         """Everyone is at work: whoever dies from now on was started well."""
         self._failed_starts.clear()
