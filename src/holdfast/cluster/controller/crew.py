@@ -14,6 +14,7 @@ FIRST_SPARE = 1 << 30  # spares have indices from here on: places of no server
 _TARGETS = {Role.SERVER: "holdfast.cluster.server.process:run", Role.WORKER: "holdfast.cluster.worker.process:run"}
 _MOST_FAILED_STARTS = 3  # in a row, of one place
 _START_GRACE_S = 120.0  # that a process may take to import what it needs, on a busy machine
+_NEXT_LIFE_GRACE_S = 10.0  # that a process may take to close one life's sockets and open the next one's
 
 
 @dataclass(slots=True)
@@ -21,6 +22,11 @@ class _Process:
     tenant: Tenant
     member: Member  # the last that it was known to be
     is_up: bool = False
+
+    def was(self, life: Member) -> bool:
+        """Whether it has gone on from this life of it, and no order for that one concerns it any more."""
+        now = self.member
+        return (now.role, now.index) != (life.role, life.index) or now.incarnation > life.incarnation
 
 
 class Crew:
@@ -79,7 +85,7 @@ class Crew:
 
     def goes_back(self, member: Member, next_life: Member) -> None:
         """A process was told to go on as its next incarnation."""
-        self._beats.goes_on(member, next_life, grace_s=_START_GRACE_S)
+        self._beats.goes_on(member, next_life, grace_s=_NEXT_LIFE_GRACE_S)
         process = self._by_member.get(member)
         if process is not None:
             self._by_member[next_life] = process
@@ -100,10 +106,10 @@ class Crew:
         self._failed_starts.clear()
 
     def fence(self, member: Member) -> None:
-        """Kill whatever is still this member."""
+        """Kill whatever is this member, or was told to go on as it and may not have heard that."""
         self._beats.forget(member)
         process = self._by_member.get(member)
-        if process is not None and process.member == member:
+        if process is not None and not process.was(member):
             self._launcher.kill(process.tenant)
 
     def silent(self) -> list[Member]:

@@ -31,7 +31,6 @@ class Beats:
         self._runtime = runtime
         self._timeout_s = timeout_s
         self._liveness = Liveness(timeout_s=timeout_s)
-        self._heard: set[Member] = set()
         self._lock = threading.Lock()
         socket, self.address = sockets.listening(most_queued=_MOST_QUEUED)
         self._thread = SocketThread(socket, self._run, name="holdfast-beats")
@@ -45,18 +44,16 @@ class Beats:
         """A member was told to go on as somebody else: count on that one, and do not dismiss it before it has heard."""
         with self._lock:
             self._liveness.goes_on(member, next_life, self._runtime.monotonic_s(), grace_s=grace_s)
-            self._heard.discard(member)
 
     def forget(self, member: Member) -> None:
         """It is dead or replaced; if it lives, its next beat is answered with that."""
         with self._lock:
             self._liveness.forget(member)
-            self._heard.discard(member)
 
     def heard(self, member: Member) -> bool:
         """Whether a member that is watched has beaten since then."""
         with self._lock:
-            return member in self._heard
+            return self._liveness.was_heard(member)
 
     def overdue(self) -> list[Member]:
         """Members that were silent for too long and are not forgotten."""
@@ -87,7 +84,5 @@ class Beats:
         if is_beat and not more:
             with self._lock:
                 is_counted_on = self._liveness.heard(sender, self._runtime.monotonic_s())
-                if is_counted_on:
-                    self._heard.add(sender)
             answer, _ = write(Route(CONTROLLER, sender).to_bytes(), header.number, BeatAnswer(is_counted_on))
             socket.send_multipart([connection, answer], zmq.NOBLOCK)
