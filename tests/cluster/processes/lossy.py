@@ -1,4 +1,4 @@
-"""Frames between living processes of a job that get lost, as where a connection is reset."""
+"""Frames and heartbeats between living processes of a job that get lost, as where a connection is reset."""
 
 from __future__ import annotations
 
@@ -21,6 +21,19 @@ def train_and_miss_a_frame(worker: hf.Worker) -> None:
     """As the gate lets pass; the last worker misses a frame of the first server, once in a job."""
     loader = loader_of(worker.index, worker.count)
     pass_gate(worker, loader, lambda worker, batch: (take_step(worker, batch), _miss(worker)))
+
+
+def train_and_lose_the_controller(worker: hf.Worker) -> None:
+    """As the gate lets pass; once in a job, a worker's heartbeats are not answered for a while."""
+    loader = loader_of(worker.index, worker.count)
+    pass_gate(worker, loader, lambda worker, batch: (take_step(worker, batch), _lose_controller(worker)))
+
+
+def _lose_controller(worker: hf.Worker) -> None:
+    if worker.steps == LOST_AT and _is_first(Gate()):
+        heartbeat = worker._sockets._link._heartbeat
+        heartbeat.answered = -1_000_000  # until the next answer, which comes soon
+        worker._sockets.let_in()
 
 
 def _miss(worker: hf.Worker) -> None:

@@ -53,6 +53,10 @@ class Liveness:
         self._extend(member, now_s)
         return True
 
+    def counts_on(self, member: Member) -> bool:
+        """Whether it is watched, as who it is or as who it is to be."""
+        return member in self._deadlines or member in self._next_lives
+
     def was_heard(self, member: Member) -> bool:
         """Whether it has lived since it is watched."""
         return member in self._deadlines and member not in self._graces

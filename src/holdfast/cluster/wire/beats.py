@@ -8,7 +8,7 @@ import zmq
 
 from holdfast.cluster.core.liveness import Liveness
 from holdfast.cluster.core.members import CONTROLLER, Member
-from holdfast.cluster.wire.frames import Beat, BeatAnswer, Route, read_header, read_message, write
+from holdfast.cluster.wire.frames import Beat, BeatAnswer, OrphanBeat, Route, read_header, read_message, write
 from holdfast.cluster.wire.malformed import MalformedFrame
 from holdfast.cluster.wire.socket_thread import SocketThread
 from holdfast.cluster.wire.sockets import Socket, Sockets
@@ -78,11 +78,17 @@ class Beats:
         try:
             header = read_header(head)
             sender = Route.from_bytes(header.route).sender
-            is_beat = isinstance(read_message(header.code, bytearray(head), ()), Beat)
+            beat = read_message(header.code, bytearray(head), ())
         except MalformedFrame:
             return
-        if is_beat and not more:
-            with self._lock:
-                is_counted_on = self._liveness.heard(sender, self._runtime.monotonic_s())
+        if isinstance(beat, Beat | OrphanBeat) and not more:
+            is_counted_on = self._hear(sender, is_orphan=isinstance(beat, OrphanBeat))
             answer, _ = write(Route(CONTROLLER, sender).to_bytes(), header.number, BeatAnswer(is_counted_on))
             socket.send_multipart([connection, answer], zmq.NOBLOCK)
+
+    def _hear(self, sender: Member, *, is_orphan: bool) -> bool:
+        """Whether it is counted on. An orphan becomes overdue, and is replaced: it would follow no order."""
+        with self._lock:
+            if is_orphan:
+                return self._liveness.counts_on(sender)
+            return self._liveness.heard(sender, self._runtime.monotonic_s())
