@@ -16,6 +16,7 @@ from holdfast.cluster.wire.heartbeat import Heartbeat
 from holdfast.runtime import SYSTEM
 
 _HEIR_S = 300.0  # that an heir may take for the last save
+_PATIENCE_S = 0.1  # between two looks at whether the controller is still there
 
 
 class Link:
@@ -33,7 +34,6 @@ class Link:
         self.member = member
         self._orphaned_fd = surroundings.orphaned_fd
         self._silence_s = pacing.silence_s
-        self._is_orphaned = False
         self._orphaned_s: float | None = None
         self._endpoint = Endpoint(
             member,
@@ -52,18 +52,17 @@ class Link:
 
     @property
     def is_orphaned(self) -> bool:
-        """Whether the controller is gone: its process ended, or it has been silent for too long."""
-        return self._is_orphaned or self._heartbeat.controller_silent_s > self._silence_s
+        """Whether the controller is lost: its process ended, or it was silent for too long.
+
+        It is so for the rest of this life. A controller that is heard again may have replaced others meanwhile, and
+        some of them follow an heir by now: it has to replace this one, too.
+        """
+        return self._orphaned_s is not None
 
     @property
     def is_forsaken(self) -> bool:
         """Whether it has been an orphan for so long that no heir will end it."""
-        if not self.is_orphaned:
-            self._orphaned_s = None
-            return False
-        now_s = SYSTEM.monotonic_s()
-        self._orphaned_s = now_s if self._orphaned_s is None else self._orphaned_s
-        return now_s - self._orphaned_s > _HEIR_S
+        return self._orphaned_s is not None and SYSTEM.monotonic_s() - self._orphaned_s > _HEIR_S
 
     def send(self, sends: Iterable[Send]) -> None:
         """Never blocks."""
@@ -72,13 +71,23 @@ class Link:
 
     def receive(self, timeout_s: float, also: Sequence[int] = ()) -> list[tuple[Member, Message]]:
         """What has arrived; waits for something, for so long at most."""
+        if self._heartbeat.controller_silent_s > self._silence_s:
+            self._lose_controller()
         arrived = self._endpoint.receive(0.0)
         if arrived or timeout_s == 0.0:
             return arrived
-        watched = also if self._is_orphaned else (self._orphaned_fd, *also)
-        ready = self._endpoint.wait(timeout_s, watched)
-        self._is_orphaned = self._is_orphaned or self._orphaned_fd in ready
+        watched = also if self.is_orphaned else (self._orphaned_fd, *also)
+        if self._orphaned_fd in self._endpoint.wait(timeout_s, watched):
+            self._lose_controller()
         return self._endpoint.receive(0.0)
+
+    def await_replacement(self) -> None:
+        """Do nothing more until the controller has put another in this member's place, or is gone itself.
+
+        A process that ends by itself while it is counted on says that the controller was taken for dead.
+        """
+        while not (self.is_dismissed or self.is_orphaned):
+            self.receive(_PATIENCE_S)
 
     def adopt(self, view: View) -> None:
         """Send nothing more to whoever is replaced in this view."""
@@ -88,6 +97,11 @@ class Link:
         """End the heartbeat; let what was sent get out."""
         self._heartbeat.close()
         self._endpoint.close()
+
+    def _lose_controller(self) -> None:
+        if self._orphaned_s is None:
+            self._orphaned_s = SYSTEM.monotonic_s()
+            self._heartbeat.is_orphan = True
 
 
 def io_threads(role: Role, *, has_parity: bool) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.cluster.core.allegiance import Allegiance
 from holdfast.cluster.core.members import CONTROLLER, Member, View
-from holdfast.cluster.core.messages import Applied, Exhausted, Message, Pause, Paused, Rows, Send, Survey
+from holdfast.cluster.core.messages import Applied, Broken, Exhausted, Message, Pause, Paused, Rows, Send, Survey
 from holdfast.cluster.core.server import ServerCore
 from holdfast.cluster.core.streams import Incoming
 from holdfast.cluster.core.worker import WorkerCore, _Channel
@@ -125,6 +125,20 @@ class ForgetsWhatAnHeirSaid(Allegiance):
     def lose_controller(self, view: View) -> list[tuple[Member, Message]]:
         super().lose_controller(view)
         return []
+
+
+class KeepsGapsToItself(Allegiance):
+    """Nobody hears of frames that are missing here."""
+
+    def report(self, broken: Broken) -> list[Send]:
+        return []
+
+
+class MissesOrders(Allegiance):
+    """Says nothing where they are the controller's."""
+
+    def report(self, broken: Broken) -> list[Send]:
+        return [] if broken.member == CONTROLLER else super().report(broken)
 
 
 def following(allegiance: type[Allegiance]) -> Cores:

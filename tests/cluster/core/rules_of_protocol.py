@@ -49,6 +49,8 @@ RULES = {
     "a save waits until everyone is at work": Rule(Cores(controller=leaders.SavesWhileSomebodyIsMissing), PARTIAL),
     "everyone is told of a death": Rule(Cores(controller=leaders.KeepsViewsToItself), PARTIAL),
     "a gap ends a stream": Rule(Cores(incoming=members.OverlooksGaps), PARTIAL),
+    "a gap is told": Rule(following(members.KeepsGapsToItself), PARTIAL),
+    "whoever misses an order is replaced": Rule(following(members.MissesOrders), PARTIAL),
     "a step is applied when all servers hold it": Rule(paced(servers.AppliesOnItsOwn), IN_STEP),
     "what is not promised of a dead worker is given up": Rule(paced(servers.KeepsWhatIsNotPromised), IN_STEP),
     "what is promised is kept": Rule(paced(servers.BreaksItsPromise), IN_STEP),

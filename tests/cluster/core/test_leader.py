@@ -222,6 +222,51 @@ def test_an_heir_ends_the_job_as_it_is_when_somebody_is_missing() -> None:
     assert sent(outputs, End) == [SERVER, WORKER, OTHER] and str(OTHER) in str(outputs[-1])
 
 
+def test_an_heir_does_not_end_the_job_for_what_it_misses_of_a_controller_that_it_has_lost() -> None:
+    heir = Leader(View.first(servers=1, workers=2))
+    heir.stop()
+    assert heir.handle(SERVER, Broken(CONTROLLER)) == [] and not heir.ended
+
+
+@pytest.mark.parametrize("core", [ServerCore(SERVER, cast(Shard, None)), WorkerCore(OTHER)], ids=["server", "worker"])
+def test_a_member_tells_of_frames_that_it_misses_before_and_after_it_has_a_view(core: ServerCore | WorkerCore) -> None:
+    assert core.handle(core.member, Broken(WORKER)) == [Send(CONTROLLER, Broken(WORKER))]
+    assert not core.ended and not core.is_adrift
+    core.handle(CONTROLLER, NewView(View.first(servers=1, workers=2)))
+    assert core.handle(core.member, Broken(SERVER)) == [Send(CONTROLLER, Broken(SERVER))]
+
+
+def test_a_worker_tells_of_a_server_even_if_it_has_a_higher_number_than_any_server() -> None:
+    core = WorkerCore(OTHER)
+    core.handle(CONTROLLER, Start(View.first(servers=1, workers=2), BEGINNING))
+    assert core.handle(OTHER, Broken(SERVER)) == [Send(CONTROLLER, Broken(SERVER))]
+
+
+def test_a_member_that_misses_frames_of_the_controller_ends_and_waits_to_be_replaced() -> None:
+    core, controller = WorkerCore(OTHER), at_work()
+    core.handle(CONTROLLER, Start(controller.view, BEGINNING))
+    (told,) = core.handle(OTHER, Broken(CONTROLLER))
+    assert core.ended and core.is_adrift and told == Send(CONTROLLER, Broken(CONTROLLER))
+    assert isinstance(told.message, Broken)
+    controller.died(told.message.to_replace(OTHER))
+    assert controller.view.replaces(OTHER) and controller.died(CONTROLLER) == []
+
+
+def test_a_member_that_is_called_back_and_misses_that_is_replaced() -> None:
+    core = at_work(recovery=Recovery.FULL)
+    core.died(SERVER)
+    core.died(Broken(CONTROLLER).to_replace(OTHER))
+    assert core.view.workers == (2, 3)
+
+
+def test_an_orphan_follows_its_heir_whatever_it_misses_of_the_controller() -> None:
+    core = WorkerCore(OTHER)
+    core.handle(CONTROLLER, Start(View.first(servers=1, workers=2), BEGINNING))
+    core.controller_lost()
+    assert core.handle(OTHER, Broken(CONTROLLER)) == [] and not core.ended
+    assert core.handle(OTHER, Broken(WORKER)) == [Send(SERVER, Broken(WORKER))]
+
+
 def test_an_heir_is_not_answered_where_another_view_is_known() -> None:
     view = View.first(servers=2, workers=1)
     core = WorkerCore(WORKER)

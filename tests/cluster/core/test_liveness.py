@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from holdfast.cluster.core.liveness import Liveness
 from holdfast.cluster.core.members import Member, Role
 
@@ -68,6 +70,30 @@ def test_a_member_that_was_told_to_go_on_as_another_is_counted_on_while_that_one
     liveness.goes_on(ONE, OTHER, 5, grace_s=5)
     liveness.goes_on(OTHER, last, 6, grace_s=5)
     assert liveness.heard(ONE, 15) and liveness.heard(OTHER, 15)  # neither has heard of it yet
-    assert liveness.overdue(20) == [] and liveness.overdue(22) == [last]
+    assert liveness.overdue(30) == [] and liveness.overdue(31) == [last]
     liveness.forget(last)
-    assert not liveness.heard(ONE, 23) and not liveness.heard(OTHER, 23)
+    assert not liveness.heard(ONE, 32) and not liveness.heard(OTHER, 32)
+
+
+def test_a_member_that_does_not_hear_for_long_that_it_is_another_lives_as_long_as_it_beats() -> None:
+    liveness = Liveness(timeout_s=10)
+    next_life = replace(ONE, incarnation=2)
+    liveness.watch(ONE, 0)
+    liveness.goes_on(ONE, next_life, 0, grace_s=5)
+    for now_s in range(0, 200, 5):
+        assert liveness.heard(ONE, now_s)
+    assert liveness.overdue(210) == [] and liveness.overdue(211) == [next_life]
+    assert liveness.heard(next_life, 205)
+    assert liveness.overdue(215) == [] and liveness.overdue(216) == [next_life]
+
+
+def test_who_went_back_counts_as_who_it_is_now_and_not_as_who_it_was() -> None:
+    liveness = Liveness(timeout_s=10)
+    life = ONE
+    liveness.watch(life, 0)
+    for incarnation in range(2, 100):
+        before, life = life, replace(ONE, incarnation=incarnation)
+        liveness.goes_on(before, life, 0, grace_s=5)
+        assert liveness.heard(before, 0) and not liveness.was_heard(life)
+        assert liveness.heard(life, 0) and liveness.was_heard(life) and not liveness.heard(before, 0)
+    assert not liveness._next_lives  # a job may go back for weeks

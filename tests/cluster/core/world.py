@@ -193,14 +193,12 @@ class World:
     def _report_gap(self, sender: Member, receiver: Member) -> None:
         if receiver.role is Role.CONTROLLER:
             self._lead(self.controller, self.controller.died(sender))
-        elif sender.role is Role.CONTROLLER:
-            self._end(self.processes[receiver])  # it knows nothing for certain any more
         else:
-            self.network.send(receiver, [Send(CONTROLLER, Broken(sender))])
+            self._receive(receiver, receiver, Broken(sender))
 
     def _receive(self, sender: Member, receiver: Member, message: Message) -> None:
         if receiver.role is Role.CONTROLLER:
-            self._lead(self.controller, self.controller.handle(sender, message))
+            self._instruct(sender, message)
             return
         if receiver in self.heirs and isinstance(message, Report):
             self._lead(self.heirs[receiver], self.heirs[receiver].handle(sender, message))
@@ -209,6 +207,13 @@ class World:
         self.network.send(receiver, process.core.handle(sender, message))
         if process.core.next_life is not None:
             self._make(process.core.next_life, process.shard)
+
+    def _instruct(self, sender: Member, message: Message) -> None:
+        """The controller hears of gaps from whoever notices one, also from a member that it has called back."""
+        if isinstance(message, Broken):
+            self._lead(self.controller, self.controller.died(message.to_replace(sender)))
+        else:
+            self._lead(self.controller, self.controller.handle(sender, message))
 
     # ---- leaders ---------------------------------------------------------------------------------------------------
 
@@ -227,6 +232,7 @@ class World:
                 case Fence(member):
                     if self.chance.random() < 0.3 and member in self.processes:
                         self.processes[member].alive = False  # the others cannot be reached, and live on for a while
+                        self.network.lose_last_words(member)
                 case Ready(save=save):
                     self._lead(leader, leader.snapshot(b"%d" % save))
                 case Saved():

@@ -11,9 +11,10 @@ import pytest
 
 import holdfast as hf
 from holdfast.cluster.core.members import Member, Role
-from holdfast.cluster.happenings import Replaced, Started
+from holdfast.cluster.happenings import Died, Replaced, Started
 from holdfast.cluster.launch.base import Launcher, Tenant
 from holdfast.cluster.launch.local import LocalLauncher, LocalProcesses
+from tests.cluster.processes import lossy
 from tests.cluster.processes.jobs import RunningJob
 from tests.cluster.processes.script import ScriptJob
 
@@ -48,6 +49,15 @@ def test_a_job_that_one_process_deserts_is_resumed_at_once_although_others_staye
     job.wait_for(Started, 2)
     job.finish(9)
     assert hf.open_run(job.url).checkpoints()[-1].step == 9
+    job.assert_nothing_is_left()
+
+
+def test_a_worker_that_lost_the_controller_for_a_while_is_replaced(start_job: Callable[..., RunningJob]) -> None:
+    job = start_job(servers=2, silence_s=2.0, train=lossy.train_and_lose_the_controller, limit=lossy.LOST_AT)
+    assert job.wait_for(Died).member == Member(Role.WORKER, 0, 1)
+    job.wait_for(Replaced)
+    job.finish(lossy.LOST_AT + 3)
+    assert hf.open_run(job.url).checkpoints()[-1].step == lossy.LOST_AT + 3
     job.assert_nothing_is_left()
 
 

@@ -54,6 +54,23 @@ def test_a_member_that_nobody_counts_on_is_told(loopback: Meeting) -> None:
     beats.close()
 
 
+def test_an_orphan_is_overdue_although_it_beats_and_hears_that_it_was_replaced(meeting: Meeting) -> None:
+    controller, server = meeting.endpoint(CONTROLLER), meeting.endpoint(SERVER)
+    beats = Beats(controller.sockets, timeout_s=0.5)
+    beats.watch(SERVER)
+    heartbeat = Heartbeat(SERVER, server.sockets, beats.address, period_s=PERIOD_S)
+    until(lambda: heartbeat.answered > 2)
+    heartbeat.is_orphan = True
+    until(beats.overdue)
+    last = heartbeat.answered
+    until(lambda: heartbeat.answered > last + 2)
+    assert beats.overdue() == [SERVER] and not heartbeat.is_dismissed
+    beats.forget(SERVER)
+    until(lambda: heartbeat.is_dismissed)
+    heartbeat.close()
+    beats.close()
+
+
 def test_a_socket_that_is_no_beat_is_not_answered_and_does_no_harm(loopback: Meeting) -> None:
     controller, server = loopback.endpoint(CONTROLLER), loopback.endpoint(SERVER)
     beats = Beats(controller.sockets, timeout_s=60)

@@ -13,6 +13,7 @@ from holdfast.errors import RunError
 FIRST_SPARE = 1 << 30  # spares have indices from here on: places of no server
 _TARGETS = {Role.SERVER: "holdfast.cluster.server.process:run", Role.WORKER: "holdfast.cluster.worker.process:run"}
 _START_GRACE_S = 120.0  # that a process may take to import what it needs, on a busy machine
+_NEXT_LIFE_GRACE_S = 10.0  # that a process may take to close one life's sockets and open the next one's
 
 
 @dataclass(slots=True)
@@ -20,6 +21,11 @@ class _Process:
     tenant: Tenant
     member: Member  # the last that it was known to be
     is_up: bool = False
+
+    def was(self, life: Member) -> bool:
+        """Whether it has gone on from this life of it, and no order for that one concerns it any more."""
+        now = self.member
+        return (now.role, now.index) != (life.role, life.index) or now.incarnation > life.incarnation
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +105,7 @@ class Crew:
 
     def goes_back(self, member: Member, next_life: Member) -> None:
         """A process was told to go on as its next incarnation."""
-        self._beats.goes_on(member, next_life, grace_s=_START_GRACE_S)
+        self._beats.goes_on(member, next_life, grace_s=_NEXT_LIFE_GRACE_S)
         process = self._by_member.get(member)
         if process is not None:
             self._by_member[next_life] = process
@@ -110,18 +116,23 @@ class Crew:
         if process is None:
             return []
         process.member, process.is_up = member, True
-        former = [each for each, known in self._by_member.items() if known is process and _precedes(each, member)]
+        former = [each for each, known in self._by_member.items() if known is process and process.was(each)]
         for each in former:
             del self._by_member[each]
             self._beats.forget(each)
         return former
 
+    def known_as(self, member: Member) -> Member:
+        """Whose place a spare was given, whether it has heard that or not; anybody else is who it says it is."""
+        process = self._by_member.get(member)
+        return process.member if process is not None and member.index >= FIRST_SPARE else member
+
     def fence(self, member: Member) -> None:
-        """Kill whatever is still this member."""
+        """Kill whatever is this member, or was told to go on as it and may not have heard that."""
         self._beats.forget(member)
         self._starts.pop(member, None)
         process = self._by_member.get(member)
-        if process is not None and process.member == member:
+        if process is not None and not process.was(member):
             self._launcher.kill(process.tenant)
 
     def silent(self) -> list[Member]:
@@ -148,8 +159,3 @@ class Crew:
         process = _Process(tenant, member)
         self._processes[tenant] = process
         self._by_member[member] = process
-
-
-def _precedes(life: Member, other: Member) -> bool:
-    """Of two lives of a process: whether it was a spare in the first, or the first is an earlier one in its place."""
-    return life.index != other.index or life.incarnation < other.incarnation

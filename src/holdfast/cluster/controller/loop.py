@@ -246,10 +246,8 @@ class Controller:
                 self._carry_out(self._desk.decided(sender, message))
             case Outcome():
                 self._carry_out(self._desk.settled(sender, message))
-            case Broken(member) if sender == CONTROLLER:  # this end's own report
-                self._die(member, "frames of it are missing")
-            case Broken(member):
-                self._die(member, f"frames of it are missing, says {sender}")
+            case Broken():
+                self._die(self._crew.known_as(message.to_replace(sender)), _missing(sender, message.member))
             case OutOfReach():
                 self._choose_rung(self._recoveries.lost_servers)
                 self._carry_out(self._core.handle(sender, message))
@@ -321,5 +319,14 @@ class Controller:
                     self._accounts.hear(sender, message.report)
                 if isinstance(message, Up | Stats):
                     self._endpoint.send(sender, End())
+                if isinstance(message, Broken) and message.member == CONTROLLER:  # it cannot hear of the end
+                    self._crew.fence(self._crew.known_as(sender))
             self._crew.bury()
             on_turn()
+
+
+def _missing(receiver: Member, sender: Member) -> str:
+    """How somebody died of frames that did not arrive."""
+    if sender == CONTROLLER:
+        return "frames of the controller did not reach it"
+    return "frames of it are missing" if receiver == CONTROLLER else f"frames of it are missing, says {receiver}"

@@ -127,7 +127,7 @@ class ControllerCore(Leader):
         while (life := self._called_back.pop(lives[-1], None)) is not None:
             lives.append(life)
         dead = lives[-1]
-        if self.ended or not self.view.holds(dead):
+        if self.ended or dead.role is Role.CONTROLLER or not self.view.holds(dead):
             return []
         outputs = [*self._abandon_save()]
         if self._sets_everyone_back(dead):

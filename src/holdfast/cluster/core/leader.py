@@ -146,7 +146,7 @@ class Leader:
 
     def _handle(self, sender: Member, message: Message) -> Iterable[Output]:
         match message:
-            case Broken(member):
+            case Broken(member) if member.role is not Role.CONTROLLER:  # which an heir has lost anyhow
                 return self.died(member)
             case Failed(problem):
                 return self.end(f"{sender}: {problem}")

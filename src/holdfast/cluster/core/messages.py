@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from holdfast.cluster.core.members import Member, View
+from holdfast.cluster.core.members import Member, Role, View
 from holdfast.cluster.core.notes import Note
 from holdfast.cluster.core.parity_messages import (
     FallBack,
@@ -248,9 +248,16 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """From anyone: frames of this member are missing, so that nothing more it says can be believed."""
+    """From anyone: frames of this member are missing, so that nothing more it says can be believed.
+
+    It is the end of that member, unless it is the controller: then whoever says so may have missed an order.
+    """
 
     member: Member
+
+    def to_replace(self, receiver: Member) -> Member:
+        """Who cannot go on. The receiver is the one that misses frames."""
+        return receiver if self.member.role is Role.CONTROLLER else self.member
 
 
 Message: TypeAlias = (

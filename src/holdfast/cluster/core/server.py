@@ -8,6 +8,7 @@ from typing import Any
 from holdfast.cluster.core.allegiance import Allegiance
 from holdfast.cluster.core.members import Member, Role, View
 from holdfast.cluster.core.messages import (
+    Broken,
     CallOff,
     End,
     Exhausted,
@@ -86,6 +87,11 @@ class ServerCore:
     def is_orphan(self) -> bool:
         """Whether the controller is lost."""
         return self._allegiance.leader.role is not Role.CONTROLLER
+
+    @property
+    def is_adrift(self) -> bool:
+        """Whether it has ended because it may have missed an order: its process stays until it is replaced."""
+        return self._allegiance.is_adrift
 
     @property
     def is_heir(self) -> bool:
@@ -193,6 +199,9 @@ class ServerCore:
             case SavePriority(save):
                 self.last_save = save
                 yield Send(leader, self._shard.copy_priority(save, self.progress))
+            case Broken() if sender == self.member:  # this end's own report
+                yield from self._allegiance.report(message)
+                self.ended = self.is_adrift
             case _ if self._view is None:
                 self._waiting.append((sender, message))
             case _ if not self.is_replaced(sender):

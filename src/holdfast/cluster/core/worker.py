@@ -11,6 +11,7 @@ from holdfast.cluster.core.allegiance import Allegiance
 from holdfast.cluster.core.members import Member, Role, View
 from holdfast.cluster.core.messages import (
     Applied,
+    Broken,
     End,
     Exhausted,
     Finished,
@@ -94,6 +95,11 @@ class WorkerCore:
     def is_orphan(self) -> bool:
         """Whether the controller is lost."""
         return self._allegiance.leader.role is not Role.CONTROLLER
+
+    @property
+    def is_adrift(self) -> bool:
+        """Whether it has ended because it may have missed an order: its process stays until it is replaced."""
+        return self._allegiance.is_adrift
 
     @property
     def workers(self) -> int:
@@ -202,6 +208,10 @@ class WorkerCore:
                 return list(self._report_pause())
             case GoOn(save):
                 self._pause = None if self._pause is not None and self._pause.save == save else self._pause
+            case Broken() if sender == self.member:  # this end's own report
+                sends = self._allegiance.report(message)
+                self.ended = self.is_adrift
+                return sends
             case _ if self._view is not None and self._view.holds(sender):
                 return self._from_server(sender, message)
         return []

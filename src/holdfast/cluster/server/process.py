@@ -11,7 +11,6 @@ import numpy as np
 from holdfast.checkpoint import shards
 from holdfast.cluster.core.members import CONTROLLER, Member, Role, View
 from holdfast.cluster.core.messages import (
-    Broken,
     CallOff,
     Copied,
     End,
@@ -140,6 +139,8 @@ class _Life:
                 if self._core.is_whole:
                     self._save_rebuilt()
                 self._look_around()
+            if self._core.is_adrift:
+                self._link.await_replacement()
             return self._core.next_life
         except HoldfastError as error:  # another process in this place would come to the same
             self._fail(error)
@@ -197,8 +198,6 @@ class _Life:
                 began_s = SYSTEM.monotonic_s()
                 self._hand_on(sender, message)
                 self._rebuild_pace.worked(SYSTEM.monotonic_s() - began_s)
-            case Broken() if sender == self._core.member:  # this end's own report
-                self._link.send([Send(CONTROLLER, message)])
             case _ if self._heir is not None and self._heir.concerns(message):
                 self._send(self._heir.handle(sender, message))
             case _:

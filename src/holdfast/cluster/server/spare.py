@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import replace
 
 from holdfast.cluster.core.members import CONTROLLER, Member, Role, View
-from holdfast.cluster.core.messages import End, GoBack
+from holdfast.cluster.core.messages import Broken, End, GoBack, Send
 from holdfast.cluster.core.parity_messages import Rebuild
 from holdfast.cluster.core.server import ServerCore
 from holdfast.cluster.job import Job
@@ -52,6 +52,9 @@ class Spare:
                 match message:
                     case GoBack(member):
                         return member
+                    case Broken():  # of the controller, whom alone it hears: what is missing may be its place
+                        self._link.send([Send(CONTROLLER, message)])
+                        self._link.await_replacement()
                     case End():
                         return None
         return None

@@ -8,7 +8,7 @@ import zmq
 
 from holdfast.cluster.core.liveness import Liveness
 from holdfast.cluster.core.members import CONTROLLER, Member
-from holdfast.cluster.wire.frames import Beat, BeatAnswer, Route, read_header, read_message, write
+from holdfast.cluster.wire.frames import Beat, BeatAnswer, OrphanBeat, Route, read_header, read_message, write
 from holdfast.cluster.wire.malformed import MalformedFrame
 from holdfast.cluster.wire.socket_thread import SocketThread
 from holdfast.cluster.wire.sockets import Socket, Sockets
@@ -31,7 +31,6 @@ class Beats:
         self._runtime = runtime
         self._timeout_s = timeout_s
         self._liveness = Liveness(timeout_s=timeout_s)
-        self._heard: set[Member] = set()
         self._lock = threading.Lock()
         socket, self.address = sockets.listening(most_queued=_MOST_QUEUED)
         self._thread = SocketThread(socket, self._run, name="holdfast-beats")
@@ -45,18 +44,16 @@ class Beats:
         """A member was told to go on as somebody else: count on that one, and do not dismiss it before it has heard."""
         with self._lock:
             self._liveness.goes_on(member, next_life, self._runtime.monotonic_s(), grace_s=grace_s)
-            self._heard.discard(member)
 
     def forget(self, member: Member) -> None:
         """It is dead or replaced; if it lives, its next beat is answered with that."""
         with self._lock:
             self._liveness.forget(member)
-            self._heard.discard(member)
 
     def heard(self, member: Member) -> bool:
         """Whether a member that is watched has beaten since then."""
         with self._lock:
-            return member in self._heard
+            return self._liveness.was_heard(member)
 
     def overdue(self) -> list[Member]:
         """Members that were silent for too long and are not forgotten."""
@@ -81,13 +78,17 @@ class Beats:
         try:
             header = read_header(head)
             sender = Route.from_bytes(header.route).sender
-            is_beat = isinstance(read_message(header.code, bytearray(head), ()), Beat)
+            beat = read_message(header.code, bytearray(head), ())
         except MalformedFrame:
             return
-        if is_beat and not more:
-            with self._lock:
-                is_counted_on = self._liveness.heard(sender, self._runtime.monotonic_s())
-                if is_counted_on:
-                    self._heard.add(sender)
+        if isinstance(beat, Beat | OrphanBeat) and not more:
+            is_counted_on = self._hear(sender, is_orphan=isinstance(beat, OrphanBeat))
             answer, _ = write(Route(CONTROLLER, sender).to_bytes(), header.number, BeatAnswer(is_counted_on))
             socket.send_multipart([connection, answer], zmq.NOBLOCK)
+
+    def _hear(self, sender: Member, *, is_orphan: bool) -> bool:
+        """Whether it is counted on. An orphan becomes overdue, and is replaced: it would follow no order."""
+        with self._lock:
+            if is_orphan:
+                return self._liveness.counts_on(sender)
+            return self._liveness.heard(sender, self._runtime.monotonic_s())

@@ -57,7 +57,12 @@ class BeatAnswer:
     is_counted_on: bool
 
 
-Framed: TypeAlias = core.Message | Opening | Introduction | Pulse | Beat | BeatAnswer
+@dataclass(frozen=True, slots=True)
+class OrphanBeat:
+    """From a member that has lost the controller: should that live after all, it must not count on this one."""
+
+
+Framed: TypeAlias = core.Message | Opening | Introduction | Pulse | Beat | BeatAnswer | OrphanBeat
 
 # By code, which is part of the format: codes are never given to another type. A new message is a line here.
 TYPES: dict[int, type] = {
@@ -120,6 +125,7 @@ TYPES: dict[int, type] = {
     242: Beat,
     243: BeatAnswer,
     244: Pulse,
+    245: OrphanBeat,
 }
 _WRITERS = {kind: (code, record(kind).write) for code, kind in TYPES.items()}
 _READERS = {code: record(kind).read for code, kind in TYPES.items()}

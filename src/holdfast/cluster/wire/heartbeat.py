@@ -8,7 +8,7 @@ import zmq
 
 from holdfast.cluster.core.members import CONTROLLER, Member
 from holdfast.cluster.wire.address import Address
-from holdfast.cluster.wire.frames import Beat, BeatAnswer, Route, read_header, read_message, write
+from holdfast.cluster.wire.frames import Beat, BeatAnswer, OrphanBeat, Route, read_header, read_message, write
 from holdfast.cluster.wire.malformed import MalformedFrame
 from holdfast.cluster.wire.socket_thread import SocketThread
 from holdfast.cluster.wire.sockets import Socket, Sockets
@@ -26,6 +26,9 @@ class Heartbeat:
         address: Where the controller listens for heartbeats.
         period_s: Between two beats.
         runtime: Clock.
+
+    Attributes:
+        is_orphan: Whether the member has lost the controller. From then on that is what its beats say.
     """
 
     def __init__(
@@ -35,6 +38,7 @@ class Heartbeat:
         self._runtime = runtime
         self._route = Route(member, CONTROLLER).to_bytes()
         self._sent = 0
+        self.is_orphan = False
         self.answered = 0  # the last beat that the controller has answered
         self.is_dismissed = False  # the controller lives, and does not count on this member any more
         socket = sockets.connected(address, most_queued=_MOST_QUEUED)
@@ -59,7 +63,7 @@ class Heartbeat:
 
     def _beat(self, socket: Socket) -> None:
         self._sent += 1
-        head, _ = write(self._route, self._sent, Beat())
+        head, _ = write(self._route, self._sent, OrphanBeat() if self.is_orphan else Beat())
         with suppress(zmq.Again):  # nobody takes them: that is the controller's silence
             socket.send(head, zmq.NOBLOCK)
 

@@ -118,6 +118,8 @@ class SocketExchange:
             self._handle(sender, message)
         if self._link.is_orphaned:
             self._link.send(self._core.controller_lost())
+        if self._core.is_adrift:
+            self._link.await_replacement()
         if self._core.ended or self._link.is_dismissed or self._link.is_forsaken:
             raise LifeOver
 
