@@ -22,15 +22,15 @@ class Stage:
         self.runtime = Runtime(monotonic_s=lambda: self.now_s, wall_s=lambda: 1000 + self.now_s)
         self.told = Recoveries(self.heard.append, self.runtime, parity=parity)
 
-    def die(self, member: Member, *, by_spare: bool = False) -> None:
-        self.told.begin(member, by_spare=by_spare)
+    def die(self, member: Member, *, by_spare: bool = False, loses: bool = True) -> None:
+        self.told.begin(member, by_spare=by_spare, loses=loses)
 
     def recovered(self) -> list[Recovered]:
         return [each for each in self.heard if isinstance(each, Recovered)]
 
-    def settle(self, *, after_s: float = 0.0, pending: bool = False, at_once: bool = False) -> list[Recovered]:
+    def settle(self, *, after_s: float = 0.0, otherwise: Cost | None = None) -> list[Recovered]:
         self.now_s += after_s
-        self.told.settle(lambda member: pending, at_once=at_once)
+        self.told.settle(otherwise)
         return self.recovered()
 
 
@@ -63,8 +63,9 @@ def test_rows_from_saves_are_told_of_once_their_cost_is_known() -> None:
     (found,) = stage.settle()
     assert (found.member, found.rung, found.rows, found.saved_rows) == (SERVER, "partial", 900, 100)
     assert (found.lost_steps, found.lost_samples, found.lost_pls, found.at_s) == (30, 960.0, 0.01, 1100.0)
-    assert len(stage.settle(after_s=5.0, pending=True)) == 1  # workers have told, and the length is not known yet
-    assert [each.lost_steps for each in stage.settle()] == [30, 0]  # nobody has anything to tell
+    assert len(stage.settle(after_s=60.0)) == 1  # that nobody says anything does not mean that nothing is lost
+    stage.told.lost(Loss(server=OTHER, cost=Cost(), pls=0.03))
+    assert [each.lost_steps for each in stage.settle()] == [30, 0]
 
 
 def test_without_parity_every_lost_row_comes_from_a_save() -> None:
@@ -74,6 +75,15 @@ def test_without_parity_every_lost_row_comes_from_a_save() -> None:
     stage.told.end()
     (found,) = stage.settle()
     assert (found.rung, found.lost_steps, found.lost_samples, found.lost_pls) == ("partial", 3, None, None)
+
+
+def test_a_server_that_dies_before_anybody_trains_loses_nothing() -> None:
+    """Workers have nothing to say of it: its rows are those of the checkpoint from which all begin."""
+    stage = Stage(parity=False)
+    stage.die(SERVER, loses=False)
+    stage.told.end()
+    (found,) = stage.settle()
+    assert (found.lost_steps, found.lost_samples) == (0, 0.0)
 
 
 def test_a_going_back_costs_steps_that_are_taken_again() -> None:
@@ -107,7 +117,8 @@ def test_what_is_left_at_the_end_is_told() -> None:
     assert isinstance(stage.heard[0], Started)
     stage.die(SERVER)
     stage.told.end()
-    assert len(stage.settle(pending=True, at_once=True)) == 1
+    (found,) = stage.settle(otherwise=Cost(steps=40, samples=None, pls=None))
+    assert (found.lost_steps, found.lost_samples, found.lost_pls) == (40, None, None)
 
 
 def test_redundancy_tells_since_when_a_row_lacked_a_parity() -> None:
