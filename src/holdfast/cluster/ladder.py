@@ -137,7 +137,7 @@ class Machines:
             parity=parity,
             needed_bytes=tightest.needed_bytes,
             left_bytes=tightest.left_bytes,
-            machine=tightest.machine,
+            where=f"machine {tightest.machine}",
             most_lost=seating.most_lost,
         )
 
