@@ -59,6 +59,7 @@ def test_rows_from_saves_are_told_of_once_their_cost_is_known() -> None:
     stage.told.restored(OTHER, 1000, 50)
     stage.told.end()
     assert stage.settle(after_s=1.0) == []
+    assert stage.told.lost_servers == 2  # another death is weighed with what these cost
     stage.told.lost(Loss(server=SERVER, cost=Cost(steps=30, samples=960.0, pls=0.01), pls=0.03))
     (found,) = stage.settle()
     assert (found.member, found.rung, found.rows, found.saved_rows) == (SERVER, "partial", 900, 100)
@@ -66,6 +67,7 @@ def test_rows_from_saves_are_told_of_once_their_cost_is_known() -> None:
     assert len(stage.settle(after_s=60.0)) == 1  # that nobody says anything does not mean that nothing is lost
     stage.told.lost(Loss(server=OTHER, cost=Cost(), pls=0.03))
     assert [each.lost_steps for each in stage.settle()] == [30, 0]
+    assert stage.told.lost_servers == 0
 
 
 def test_without_parity_every_lost_row_comes_from_a_save() -> None:
@@ -109,6 +111,20 @@ def test_a_place_that_is_lost_twice_counts_from_the_first_death_and_is_told_of_o
     stage.told.end()
     (found,) = stage.recovered()
     assert (found.member.incarnation, found.took_s) == (3, 3.0)
+
+
+def test_a_server_that_dies_before_it_is_known_what_it_lacks_is_told_of_with_its_successor() -> None:
+    stage = Stage(parity=False)
+    stage.die(SERVER)
+    stage.told.end()
+    assert stage.settle(after_s=2.0) == []
+    stage.die(Member(Role.SERVER, 1, 3))
+    assert stage.told.lost_servers == 1
+    stage.now_s += 1
+    stage.told.end()
+    stage.told.lost(Loss(server=Member(Role.SERVER, 1, 3), cost=Cost(steps=30), pls=None))
+    (found,) = stage.settle()
+    assert (found.member.incarnation, found.lost_steps, found.took_s) == (3, 30, 3.0)
 
 
 def test_what_is_left_at_the_end_is_told() -> None:

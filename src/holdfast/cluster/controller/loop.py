@@ -190,7 +190,9 @@ class Controller:
             self._carry_out(self._core.save())
 
     def _tell_losses(self, *, at_once: bool = False) -> None:
-        for loss in self._accounts.settle(len(self._core.view.workers), at_once=at_once):
+        """Where rows are still coming back, more of them may be lost: they are charged once, when all are there."""
+        is_known = at_once or self._core.is_whole
+        for loss in self._accounts.settle(len(self._core.view.workers), at_once=at_once) if is_known else ():
             at_s = self._runtime.wall_s()
             if loss.cost.steps:
                 self._tell(LostSamples(member=loss.server, steps=loss.cost.steps, pls=loss.pls, at_s=at_s))

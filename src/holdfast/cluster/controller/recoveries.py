@@ -44,15 +44,18 @@ class Recoveries:
 
     @property
     def lost_servers(self) -> int:
-        """How many servers' rows are not all there."""
-        return sum(role is Role.SERVER for role, _ in self._open)
+        """How many servers' rows are not all there, or are, and what they lack is not charged yet."""
+        return sum(role is Role.SERVER for role, _ in self._open) + len(self._unpriced)
 
     def begin(self, member: Member, *, by_spare: bool, loses: bool = True) -> None:
         """This one takes a dead one's place from now on, which may have taken another's a moment ago.
 
-        Where all are to begin from a checkpoint anyway, it loses nothing, and workers have nothing to say of it.
+        Where all are to begin from a checkpoint anyway, it loses nothing, and workers have nothing to say of it. One
+        that dies before all of them have said what it lacks counts as one death with that: they say it to its successor.
         """
-        before = self._open.get(_place(member))
+        unsaid = {_place(each.member): each for each in self._unpriced if each.cost is None}
+        before = self._open.get(_place(member)) or unsaid.get(_place(member))
+        self._unpriced = [each for each in self._unpriced if each is not before]
         died_s = self._runtime.monotonic_s() if before is None else before.died_s
         self._open[_place(member)] = _Recovery(member, died_s, by_spare, cost=None if loses else Cost())
 
