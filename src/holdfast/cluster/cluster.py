@@ -48,7 +48,7 @@ from holdfast.policy import (
     SavePolicy,
     Strategy,
 )
-from holdfast.policy.arguments import require_count, require_duration
+from holdfast.policy.arguments import require_count, require_duration, require_flag
 from holdfast.policy.ladder import AUTO
 from holdfast.policy.optimizer import Optimizer
 from holdfast.policy.parity import FAST, Parity
@@ -132,6 +132,7 @@ class Cluster:
         self._size = Size(servers=servers, workers=workers, spares=spares)
         self._size.require(self)
         require_duration(self, "silence_s", silence_s)
+        require_flag(self, "synchronous", synchronous)
         self._optimizers = Optimizers.of(optimizer, dense_optimizer)
         require("tables", tables, Tables)
         require("settings", settings, Settings)

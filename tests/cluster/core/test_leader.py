@@ -47,7 +47,7 @@ from holdfast.cluster.core.outputs import (
 )
 from holdfast.cluster.core.pace import Shard
 from holdfast.cluster.core.parity_messages import Hurry, Rebuild
-from holdfast.cluster.core.progress import BEGINNING, Progress
+from holdfast.cluster.core.progress import BEGINNING, Progress, SavedProgress
 from holdfast.cluster.core.server import ServerCore
 from holdfast.cluster.core.worker import WorkerCore
 
@@ -292,18 +292,30 @@ def test_a_dead_servers_word_counts_for_nothing() -> None:
 
 
 class Rows:
-    """A shard whose newest rows hold a worker's first two pushes."""
+    """A shard whose rows hold a worker's first two pushes, by a checkpoint, and some of them the third and fourth."""
 
-    def load(self, checkpoint: int | None) -> dict[int, Progress]:
-        return {0: Progress(2, b"2")}
+    def load(self, checkpoint: int | None) -> SavedProgress:
+        return SavedProgress({0: Progress(4, b"4")}, {0: Progress(2, b"2")})
 
 
-def test_a_new_server_says_what_its_rows_have_lost() -> None:
+@pytest.mark.parametrize(("known", "applied", "lost"), [(5, 5, 3), (4, 4, 2), (3, 4, 2), (2, 4, 2)])
+def test_a_new_server_says_what_its_rows_lack_since_the_checkpoint(known: int, applied: int, lost: int) -> None:
+    """What the priority save holds does not come again: so rows lack it that are not in that save."""
     core, view = ServerCore(SERVER, cast(Shard, Rows())), View.first(servers=1, workers=1)
     core.handle(CONTROLLER, Load(view, None, {}))
-    sends = core.handle(WORKER, Hello(Progress(5, b"5"), BEGINNING))
-    assert sends == [Send(CONTROLLER, Lost(0, 3)), Send(WORKER, Applied(5))]
-    assert at_work().handle(SERVER, Lost(0, 3)) == [Loss(SERVER, 0, 3)]
+    sends = core.handle(WORKER, Hello(Progress(known, b"?"), BEGINNING))
+    assert sends == [Send(CONTROLLER, Lost(0, lost)), Send(WORKER, Applied(applied))]
+    assert at_work().handle(SERVER, Lost(0, lost)) == [Loss(SERVER, 0, lost)]
+
+
+def test_a_new_server_also_says_that_its_rows_lack_nothing() -> None:
+    class Whole(Rows):
+        def load(self, checkpoint: int | None) -> SavedProgress:
+            return SavedProgress({0: Progress(5, b"5")}, {0: Progress(5, b"5")})
+
+    core, view = ServerCore(SERVER, cast(Shard, Whole())), View.first(servers=1, workers=1)
+    core.handle(CONTROLLER, Load(view, None, {}))
+    assert Send(CONTROLLER, Lost(0, 0)) in core.handle(WORKER, Hello(Progress(5, b"5"), BEGINNING))
 
 
 # ---- rows that come back while the job is to end --------------------------------------------------------------------

@@ -146,7 +146,7 @@ class Controller:
 
     def _die(self, member: Member, how: str) -> None:
         self._endpoint.disconnect(member)
-        self._accounts.standing.forget(member)
+        self._accounts.died(member)
         if member.role is Role.SERVER:
             self._choose_rung(self._recoveries.lost_servers + 1)
         is_done = self._core.has_finished(member)
@@ -188,7 +188,7 @@ class Controller:
 
     def _replace(self, member: Member) -> None:
         spare = self._crew.place_spare(member)
-        self._recoveries.begin(member, by_spare=spare is not None)
+        self._recoveries.begin(member, by_spare=spare is not None, loses=not self._core.is_gathering)
         if member.role is Role.SERVER:
             self._redundancy.lay_bare()
         if spare is None:
@@ -227,12 +227,15 @@ class Controller:
             self._carry_out(self._core.save())
 
     def _tell_losses(self, *, at_once: bool = False) -> None:
-        for loss in self._accounts.settle(at_once=at_once):
+        """Where rows are still coming back, more of them may be lost: they are charged once, when all are there."""
+        is_known = at_once or self._core.is_whole
+        for loss in self._accounts.settle(len(self._core.view.workers), at_once=at_once) if is_known else ():
             at_s = self._runtime.wall_s()
-            self._tell(LostSamples(member=loss.server, steps=loss.cost.steps, pls=loss.pls, at_s=at_s))
+            if loss.cost.steps:
+                self._tell(LostSamples(member=loss.server, steps=loss.cost.steps, pls=loss.pls, at_s=at_s))
             self._recoveries.lost(loss)
             self._endpoint.send(self._desk.server_0, self._accounts.note())
-        self._recoveries.settle(self._accounts.is_pending)
+        self._recoveries.settle()
 
     # ---- what members say ------------------------------------------------------------------------------------------
 
@@ -266,7 +269,7 @@ class Controller:
                 case out.Fence(member):
                     self._crew.fence(member)
                 case out.Ready():
-                    self._tell_losses(at_once=True)
+                    self._tell_losses()
                     self._desk.ask(output)
                 case out.Saved():
                     self._desk.copied(output)
@@ -288,8 +291,8 @@ class Controller:
                     self._count.changed(workers)
                 case out.ResizeFailed(workers, problem):
                     self._count.failed(workers, problem)
-                case out.Loss(server, _, pushes):
-                    self._accounts.lost(server, pushes)
+                case out.Loss(server, worker, pushes):
+                    self._accounts.lost(server, worker, pushes)
                 case out.Ended():
                     self._ended = output
 
@@ -307,7 +310,7 @@ class Controller:
         assert self._ended is not None
         self._count.close()
         self._tell_losses(at_once=True)
-        self._recoveries.settle(self._accounts.is_pending, at_once=True)
+        self._recoveries.settle(otherwise=self._accounts.since_checkpoint())
         self._tell(Ended(problem=self._ended.problem, at_s=self._runtime.wall_s()))
         for spare in self._crew.spares:
             self._endpoint.send(spare, End())

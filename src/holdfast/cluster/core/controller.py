@@ -89,6 +89,11 @@ class ControllerCore(Leader):
         return self._is_synchronous or self.recovery is Recovery.FULL
 
     @property
+    def is_gathering(self) -> bool:
+        """Whether servers load a checkpoint from which all begin, so that one that dies loses nothing."""
+        return self._is_gathering
+
+    @property
     def is_whole(self) -> bool:
         """Whether every member is at work."""
         is_busy = self._is_gathering or self._loading or self._inquests or self._starts

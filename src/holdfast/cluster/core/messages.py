@@ -197,7 +197,10 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """From a new server: so many of a worker's pushes, which its predecessor applied, are not in the rows it loaded."""
+    """From a new server: so many of a worker's pushes are not in all rows that came from a save, and do not come again.
+
+    They count from the newest checkpoint, as priority saves hold but a few rows. It may be none.
+    """
 
     worker: int
     pushes: int

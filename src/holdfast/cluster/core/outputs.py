@@ -71,7 +71,7 @@ class PrioritySaved:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """So many pushes of a worker are not in the rows that a new server loaded: what a partial recovery costs."""
+    """So many pushes of a worker are not in all rows that a new server loaded: what a partial recovery costs."""
 
     server: Member
     worker: int

@@ -116,9 +116,16 @@ class Parity:
         return (self._rows if isinstance(answer, Given) else self._host).is_of_block(answer.attempt)
 
     @property
-    def saved(self) -> Vector | None:
-        """By worker, the last push in the rows that came from a save; None where none did."""
-        return self._rows.saved if self._rows.fallen_rows else None
+    def has_fallen_rows(self) -> bool:
+        """Whether some rows came from a save."""
+        return self._rows.fallen_rows > 0
+
+    def lost_of(self, worker: int, pushed: int) -> int:
+        """How many of a worker's pushes, up to this one, rows may lack that came from a save.
+
+        They are not sent again; nor are those that the newest of these rows hold, and others do not.
+        """
+        return max(pushed, self._rows.saved.get(worker, 0)) - self._rows.checkpointed.get(worker, 0)
 
     def lacks(self, stripes: StripeSet) -> bool:
         """Whether some of these rows are not there."""

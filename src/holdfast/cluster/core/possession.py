@@ -13,7 +13,7 @@ from holdfast.cluster.core.messages import Send
 from holdfast.cluster.core.parity_messages import Dropped, Drops, Fell, Given, Refused, Want
 from holdfast.cluster.core.peers import Peers
 from holdfast.cluster.core.stripes import Hosts, Layout, Records, StripeSet, Syndrome
-from holdfast.cluster.core.vectors import Vector, joined
+from holdfast.cluster.core.vectors import Vector, joined, pushed
 
 
 @dataclass(slots=True)
@@ -56,7 +56,8 @@ class Possession:
         self._undropped: dict[int, StripeSet] = {}  # by host
         self._dropped: dict[int, int] = {}  # by host that did, how often it had to encode parities anew by then
         self.fallen_rows = 0  # from a save
-        self.saved: dict[int, int] = {}  # the pushes that they held then
+        self.saved: dict[int, int] = {}  # the pushes that the newest of them held then
+        self.checkpointed: dict[int, int] = {}  # those that all of them held
         self._held = Layers()  # the pushes that rows hold which were not applied here
         self._attempts = count(1)
         self._wanted: dict[int, _Wanted] = {}  # by attempt
@@ -193,7 +194,8 @@ class Possession:
         if not stripes:
             return
         saved = self._records.fall_back(stripes, dense)
-        self.saved = joined(self.saved, {worker: each.pushed for worker, each in saved.items()})
+        self.saved = joined(self.saved, pushed(saved.newest))
+        self.checkpointed = joined(self.checkpointed, pushed(saved.checkpoint))
         self._held.put(stripes, self.saved)
         self._fallen |= stripes
         self.fallen_rows += len(stripes)
