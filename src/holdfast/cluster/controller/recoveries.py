@@ -51,7 +51,7 @@ class Recoveries:
         """This one takes a dead one's place from now on, which may have taken another's a moment ago.
 
         Where all are to begin from a checkpoint anyway, it loses nothing, and workers have nothing to say of it. One
-        that dies before all of them have said what it lacks counts as one death with that: they say it to its successor.
+        that dies before it is known what it lacks counts as one death with its successor's, to whom workers say it.
         """
         unsaid = {_place(each.member): each for each in self._unpriced if each.cost is None}
         before = self._open.get(_place(member)) or unsaid.get(_place(member))
