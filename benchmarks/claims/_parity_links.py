@@ -21,7 +21,6 @@ from benchmarks.claims._other_servers import OtherServers
 from benchmarks.claims._parity_counts import moved_bytes
 from benchmarks.claims._parity_floor import wire_floor
 from benchmarks.claims._parity_recovery import rebuild
-from holdfast.cluster.controller.crew import FIRST_SPARE
 from holdfast.cluster.job import Job
 from holdfast.cluster.launch.base import Surroundings
 from holdfast.cluster.parity.layout import LARGE_BLOCK_BYTES
@@ -73,7 +72,7 @@ def can_limit_links() -> bool:
 def run_server(payload: bytes, surroundings: Surroundings) -> None:
     """Be a server that listens at an address of its own."""
     job, member = Job.unpack(payload)
-    place = member.index if member.index < job.servers else job.servers + member.index - FIRST_SPARE - 1
+    place = member.index if member.index < job.servers else job.servers + member.incarnation - 1
     process.run(payload, replace(surroundings, host=_host(place)))
 
 

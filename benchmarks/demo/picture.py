@@ -42,7 +42,7 @@ def drawn(job: JobRecord, *, width: int) -> Group:
 def costs(deaths: Sequence[Death]) -> Table:
     """What each death cost."""
     table = Table(title="What each death cost")
-    for name in ("who", "rung", "until whole", "by", "steps lost", "of", "PLS"):
+    for name in ("who", "rung", "until at work", "by", "steps lost", "of", "PLS"):
         table.add_column(name, justify="left" if name in ("who", "rung", "of", "by") else "right", no_wrap=True)
     for death in deaths:
         table.add_row(

@@ -114,7 +114,7 @@ class TakenOver(RunError):
 
 
 class JobFailed(RunError):
-    """A job of several processes ended before its data did: ``train`` raised, or a process could not be started."""
+    """A job of several processes ended before its data did: ``train`` raised, or a process died in every life."""
 
 
 class NotFinite(HoldfastError):

@@ -16,6 +16,7 @@ from holdfast.cluster.happenings import (
     Resized,
     ResizeFailed,
     SaveFailed,
+    SpareFailed,
     Started,
     WentBack,
 )
@@ -59,6 +60,7 @@ def story(term: int = 1) -> JobRecord:
             SaveFailed(save=2, problem="no space left", at_s=at_s + 13),
             Died(member=HEIR, how="was not heard from for too long", at_s=at_s + 14),
             WentBack(checkpoint="s000000000100-t00001-00000005", lost_steps=80, at_s=at_s + 14),
+            SpareFailed(spares=0, problem="no memory is left", at_s=at_s + 15),
             Resized(workers=2, before=1, at_s=at_s + 16, took_s=1.5),
             ResizeFailed(workers=3, problem="no space left", at_s=at_s + 17),
             Ended(problem="", at_s=at_s + 20),

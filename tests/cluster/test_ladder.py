@@ -54,7 +54,10 @@ def test_a_ladder_says_all_of_it() -> None:
 
 
 def test_nothing_is_recovered_partially_in_synchronous_training() -> None:
-    assert asked(strategy=hf.Partial(), synchronous=True).ladder == hf.Ladder()
+    with pytest.raises(ConfigurationError, match=r"strategy=Partial\(\.\.\.\) and synchronous=True exclude .* Grid\("):
+        asked(strategy=hf.Partial(consistent=hf.Grid()), synchronous=True)
+    with pytest.raises(ConfigurationError, match=r"Ladder\(partial=True\) and synchronous=True exclude"):
+        asked(hf.Ladder(partial=True), strategy=hf.Partial(), synchronous=True)
 
 
 def test_the_planner_spreads_parity_over_machines() -> None:
@@ -74,6 +77,27 @@ def test_memory_that_does_not_suffice_takes_the_next_rung_or_is_refused_with_the
     assert "of machine a, where 0.000026 GB are left beside the rows" in none.why
     with pytest.raises(ConfigurationError, match=r"parity takes .* GB of machine a, where 0\.000026 GB of memory are"):
         machines("aaaaaaaa", a=round(1.05 * MB)).settle(asked(parity=hf.Parity()), Outlook())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"ladder": hf.Ladder(parity=hf.Parity())}, {"ladder": hf.Ladder(partial=True)}, {"ladder": hf.Ladder()}, {}],
+    ids=["parity", "partial", "full", "auto"],
+)
+def test_rows_that_do_not_fit_are_refused_with_their_own_figure(said: dict[str, Any]) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"rows and their slots take 0\.00102 GB of machine a.* 0\.0005 GB .* free"
+    ) as told:
+        machines("aaaaaaaa", a=MB // 2).settle(asked(**said), Outlook())
+    assert "start servers on more machines" in str(told.value) and "parity" not in str(told.value).lower()
+
+
+def test_rows_that_exceed_by_little_what_is_free_may_be_tried_without_parity() -> None:
+    short = machines("aaaaaaaa", a=round(0.95 * MB))
+    assert short.settle(asked(hf.Ladder()), Outlook()).ladder == hf.Ladder()
+    assert short.settle(asked(), Outlook()).ladder == hf.Ladder()
+    with pytest.raises(ConfigurationError, match="rows and their slots take"):
+        short.settle(asked(parity=hf.Parity()), Outlook())
 
 
 def test_too_few_machines_are_warned_of_or_refused(caplog: pytest.LogCaptureFixture) -> None:

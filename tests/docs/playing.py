@@ -15,6 +15,8 @@ from typer.testing import CliRunner
 from holdfast.cli import app
 from tests.docs.pages import Block, Section
 
+FIXED = ("planning.md",)  # pages whose commands print the same figures wherever they run
+
 
 class Player:
     """One namespace and one transcript."""
@@ -52,13 +54,13 @@ class Player:
             self._shown.write(f"{warning.message}\n")
 
     def _type(self, block: Block) -> None:
-        """Run the command lines; lines below one must be in its output, whatever their figures."""
-        output = ""
+        """Run the command lines; lines below one must be in its output, whatever their figures where these vary."""
+        output, like = "", _squeezed if block.path.name in FIXED else _figureless
         for line in block.text.splitlines():
             if line.startswith("$ "):
                 output = _command(line.removeprefix("$ "))
             elif _figureless(line) and line.strip() != "...":
-                assert _figureless(line) in map(_figureless, output.splitlines()), f"{line!r} is not in:\n{output}"
+                assert like(line) in map(like, output.splitlines()), f"{line!r} is not in:\n{output}"
 
     def _compare(self, block: Block) -> None:
         """Every quoted line must have been shown, as it is or within a longer one, in this order."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,15 +66,43 @@ def test_a_cluster_gets_its_ladder() -> None:
         found["recommended"] == "parity" and "ladder=hf.Ladder(parity=hf.Parity(data=4, parity=1))" in found["python"]
     )
     assert found["rates"]["parity_overhead"]["source"]
-    assert "parity of 4 + 1 takes 12.5 GB" in holdfast_plan(*often)
+    assert "parity of 4 + 1 takes 12.5 GB of each server" in holdfast_plan(*often)
+    assert found["why"] == "parity of 4 + 1 takes 12.5 GB of each server"
+    assert as_json(*JOB)["why"] is None
 
 
 def test_parity_that_does_not_fit_a_server_is_said_with_the_figure() -> None:
     job = ("--hours", 56, "--model-gb", 40, "--nodes", 8, "--mtbf-hours", 0.5, "--servers", 8)
     assert "hf.Parity(data=7, parity=1)" in as_json(*job, "--free-gb", 0.8)["python"]
     text = " ".join(holdfast_plan(*job, "--free-gb", 0.7).split())
-    assert "parity of 7 + 1 would take 0.714 GB, where 0.7 GB are left beside the rows" in text
+    assert "parity of 7 + 1 would take 0.714 GB of each server, where 0.7 GB are left beside the rows" in text
     assert "parity" not in {each["name"] for each in as_json(*job, "--free-gb", 0.7)["alternatives"]}
+
+
+def test_a_parity_that_is_asked_for_has_to_fit_as_in_a_cluster() -> None:
+    job = (*JOB, "--servers", 8, "--parity", "4+1")
+    assert as_json(*job, "--free-gb", 12.5)["why"] == "parity of 4 + 1 takes 12.5 GB of each server"
+    said = holdfast_plan(*job, "--free-gb", 12, expect=2)
+    assert "parity of 4 + 1 would take 12.5 GB of each server, where 12 GB are left beside the rows" in said
+
+
+def test_too_few_servers_for_parity_are_said() -> None:
+    job = (*JOB, "--servers", 2)
+    assert "\nparity needs 3 servers or more\n" in holdfast_plan(*job)
+    assert as_json(*job)["why"] == "parity needs 3 servers or more"
+
+
+def test_every_rate_names_a_figure_that_benchmarks_print() -> None:
+    claims = Path(__file__).parents[2] / "benchmarks" / "claims"
+    printed = "".join(each.read_text(encoding="utf-8") for each in claims.glob("*.py"))
+    for key, rate in as_json(*JOB)["rates"].items():
+        figure, source = rate["figure"], rate["source"]
+        if figure is None:
+            assert source.startswith("assumed")
+            continue
+        spelt = figure.replace("holdfast_delta", "{name}")  # of one of several ways to save
+        assert f'"{figure}"' in printed or f'"{spelt}"' in printed, key
+        assert "python -m benchmarks" in source
 
 
 def test_an_accuracy_can_be_stated_instead_of_a_pls() -> None:
@@ -105,6 +134,9 @@ def test_the_papers_job_in_the_papers_words() -> None:
         ((*JOB, "--node-mtbf-hours", 4), "one of --mtbf-hours and --node-mtbf-hours"),
         ((*JOB, "--accuracy-loss", 0.1), "--accuracy-loss with --pls-slope"),
         ((*JOB, "--parity", "four"), "is not K+R, such as 4+1"),
+        ((*JOB, "--parity", "²+1"), "is not K+R, such as 4+1"),
+        ((*JOB, "--servers", 8, "--free-gb", -1), "memory must be at least 0, got -1"),
+        ((*JOB, "--servers", 8, "--free-gb", "nan"), "memory must be at least 0"),
         ((*JOB, "--parity", "8+1"), "pass data=7 or less"),
         ((*JOB, "--stall-minutes", 0), "times must be above 0"),
         ((*JOB, "--pls", 0), "PLS budget must be above 0"),

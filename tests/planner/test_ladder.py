@@ -22,7 +22,7 @@ def options(servers: int, *, left_bytes: int | None = None, most_lost: int = 1) 
             parity=each,
             needed_bytes=8_000_000_000 * each.parity // each.data,
             left_bytes=left_bytes,
-            machine="m1",
+            where="machine m1",
             most_lost=most_lost,
         )
         for each in parities_for(servers)

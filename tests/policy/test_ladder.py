@@ -57,6 +57,7 @@ def test_without_a_meter_nothing_is_too_much_and_without_the_rung_everything_is(
         ({"parity": 4}, r"parity must be a parity such as Parity\(data=4, parity=1\), or None, got 4"),
         ({"partial": "yes"}, "partial must be True or False"),
         ({"partial": True, "budget": 0.1}, r"budget must be a budget such as PLS\(0.1\), or None, got 0.1"),
+        ({"priority": hf.SSU()}, r"priority=SSU\(.*\) is for partial recoveries, .* leave the priority out"),
         ({"budget": hf.PLS(0.1)}, "is for partial recoveries, and partial is False; pass partial=True"),
         ({"partial": True, "priority": "mfu"}, "priority must be SCAR, MFU, SSU or None"),
     ],

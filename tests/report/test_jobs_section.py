@@ -37,7 +37,7 @@ def test_speeds_are_drawn_with_marks_for_what_happened() -> None:
     page = render(run_page(replace(facts(checkpoint(1)), jobs=(story(1), story(2)))))
     labels = re.findall(r"<title>([^<]+)</title>", page)
     assert any("6,400 samples per second" in label for label in labels)
-    for mark in ("death, server 1 (1)", "whole again, worker 0 (2)", "went back", "checkpoint"):
+    for mark in ("death, server 1 (1)", "at work again, worker 0 (2)", "went back", "checkpoint"):
         assert any(label.endswith(f": {mark}") for label in labels), mark
 
 

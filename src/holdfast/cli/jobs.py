@@ -22,7 +22,7 @@ def drawn_job(jobs: Sequence[JobRecord]) -> FittedTable | None:
     job = jobs[-1]
     size = f"{job.servers} servers, {job.workers} workers"
     ladder = f", {printable(job.ladder)}" if job.ladder is not None else ""
-    names = ("died", "who", "rung", "until whole", "steps", "samples", "PLS")
+    names = ("died", "who", "rung", "until at work", "steps", "samples", "PLS")
     drawn = FittedTable(*names, title=f"Job of term {job.term}: {size}{ladder}", optional=("samples", "died"))
     for death in job.deaths:
         drawn.add_row(*_row(death))

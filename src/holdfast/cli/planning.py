@@ -13,7 +13,7 @@ from holdfast.cli.tables import FittedTable
 from holdfast.figures import number
 
 if TYPE_CHECKING:
-    from holdfast.planner import Assessed, ParityPrice, Plan, Rates, Rung, Workload
+    from holdfast.planner import Assessed, Parity, ParityOption, ParityPrice, Plan, Rates, Rung, Workload
 
 _HOUR_S = 3600.0
 _GB = 1e9
@@ -83,7 +83,7 @@ def plan(
     made = make_plan(work, budget, parity=considered.price)
     call = python_call(made.recommended, work, pls=allowed_pls)
     if json:
-        print_json(_plain(made, call))
+        print_json(_plain(made, call, considered.why))
     else:
         _print(made, call, considered.why)
 
@@ -126,25 +126,41 @@ class _Considered:
 
 
 def _parity(text: str | None, work: Workload, network_gb_per_s: float | None, free_gb: float | None) -> _Considered:
-    from holdfast.planner import Ladder, Parity, ParityOption, ParityPrice, ParityRates, choose, parities_for
+    from holdfast.planner import Ladder, ParityPrice, ParityRates, choose, parities_for
 
+    if free_gb is not None and not 0 <= free_gb < float("inf"):
+        raise typer.BadParameter(f"memory must be at least 0, got {number(free_gb)}", param_hint="--free-gb")
     if text is None:
         return _Considered()
     rates = ParityRates() if network_gb_per_s is None else ParityRates(network_bytes_per_s=network_gb_per_s * _GB)
     if text != _AUTO:
-        data, plus, parities = text.partition("+")
-        if not (plus and data.isdigit() and parities.isdigit()):
-            raise typer.BadParameter(f"{text!r} is not K+R, such as 4+1", param_hint="--parity")
-        return _Considered(price=ParityPrice(parity=Parity(data=int(data), parity=int(parities)), rates=rates))
-    left = None if free_gb is None else round(free_gb * _GB)
-    of_server = work.model_bytes / work.servers
-    options = [
-        ParityOption(parity=each, needed_bytes=round(of_server * each.parity / each.data), left_bytes=left)
-        for each in parities_for(work.servers)
-    ]
-    chosen = choose(Ladder(), options)
+        option = _option(_parse_parity(text), work, free_gb)
+        if not option.fits:
+            raise typer.BadParameter(
+                f"{option.problem}; pass more servers, a larger K, or {_AUTO}", param_hint="--parity"
+            )
+        return _Considered(price=ParityPrice(parity=option.parity, rates=rates), why=option.price)
+    chosen = choose(Ladder(), [_option(each, work, free_gb) for each in parities_for(work.servers)])
     parity = chosen.ladder.parity
     return _Considered(price=None if parity is None else ParityPrice(parity=parity, rates=rates), why=chosen.why)
+
+
+def _parse_parity(text: str) -> Parity:
+    from holdfast.planner import Parity
+
+    data, plus, parities = text.partition("+")
+    if not (plus and data.isdecimal() and parities.isdecimal()):
+        raise typer.BadParameter(f"{text!r} is not K+R, such as 4+1", param_hint="--parity")
+    return Parity(data=int(data), parity=int(parities))
+
+
+def _option(parity: Parity, work: Workload, free_gb: float | None) -> ParityOption:
+    """What it takes of a server, were tables divided evenly: nothing more is known of them."""
+    from holdfast.planner import ParityOption
+
+    needed_bytes = round(work.model_bytes / work.servers * parity.parity / parity.data)
+    left_bytes = None if free_gb is None else round(free_gb * _GB)
+    return ParityOption(parity=parity, needed_bytes=needed_bytes, left_bytes=left_bytes)
 
 
 def _above_zero(value: float) -> float:
@@ -153,7 +169,7 @@ def _above_zero(value: float) -> float:
     return value
 
 
-def _plain(made: Plan, call: str) -> dict[str, Any]:
+def _plain(made: Plan, call: str, why: str) -> dict[str, Any]:
     from holdfast.planner import RATES
 
     return {
@@ -162,8 +178,9 @@ def _plain(made: Plan, call: str) -> dict[str, Any]:
         "recommended": made.recommended.name,
         "reduction": made.reduction,
         "python": call,
+        "why": why or None,
         "unavailable": made.unavailable.rung.name if made.unavailable else None,
-        "rates": {each.key: {"value": each.value, "source": each.source} for each in RATES},
+        "rates": {each.key: {"value": each.value, "figure": each.figure, "source": each.source} for each in RATES},
         "alternatives": [
             {**_rung_values(each.rung), "objections": list(each.objections), "needs": each.needs}
             for each in made.alternatives
@@ -200,7 +217,7 @@ def _print(made: Plan, call: str, why: str) -> None:
     for each in needs:
         output().print(f"{_LACKING} needs {each}: pass --servers")
     if why:
-        output().print(f"of each server, {why}")
+        output().print(why)
     output().print(_times(made))
     output().print(f"recommended: {_in_short(made, made.recommended)}\n")
     output().print(call, soft_wrap=True)

@@ -34,7 +34,7 @@ _NUMBERS = {
     "parity",
     "overhead",
     "PLS",
-    "until whole",
+    "until at work",
     "steps",
     "samples",
     "AUC",

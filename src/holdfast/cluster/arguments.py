@@ -9,9 +9,8 @@ from holdfast.checkpoint.trainer.policies import Policies, require
 from holdfast.cluster.job import Pacing
 from holdfast.cluster.train.finite import OnNan
 from holdfast.cluster.train.settings import LoopSettings
-from holdfast.errors import ConfigurationError
 from holdfast.policy import SaveContext
-from holdfast.policy.arguments import require_count
+from holdfast.policy.arguments import require_count, require_whole
 from holdfast.policy.optimizer import Optimizer
 
 _PUSHES = 4  # of a worker that a server may have to apply
@@ -30,8 +29,7 @@ class Size:
         """Refuse numbers that cannot be, as arguments of ``owner``."""
         for name in ("servers", "workers"):
             require_count(owner, name, getattr(self, name))
-        if not isinstance(self.spares, int) or self.spares < 0:
-            raise ConfigurationError(f"spares must be a whole number of at least 0, got {self.spares!r}")
+        require_whole(owner, "spares", self.spares)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,7 +48,7 @@ from holdfast.policy import (
     SavePolicy,
     Strategy,
 )
-from holdfast.policy.arguments import require_count, require_duration
+from holdfast.policy.arguments import require_count, require_duration, require_flag
 from holdfast.policy.ladder import AUTO
 from holdfast.policy.optimizer import Optimizer
 from holdfast.policy.parity import FAST, Parity
@@ -132,6 +132,7 @@ class Cluster:
         self._size = Size(servers=servers, workers=workers, spares=spares)
         self._size.require(self)
         require_duration(self, "silence_s", silence_s)
+        require_flag(self, "synchronous", synchronous)
         self._optimizers = Optimizers.of(optimizer, dense_optimizer)
         require("tables", tables, Tables)
         require("settings", settings, Settings)
@@ -168,7 +169,7 @@ class Cluster:
         """Train to the end of the data, from the newest checkpoint if there is one.
 
         Raises:
-            JobFailed: ``train`` raised, or a process could not be started again and again.
+            JobFailed: ``train`` raised or called ``sys.exit``, or a process died or failed to start again and again.
             KeyboardInterrupt: After Ctrl-C, when all is saved and ended.
             Terminated: After SIGTERM, when all is saved and ended.
         """
@@ -265,6 +266,7 @@ class Cluster:
             contacts=contacts,
             rings=settled.rings,
             together=settled.together,
+            spares=self._size.spares,
         )
 
     def _train_to_end(

@@ -21,7 +21,7 @@ class Death:
         by_spare: Whether a spare took the place.
         rung: Of the ladder, that made up for a server: ``"parity"``, ``"partial"`` or ``"full"``. None: for a worker
             none is needed, or it is not known yet.
-        lost_steps: Steps that rows of the dead server lack, or that everyone takes again.
+        lost_steps: Steps since the newest checkpoint, that rows of the dead server lack, or that everyone takes again.
         lost_samples: Samples of these steps. None: not known.
         lost_pls: What that added to the portion of lost samples. None: not metered.
         went_back: Whether everyone went back to a checkpoint.

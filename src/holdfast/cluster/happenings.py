@@ -48,6 +48,18 @@ class Replaced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpareFailed:
+    """A server that waited for a place died, or could not be started; another is started, later each time it fails.
+
+    Told once, however often that happens again.
+    """
+
+    spares: int  # that are left
+    problem: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WentBack:
     """Everyone goes back to a checkpoint; an empty one is the beginning."""
 
@@ -109,7 +121,7 @@ class LostSamples:
     """A server's death set its rows back: by how many steps, and what all such deaths lost of the samples' effect."""
 
     member: Member  # who has the rows now
-    steps: int  # of all workers, since these rows were saved
+    steps: int  # of all workers, since the newest checkpoint; rows of a priority save lack fewer
     pls: float | None  # over the whole training; None: without a budget it is not metered
     at_s: float
 
@@ -118,7 +130,7 @@ class LostSamples:
 class Recovered:
     """A server that died is made up for: by which rung of the ladder, and what it cost.
 
-    Told once the cost is known: after a partial recovery, a second or two after everyone is at work.
+    Told once the cost is known: after a partial recovery, when every worker has turned to the new server.
     """
 
     member: Member  # who has its place now
@@ -151,5 +163,5 @@ class Ended:
 
 Event: TypeAlias = (
     LadderChosen | Started | Died | Replaced | Recovered | Redundant | WentBack | LostSamples
-    | Resized | ResizeFailed | Paused | Committed | SaveFailed | Ended
+    | SpareFailed | Resized | ResizeFailed | Paused | Committed | SaveFailed | Ended
 )  # fmt: skip

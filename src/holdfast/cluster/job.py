@@ -128,6 +128,7 @@ class Job:
     contacts: Contacts
     rings: tuple[Ring, ...] = ()  # of servers that protect each other; none where the job has no parity
     together: int = 1  # the most servers that share a machine
+    spares: int = 1  # that may get ready on one machine at the same time
 
     def ring_of(self, server: int) -> Ring | None:
         """The servers that protect each other, this one among them."""
@@ -137,7 +138,7 @@ class Job:
         """For the process that is to be this member."""
         body = {
             "member": [member.role.value, member.index, member.incarnation],
-            **{name: getattr(self, name) for name in ("model", "train", "servers", "together")},
+            **{name: getattr(self, name) for name in ("model", "train", "servers", "together", "spares")},
             **{name: getattr(self, name).to_dict() for name in ("optimizer", "dense_optimizer", "tables")},
             "plan": self.plan.to_json(),
             "saving": self.saving.to_json(),
@@ -168,5 +169,6 @@ class Job:
             contacts=Contacts.from_json(body["contacts"]),
             rings=tuple(Ring(**{**each, "servers": tuple(each["servers"])}) for each in body["rings"]),
             together=body["together"],
+            spares=body["spares"],
         )
         return job, Member(Role(role), index, incarnation)

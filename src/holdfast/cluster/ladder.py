@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from holdfast.checkpoint.trainer.policies import require
-from holdfast.cluster.parity.seats import parity_bytes, require_memory, rows_bytes, seats
+from holdfast.cluster.parity.seats import parity_bytes, require_memory, require_memory_of_rows, rows_bytes, seats
 from holdfast.cluster.placement import Placement
 from holdfast.cluster.plan import ModelPlan
 from holdfast.erasure.ring import Ring
@@ -21,6 +21,8 @@ from holdfast.policy.ladder import AUTO
 from holdfast.policy.optimizer import Optimizer
 
 logger = logging.getLogger("holdfast")
+
+_PLAINLY_TOO_LARGE = 1.25  # rows, relative to memory that is free
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +56,8 @@ class Asked:
         consistent = strategy or default_strategy(retention)
         if ladder == AUTO:
             _require_possible(parity, servers)
-            said = _said(parity, strategy, synchronous=synchronous)
-            return cls(ladder=said, is_auto=parity is None, strategy=consistent)
+            _require_apart(strategy, synchronous=synchronous)
+            return cls(ladder=Ladder.of(parity, strategy), is_auto=parity is None, strategy=consistent)
         if not isinstance(ladder, Ladder):
             raise ConfigurationError(f'ladder={ladder!r} is not valid; pass "{AUTO}", or a Ladder such as Ladder()')
         _require_agreement(ladder, parity, strategy, synchronous=synchronous)
@@ -112,7 +114,9 @@ class Machines:
         if asked.is_auto:
             options = [self._option(parity) for parity in parities_for(len(self._names))]
             chosen = choose(asked.ladder, options, outlook)
+            self._require_room_for_rows()
             return self._seated(chosen.ladder, chosen.why)
+        self._require_room_for_rows()
         self._require_fit(asked.ladder.parity)
         return self._seated(asked.ladder, "as asked for")
 
@@ -133,7 +137,7 @@ class Machines:
             parity=parity,
             needed_bytes=tightest.needed_bytes,
             left_bytes=tightest.left_bytes,
-            machine=tightest.machine,
+            where=f"machine {tightest.machine}",
             most_lost=seating.most_lost,
         )
 
@@ -143,17 +147,30 @@ class Machines:
         seating = seat(len(self._names), data=parity.data, parity=parity.parity, domains=self._names)
         for machine in dict.fromkeys(self._names):
             room = self._room(machine, seating)
+            require_memory_of_rows(f"machine {machine}", self._rows_on(machine), self._free_bytes.get(machine))
             require_memory(f"machine {machine}", room.needed_bytes, room.left_bytes)
 
+    def _require_room_for_rows(self) -> None:
+        """What is free is an estimate of one moment: rows that exceed it by little may fit, or be swapped out."""
+        for machine, free in self._free_bytes.items():
+            rows = self._rows_on(machine)
+            if rows > _PLAINLY_TOO_LARGE * free:
+                require_memory_of_rows(f"machine {machine}", rows, free)
+
     def _room(self, machine: str, seating: Seating) -> _Room:
-        here = [server for server, name in enumerate(self._names) if name == machine]
         needed = parity_bytes(self._placement, seating, *self._rules)
         free = self._free_bytes.get(machine)
         return _Room(
             machine=machine,
-            needed_bytes=sum(needed[server] for server in here),
-            left_bytes=None if free is None else free - sum(self._rows_bytes[server] for server in here),
+            needed_bytes=sum(needed[server] for server in self._servers_on(machine)),
+            left_bytes=None if free is None else free - self._rows_on(machine),
         )
+
+    def _rows_on(self, machine: str) -> int:
+        return sum(self._rows_bytes[server] for server in self._servers_on(machine))
+
+    def _servers_on(self, machine: str) -> list[int]:
+        return [server for server, name in enumerate(self._names) if name == machine]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,9 +184,12 @@ class _Room:
         return float("inf") if self.left_bytes is None else self.left_bytes - self.needed_bytes
 
 
-def _said(parity: Parity | None, strategy: Strategy | None, *, synchronous: bool) -> Ladder:
-    """Whatever the strategy, nothing is recovered partially in synchronous training."""
-    return Ladder(parity=parity) if synchronous else Ladder.of(parity, strategy)
+def _require_apart(strategy: Strategy | None, *, synchronous: bool) -> None:
+    if isinstance(strategy, Partial) and synchronous:
+        raise ConfigurationError(
+            "strategy=Partial(...) and synchronous=True exclude each other: rows of an earlier step would join the "
+            f"others' step; pass as strategy= that of its checkpoints, {strategy.consistent!r}"
+        )
 
 
 def _require_agreement(ladder: Ladder, parity: Parity | None, strategy: Strategy | None, *, synchronous: bool) -> None:
@@ -177,7 +197,7 @@ def _require_agreement(ladder: Ladder, parity: Parity | None, strategy: Strategy
         raise ConfigurationError(
             f"ladder={ladder!r} and parity={parity!r} contradict each other; pass Ladder(parity=...) alone"
         )
-    if isinstance(strategy, Partial) and _said(ladder.parity, strategy, synchronous=synchronous) != ladder:
+    if isinstance(strategy, Partial) and Ladder.of(ladder.parity, strategy) != ladder:
         raise ConfigurationError(
             f"ladder={ladder!r} and strategy={strategy!r} contradict each other; pass Ladder(partial=True, ...), and "
             f"as strategy= that of its checkpoints, {strategy.consistent!r}"

@@ -31,20 +31,34 @@ class ParityOption:
         parity: Which one.
         needed_bytes: Of memory there.
         left_bytes: There, beside the rows themselves; None: not known.
-        machine: Its name.
+        where: That is: a machine's name, say.
         most_lost: How many units of a stripe the death of one machine costs.
     """
 
     parity: Parity
     needed_bytes: int
     left_bytes: int | None = None
-    machine: str = ""
+    where: str = "each server"
     most_lost: int = 1
 
     @property
     def fits(self) -> bool:
         """Whether there is memory for it, as far as is known."""
         return self.left_bytes is None or self.needed_bytes <= self.left_bytes
+
+    @property
+    def problem(self) -> str:
+        """Why it cannot be had, where it does not fit."""
+        assert self.left_bytes is not None
+        return (
+            f"{_named(self.parity)} would take {_gigabytes(self.needed_bytes)} of {self.where}, where "
+            f"{_gigabytes(max(0, self.left_bytes))} are left beside the rows"
+        )
+
+    @property
+    def price(self) -> str:
+        """What it takes, in words."""
+        return f"{_named(self.parity)} takes {_gigabytes(self.needed_bytes)} of {self.where}"
 
     @property
     def is_spread(self) -> bool:
@@ -100,7 +114,7 @@ def choose(asked: Ladder, options: Sequence[ParityOption], outlook: Outlook = Ou
     spread = [each for each in options if each.is_spread]
     fitting = [each for each in spread or options if each.fits]
     if not fitting:
-        return Choice(ladder=asked, why=_does_not_fit(min(spread or options, key=lambda each: each.needed_bytes)))
+        return Choice(ladder=asked, why=min(spread or options, key=lambda each: each.needed_bytes).problem)
     option = fitting[0]
     if (dearer := _dearer(option.parity, asked, outlook)) is not None:
         return Choice(ladder=asked, why=dearer)
@@ -125,19 +139,9 @@ def _dearer(parity: Parity, asked: Ladder, outlook: Outlook) -> str | None:
     )
 
 
-def _does_not_fit(option: ParityOption) -> str:
-    assert option.left_bytes is not None
-    where = f" of machine {option.machine}" if option.machine else ""
-    return (
-        f"{_named(option.parity)} would take {_gigabytes(option.needed_bytes)}{where}, where "
-        f"{_gigabytes(max(0, option.left_bytes))} are left beside the rows"
-    )
-
-
 def _chosen(option: ParityOption, *, is_spread: bool) -> str:
     alone = "" if is_spread else ", for deaths of processes: machines are too few to protect each other"
-    where = f" of machine {option.machine}" if option.machine else ""
-    return f"{_named(option.parity)} takes {_gigabytes(option.needed_bytes)}{where}{alone}"
+    return f"{option.price}{alone}"
 
 
 def _named(parity: Parity) -> str:

@@ -1,6 +1,6 @@
 """The rates that plans are priced with, each with the command that measured it. The only place that has them.
 
-A rate is replaced by what the command prints under its key: nothing else has to change.
+A rate is replaced by what the command prints as its figure, or what follows from that: nothing else has to change.
 """
 
 from __future__ import annotations
@@ -13,37 +13,64 @@ from holdfast.policy.arguments import is_finite_number, require, require_duratio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A figure, and where it comes from."""
+    """A rate, and where it comes from.
+
+    Args:
+        key: Its name, in the JSON of plans.
+        value: What it is.
+        figure: In the JSON of a command: the rate itself, or what it is derived from. None: no command measures it.
+        source: The command, and how the rate follows from its figure where it is not the figure itself.
+    """
 
     key: str
     value: float
-    source: str  # the command whose JSON has the key, or the paper that stands in until it has run
+    figure: str | None
+    source: str
 
 
 PARITY_OVERHEAD: Final = Measured(
-    key="parity_overhead", value=0.017, source="python -m benchmarks parity: the worse of 1 and 2 workers, 16 cores"
+    key="parity_overhead",
+    value=0.017,
+    figure="parity_overhead",
+    source="python -m benchmarks.claims.parity steps --scale full: the worse of 1 and 2 workers, on an H200, 16 cores",
 )
 THROUGHPUT_IN_RECOVERY: Final = Measured(
     key="throughput_in_recovery",
     value=0.947,
-    source="python -m benchmarks.claims.parity gentle: of what it was in the 3 s before, on an H200, 16 cores",
+    figure="throughput_in_recovery",
+    source="python -m benchmarks.claims.parity gentle --scale full: of what it was in the 3 s before, on an H200, "
+    "16 cores",
 )
 REBUILD_OVER_WIRE_FLOOR: Final = Measured(
-    key="rebuild_over_wire_floor", value=1.71, source="python -m benchmarks parity: 2 GB of 5 servers, 16 cores"
+    key="rebuild_over_wire_floor",
+    value=1.71,
+    figure="rebuild_over_wire_floor",
+    source="python -m benchmarks.claims.parity fast --scale full: 2 GB of 5 servers, on an H200, 16 cores",
 )
 GENTLE_REBUILD_BYTES_PER_S: Final = Measured(
     key="gentle_rebuild_bytes_per_s",
     value=24.5e6,
-    source="python -m benchmarks.claims.parity gentle: a server receives 0.82 GB in 33.4 s, 16 cores",
+    figure="gentle_rebuild_s",
+    source="derived from python -m benchmarks.claims.parity gentle --scale full, on an H200, 16 cores: the 0.82 GB "
+    "that a server receives, over 33.4 s",
 )
 NETWORK_BYTES_PER_S: Final = Measured(
-    key="network_bytes_per_s", value=3.0e9, source="ZeroMQ over TCP, not encrypted; 0.8 to 1.1 GB/s encrypted"
+    key="network_bytes_per_s",
+    value=3.0e9,
+    figure=None,
+    source="assumed: about what a network card of 25 Gbit a second carries; pass --network-gb-per-s",
 )
 COPY_BYTES_PER_S: Final = Measured(
-    key="delta_stall_over_dcp_best", value=5.0e9, source="python -m benchmarks stall: 205 MB in 37 ms"
+    key="copy_bytes_per_s",
+    value=5.0e9,
+    figure="holdfast_delta_wait_s",
+    source="derived from python -m benchmarks stall: 205 MB over 37 ms, rounded down",
 )
 RESTART_S: Final = Measured(
-    key="partial_pause_over_full_pause", value=1.1, source="python -m benchmarks cluster: until full speed, 512 MB"
+    key="restart_s",
+    value=0.98,
+    figure="full_pause_s",
+    source="python -m benchmarks cluster: from a server's death to full speed where everyone goes back, 512 MB",
 )
 
 RATES: Final = (

@@ -19,6 +19,17 @@ def require_count(owner: object, name: str, value: object) -> None:
     require(is_whole and value >= 1, owner, name, "a whole number of at least 1", value)  # type: ignore[operator]
 
 
+def require_whole(owner: object, name: str, value: object) -> None:
+    """A whole number of at least zero."""
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    require(is_whole and value >= 0, owner, name, "a whole number of at least 0", value)  # type: ignore[operator]
+
+
+def require_flag(owner: object, name: str, value: object) -> None:
+    """One of the two, and nothing that merely counts as one of them."""
+    require(isinstance(value, bool), owner, name, "True or False", value)
+
+
 def require_duration(owner: object, name: str, value: object) -> None:
     """A finite number above zero."""
     require(is_finite_number(value) and value > 0, owner, name, "a finite number above 0", value)  # type: ignore[operator]

@@ -7,7 +7,7 @@ from typing import Final
 
 from holdfast.errors import ConfigurationError
 from holdfast.figures import number
-from holdfast.policy.arguments import require
+from holdfast.policy.arguments import require, require_flag
 from holdfast.policy.base import Policy, registered
 from holdfast.policy.parity import Parity
 from holdfast.policy.partial import PLS, Partial
@@ -67,16 +67,18 @@ class Ladder(Policy):
     def __post_init__(self) -> None:
         protected = self.parity is None or isinstance(self.parity, Parity)
         require(protected, self, "parity", "a parity such as Parity(data=4, parity=1), or None", self.parity)
-        require(isinstance(self.partial, bool), self, "partial", "True or False", self.partial)
+        require_flag(self, "partial", self.partial)
         metered = self.budget is None or isinstance(self.budget, PLS)
         require(metered, self, "budget", "a budget such as PLS(0.1), or None", self.budget)
         known = self.priority is None or isinstance(self.priority, Priority)
         require(known, self, "priority", "SCAR, MFU, SSU or None", self.priority)
-        if self.budget is not None and not self.partial:
-            raise ConfigurationError(
-                f"Ladder: budget={self.budget} is for partial recoveries, and partial is False; pass partial=True, or "
-                "leave the budget out"
-            )
+        for name, unused in (("budget", (None,)), ("priority", (None, MFU()))):
+            value = getattr(self, name)
+            if not self.partial and value not in unused:
+                raise ConfigurationError(
+                    f"Ladder: {name}={value} is for partial recoveries, and partial is False; pass partial=True, or "
+                    f"leave the {name} out"
+                )
 
     @classmethod
     def of(cls, parity: Parity | None, strategy: Strategy | None) -> Ladder:

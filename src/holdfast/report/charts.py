@@ -25,14 +25,14 @@ _CAUSES = {
 _MARKS = {
     "checkpoint": "var(--c1)",
     "death": "var(--c4)",
-    "whole again": "var(--c3)",
+    "at work again": "var(--c3)",
     "went back": "var(--c2)",
     "resized": "var(--c5)",
 }
 _SHAPES = {
     "checkpoint": "diamond",
     "death": "triangle-down",
-    "whole again": "triangle-up",
+    "at work again": "triangle-up",
     "went back": "triangle-left",
     "resized": "square",
 }

@@ -15,11 +15,11 @@ from holdfast.report.page import Chart, PageTable, Section
 from holdfast.report.thinning import thinned
 from holdfast.report.words import count, duration, how_many, in_units, plain_unit, when
 
-_COLUMNS = ("when", "who", "how", "rung", "until whole", "by", "steps lost", "samples", "PLS", "PLS since the start")
+_COLUMNS = ("when", "who", "how", "rung", "until at work", "by", "steps lost", "samples", "PLS", "PLS since the start")
 _DRAWN = 4  # jobs, the newest
 _MARKS = {
     Died: "death",
-    Replaced: "whole again",
+    Replaced: "at work again",
     WentBack: "went back",
     Resized: "resized",
     Committed: "checkpoint",

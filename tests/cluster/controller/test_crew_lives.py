@@ -41,6 +41,12 @@ def made(tmp_path: Path) -> Iterator[tuple[Crew, Buried]]:
     meeting.close()
 
 
+def start(crew: Crew, *members: Member) -> None:
+    for member in members:
+        crew.start(member, due_s=0.0)
+    assert crew.start_due(0.0) == []
+
+
 def is_killed(death: Death) -> bool:
     return death.exit_code is None
 
@@ -50,7 +56,7 @@ def test_a_process_is_killed_though_it_did_not_hear_that_it_is_another(
     given_up: Member, made: tuple[Crew, Buried]
 ) -> None:
     crew, buried = made
-    crew.start(FIRST)
+    start(crew, FIRST)
     crew.up(FIRST)
     crew.goes_back(FIRST, NEXT)
     crew.goes_back(NEXT, LAST)
@@ -61,7 +67,7 @@ def test_a_process_is_killed_though_it_did_not_hear_that_it_is_another(
 
 def test_a_process_lives_on_if_somebody_gives_up_who_it_was(made: tuple[Crew, Buried]) -> None:
     crew, buried = made
-    crew.start(FIRST)
+    start(crew, FIRST)
     crew.up(FIRST)
     crew.goes_back(FIRST, NEXT)
     crew.up(NEXT)
@@ -74,7 +80,7 @@ def test_a_spare_that_was_given_a_place_is_killed_as_that_member_and_not_as_a_sp
     made: tuple[Crew, Buried],
 ) -> None:
     crew, buried = made
-    crew.start_spares()
+    start(crew, *crew.missing_spares)
     (spare,) = crew.spares
     crew.up(spare)
     assert crew.known_as(spare) == spare

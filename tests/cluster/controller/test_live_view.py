@@ -5,7 +5,11 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import re
+import sys
+from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 from rich.console import Console
@@ -89,6 +93,28 @@ def test_the_view_shows_speeds_staleness_checkpoint_and_events() -> None:
     assert "1.0000, when last saved" in shown  # AUC
     assert re.search(r"PLS +0\.03", shown)
     assert "samples/s    384" in shown  # 512 a second, in three seconds of four
+
+
+@pytest.mark.parametrize("open_ends", [os.openpty, os.pipe], ids=["terminal", "pipe"])
+def test_a_view_whose_terminal_goes_away_ends_no_job_and_events_are_logged(
+    open_ends: Callable[[], tuple[int, int]], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = open_ends()
+    stage = Stage()
+    with suppress(OSError), open(writer, "w") as stderr, monkeypatch.context() as patched:
+        patched.setattr(sys, "stderr", stderr)
+        view = LiveView(stage.accounts, servers=2, workers=2, runtime=stage.runtime)
+        with view:
+            os.close(reader)
+            stage.now_s += 1
+            view.turn()
+        assert sys.stderr is stderr
+        view.turn()
+        view.tell(Died(member=DEAD, how="killed", at_s=2.0))
+    assert [record.message.partition(":")[0] for record in caplog.records] == [
+        "the live view has ended",
+        "server 1 (1) died",
+    ]
 
 
 def test_a_death_is_seen_until_somebody_else_is_at_work() -> None:

@@ -22,15 +22,15 @@ class Stage:
         self.runtime = Runtime(monotonic_s=lambda: self.now_s, wall_s=lambda: 1000 + self.now_s)
         self.told = Recoveries(self.heard.append, self.runtime, parity=parity)
 
-    def die(self, member: Member, *, by_spare: bool = False) -> None:
-        self.told.begin(member, by_spare=by_spare)
+    def die(self, member: Member, *, by_spare: bool = False, loses: bool = True) -> None:
+        self.told.begin(member, by_spare=by_spare, loses=loses)
 
     def recovered(self) -> list[Recovered]:
         return [each for each in self.heard if isinstance(each, Recovered)]
 
-    def settle(self, *, after_s: float = 0.0, pending: bool = False, at_once: bool = False) -> list[Recovered]:
+    def settle(self, *, after_s: float = 0.0, otherwise: Cost | None = None) -> list[Recovered]:
         self.now_s += after_s
-        self.told.settle(lambda member: pending, at_once=at_once)
+        self.told.settle(otherwise)
         return self.recovered()
 
 
@@ -59,12 +59,15 @@ def test_rows_from_saves_are_told_of_once_their_cost_is_known() -> None:
     stage.told.restored(OTHER, 1000, 50)
     stage.told.end()
     assert stage.settle(after_s=1.0) == []
+    assert stage.told.lost_servers == 2  # another death is weighed with what these cost
     stage.told.lost(Loss(server=SERVER, cost=Cost(steps=30, samples=960.0, pls=0.01), pls=0.03))
     (found,) = stage.settle()
     assert (found.member, found.rung, found.rows, found.saved_rows) == (SERVER, "partial", 900, 100)
     assert (found.lost_steps, found.lost_samples, found.lost_pls, found.at_s) == (30, 960.0, 0.01, 1100.0)
-    assert len(stage.settle(after_s=5.0, pending=True)) == 1  # workers have told, and the length is not known yet
-    assert [each.lost_steps for each in stage.settle()] == [30, 0]  # nobody has anything to tell
+    assert len(stage.settle(after_s=60.0)) == 1  # that nobody says anything does not mean that nothing is lost
+    stage.told.lost(Loss(server=OTHER, cost=Cost(), pls=0.03))
+    assert [each.lost_steps for each in stage.settle()] == [30, 0]
+    assert stage.told.lost_servers == 0
 
 
 def test_without_parity_every_lost_row_comes_from_a_save() -> None:
@@ -74,6 +77,15 @@ def test_without_parity_every_lost_row_comes_from_a_save() -> None:
     stage.told.end()
     (found,) = stage.settle()
     assert (found.rung, found.lost_steps, found.lost_samples, found.lost_pls) == ("partial", 3, None, None)
+
+
+def test_a_server_that_dies_before_anybody_trains_loses_nothing() -> None:
+    """Workers have nothing to say of it: its rows are those of the checkpoint from which all begin."""
+    stage = Stage(parity=False)
+    stage.die(SERVER, loses=False)
+    stage.told.end()
+    (found,) = stage.settle()
+    assert (found.lost_steps, found.lost_samples) == (0, 0.0)
 
 
 def test_a_going_back_costs_steps_that_are_taken_again() -> None:
@@ -101,13 +113,28 @@ def test_a_place_that_is_lost_twice_counts_from_the_first_death_and_is_told_of_o
     assert (found.member.incarnation, found.took_s) == (3, 3.0)
 
 
+def test_a_server_that_dies_before_it_is_known_what_it_lacks_is_told_of_with_its_successor() -> None:
+    stage = Stage(parity=False)
+    stage.die(SERVER)
+    stage.told.end()
+    assert stage.settle(after_s=2.0) == []
+    stage.die(Member(Role.SERVER, 1, 3))
+    assert stage.told.lost_servers == 1
+    stage.now_s += 1
+    stage.told.end()
+    stage.told.lost(Loss(server=Member(Role.SERVER, 1, 3), cost=Cost(steps=30), pls=None))
+    (found,) = stage.settle()
+    assert (found.member.incarnation, found.lost_steps, found.took_s) == (3, 30, 3.0)
+
+
 def test_what_is_left_at_the_end_is_told() -> None:
     stage = Stage(parity=False)
     assert stage.told.start() and not stage.told.start()
     assert isinstance(stage.heard[0], Started)
     stage.die(SERVER)
     stage.told.end()
-    assert len(stage.settle(pending=True, at_once=True)) == 1
+    (found,) = stage.settle(otherwise=Cost(steps=40, samples=None, pls=None))
+    assert (found.lost_steps, found.lost_samples, found.lost_pls) == (40, None, None)
 
 
 def test_redundancy_tells_since_when_a_row_lacked_a_parity() -> None:

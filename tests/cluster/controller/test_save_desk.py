@@ -15,7 +15,9 @@ from holdfast.cluster.controller.timetable import Timetable
 from holdfast.cluster.core.controller import ControllerCore
 from holdfast.cluster.core.members import CONTROLLER, Member, Role, View
 from holdfast.cluster.core.messages import Loaded, Pause, Send, Standing
+from holdfast.cluster.core.notes import Decided, Outcome
 from holdfast.cluster.core.progress import BEGINNING
+from holdfast.cluster.happenings import Committed, Event
 from holdfast.cluster.wire.endpoint import Endpoint
 from holdfast.cluster.wire.keys import Credentials
 from holdfast.policy import EverySteps, Overlap
@@ -27,6 +29,7 @@ class Desk:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.now_s = 0.0
+        self.told: list[Event] = []
         runtime = Runtime(monotonic_s=lambda: self.now_s, wall_s=lambda: self.now_s)
         self.core = ControllerCore(View.first(servers=1, workers=2))
         self.accounts = Accounts(Losses(None, servers=1), synchronous=False, runtime=runtime)
@@ -39,7 +42,7 @@ class Desk:
             beginning=Beginning(term=1),
             synchronous=False,
             overlap=Overlap.SKIP,
-            tell=lambda event: None,
+            tell=self.told.append,
             runtime=runtime,
         )
         for member in self.core.view.members:
@@ -80,3 +83,15 @@ def test_a_save_waits_for_a_replacement_in_the_same_way_and_not_for_ever(desk: D
     assert desk.core.is_whole and desk.paused() == []
     desk.now_s += 61
     assert desk.paused() == [0, 1]
+
+
+def test_what_a_server_0_says_that_was_replaced_is_not_heard(desk: Desk) -> None:
+    """Its messages may still be on their way when its death is known, and its agent may commit."""
+    dead = desk.desk.server_0
+    desk.core.died(dead)
+    assert desk.desk.settled(dead, Outcome(1, "s1-t1-abc", "")) == ()
+    assert desk.desk.settled(dead, Outcome(1, "", "no space left")) == ()
+    assert desk.desk.decided(dead, Decided(1, b"{}", "")) == ()
+    assert desk.desk.newest == 0 and not desk.told
+    desk.desk.settled(desk.desk.server_0, Outcome(1, "s1-t1-abc", ""))
+    assert desk.desk.newest == 1 and [type(each) for each in desk.told] == [Committed]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.cluster.core.messages import Copied
-from holdfast.cluster.core.progress import BEGINNING, Progress
+from holdfast.cluster.core.progress import BEGINNING, Progress, SavedProgress
 
 Applied = tuple[int, int]  # worker, number
 Log = tuple[Applied, ...]
@@ -25,6 +25,16 @@ class SavedRow:
     log: Log = ()
     progress: Mapping[int, Progress] = field(default_factory=dict)
     record: int = 0  # what is coded, where there is parity
+
+
+def saved_progress(rows: Collection[SavedRow]) -> SavedProgress:
+    """What the newest of these rows hold, and what all of them do."""
+    workers = {worker for row in rows for worker in row.progress}
+    found = {worker: [row.progress.get(worker, BEGINNING) for row in rows] for worker in workers}
+    newest = {worker: max(each, key=lambda progress: progress.pushed) for worker, each in found.items()}
+    return SavedProgress(
+        newest, {worker: min(each, key=lambda progress: progress.pushed) for worker, each in found.items()}
+    )
 
 
 @dataclass(frozen=True)
@@ -122,17 +132,13 @@ class Shard:
         self._reference = reference  # None: asynchronous
         self._is_new = False  # rows were loaded, and nothing was applied since
 
-    def load(self, checkpoint: int | None) -> Mapping[int, Progress]:
+    def load(self, checkpoint: int | None) -> SavedProgress:
         if checkpoint is not None:
             part = self._storage.checkpoints[checkpoint]
             self._storage.rows, self.value = dict(part.rows), part.value
         self._is_new = checkpoint is None
-        held: dict[int, Progress] = {}
-        for row, saved in self._storage.rows.items():
-            self.rows[row] = saved.log
-            for worker, progress in saved.progress.items():
-                held[worker] = max(held.get(worker, progress), progress, key=lambda each: each.pushed)
-        return held
+        self.rows.update({row: saved.log for row, saved in self._storage.rows.items()})
+        return saved_progress(self._storage.rows.values())
 
     def take_dense(self, dense: Any) -> None:
         if not self._is_new or dense != self.index:

@@ -433,10 +433,8 @@ class ListensFromNowOn(Parity):
 class AddsUpOtherLives(Possession):
     """Rule 9: solves for a row with what two hosts found, one before and one after the other row came and changed."""
 
-    def adopt(self, server: int) -> None:
-        found = self._found
-        super().adopt(server)
-        self._found = found
+    def _forget_sums_with(self, server: int) -> None:
+        pass
 
     def given(self, host: int, given: Given) -> Iterator[Send]:
         lost = tuple(replace(each, incarnation=sys.maxsize) for each in given.lost)
@@ -450,7 +448,7 @@ class ChangesRowsFirst(Parity):
         if isinstance(message, Given):
             waiting, self._unanswered = self._unanswered, []
             yield from super().handle(sender, message)
-            self._unanswered = waiting
+            self._unanswered, self._looked = waiting, -1
         else:
             yield from super().handle(sender, message)
 
@@ -464,6 +462,57 @@ class BelievesEachAlone(ControllerCore):
         return super()._handle(sender, message)
 
 
+class BelievesFormerViews(ControllerCore):
+    """Takes a server's word that its parities are whole for all time, whoever dies after it was said."""
+
+    def _handle(self, sender: Member, message: Message) -> Iterable[Output]:
+        if isinstance(message, Redundant):
+            message = replace(message, view=self.view.number)
+            known = self._coverage._whole
+            known.update({each: replace(said, view=self.view.number) for each, said in known.items()})
+        return super()._handle(sender, message)
+
+
+class EncodesNothing(ParityHost):
+    """Asks for no records of parities that nobody waits for."""
+
+    def advance(self) -> Iterator[Send]:
+        return iter(())
+
+
+class EncodesOnce(ParityHost):
+    """Does not encode parities anew that it dropped, or that a dead host kept."""
+
+    def advance(self) -> Iterator[Send]:
+        is_first = self.drops == 0 and all(each == 1 for each in self._peers._incarnations)
+        return super().advance() if is_first else iter(())
+
+
+class TellsNobody(Parity):
+    """Does not say that its rows and parities are whole."""
+
+    def settle(self, leader: Member) -> Iterator[Send]:
+        return (each for each in super().settle(leader) if not isinstance(each.message, Redundant))
+
+
+class TellsOnce(Parity):
+    """Does not say so again when another view comes."""
+
+    def adopt_view(self, view: View) -> Iterator[Send]:
+        yield from super().adopt_view(view)
+        self._told_whole = view.number if self._told_whole else 0
+
+
+class KeepsSums(Possession):
+    """Keeps sums that it needs no more."""
+
+    def _solve_no_more(self, stripes: StripeSet) -> None:
+        pass
+
+    def catch_up(self, applied: Vector) -> bool:
+        return not self.missing and self._held.forget(applied)
+
+
 class TellsOnlyOfParities(Parity):
     """Says that its parities are whole while rows of its own are missing."""
 
@@ -472,7 +521,7 @@ class TellsOnlyOfParities(Parity):
         yield from sends
         if self._host.encoded and self._host.is_whole:
             self._host.encoded = 0
-            yield Send(leader, Redundant(1, self._host.drops, ()))
+            yield Send(leader, Redundant(self._view, 1, self._host.drops, ()))
 
 
 class KeepsForSavedRows(Agreement):

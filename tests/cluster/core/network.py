@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 from holdfast.cluster.core.members import Member, Role
@@ -83,6 +83,10 @@ class Network:
             stream.incoming.is_broken and is_member(sender) and is_member(receiver)
             for (sender, receiver), stream in self._streams.items()
         )
+
+    def is_busy(self, members: Container[Member]) -> bool:
+        """Whether something is on its way between two of these."""
+        return any(each.sender in members and each.receiver in members for each in self._full)
 
     def cut(self) -> None:
         """Lose a frame."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.cluster.core.members import Member, Role, View
@@ -11,6 +11,7 @@ from holdfast.cluster.core.messages import Hello, Message
 from holdfast.cluster.core.outputs import Output, Protected, Saved
 from holdfast.cluster.core.server import ServerCore
 from holdfast.cluster.core.stripes import Protection
+from holdfast.cluster.server.rebuild_pace import RebuildPace
 from tests.cluster.core.model import Applied, BrokenPromise, Part, SavedRow, Storage, gradient
 from tests.cluster.core.simulation import Simulation
 from tests.cluster.core.striped import Ledger, Rotation, StripedReference, StripedShard, Striping
@@ -34,8 +35,20 @@ class Code:
         return cls(data, parity, servers, rows)
 
 
+@dataclass
+class Fallen:
+    """A row from a save."""
+
+    life: Member  # of its server, in which it fell
+    lacks: dict[int, int] = field(default_factory=dict)  # by worker, the pushes that it may lack
+
+
 class ParitySimulation(Simulation):
-    """One schedule."""
+    """One schedule.
+
+    In a patient one, workers go on until every row is protected as of the present view, and that is told. So a job in
+    which that never comes does not end, whatever struck it last.
+    """
 
     ORPHANS_PATIENCE = 400  # a push takes more messages
 
@@ -46,6 +59,7 @@ class ParitySimulation(Simulation):
         *,
         parity: int = 0,
         mercy: float | None = None,
+        is_patient: bool | None = None,
         **traits: Any,
     ) -> None:
         parity = parity or (2 if seed % 3 == 0 else 1)
@@ -58,7 +72,13 @@ class ParitySimulation(Simulation):
         drawn = chance.choice((0.0, 0.9, 0.99))
         self.soon = chance.choice((0, 0, 3, 1000))  # rows that nobody asks for one by one
         self.mercy = drawn if mercy is None else mercy  # the share of faults that wait until redundancy is whole
-        self.fallen: dict[tuple[int, int], dict[int, int]] = {}  # by row from a save, the pushes that it may lack
+        patience = chance.random() < 0.5
+        self.is_patient = patience if is_patient is None else is_patient
+        self.pace = RebuildPace(is_fast=chance.random() < 0.3)
+        self.protected_view = 0  # as of which redundancy was last told to be whole
+        self.fallen: dict[tuple[int, int], Fallen] = {}  # by server and row
+        self.greeted: set[tuple[Member, int]] = set()  # lives of servers, and the workers that they heard of
+        self.hearing: Member | None = None  # whose message is handled
         super().__init__(seed, cores, **traits)
 
     def _servers(self) -> int:
@@ -90,7 +110,9 @@ class ParitySimulation(Simulation):
 
     def _note_fallen(self, server: int, row: int) -> None:
         """It may lack what workers know to be applied, and what newer saved rows hold: the rest is sent again."""
-        lacks = self.fallen.setdefault((server, row), {})
+        assert self.hearing is not None
+        fallen = self.fallen.setdefault((server, row), Fallen(self.hearing))
+        fallen.life, lacks = self.hearing, fallen.lacks
         for saved in self.storage[server].rows.values():
             for worker, progress in saved.progress.items():
                 lacks[worker] = max(lacks.get(worker, 0), progress.pushed)
@@ -101,10 +123,11 @@ class ParitySimulation(Simulation):
 
     def _receive(self, sender: Member, receiver: Member, message: Message) -> None:
         """What a dead server said to a worker may arrive after rows have come from a save."""
-        if isinstance(message, Hello):
-            for (server, _), lacks in self.fallen.items():
-                if server == receiver.index:
-                    lacks[sender.index] = max(lacks.get(sender.index, 0), message.progress.pushed)
+        self.hearing = receiver
+        if isinstance(message, Hello) and (receiver, sender.index) not in self.greeted:
+            self.greeted.add((receiver, sender.index))
+            for fallen in (each for each in self.fallen.values() if each.life == receiver):
+                fallen.lacks[sender.index] = max(fallen.lacks.get(sender.index, 0), message.progress.pushed)
         super()._receive(sender, receiver, message)
 
     def _note_loss(self, member: Member) -> None:
@@ -136,7 +159,13 @@ class ParitySimulation(Simulation):
             process = self.chance.choice(servers)
             if self.chance.random() < 0.5:
                 self.network.send(process.member, process.core.tell())
-            self.network.send(process.member, process.core.advance(both=self.chance.random() < 0.3))
+            self.pace.is_urgent = process.core.is_climbing
+            if self.pace.may_ask(process.core.asked):
+                self.network.send(process.member, process.core.advance(both=self.pace.is_fast))
+
+    def _may_finish(self) -> bool:
+        is_told = self.protected_view == self.controller.view.number
+        return is_told or not (self.is_patient and self.is_controller_alive)
 
     def _pulls(self, process: Process, place: int) -> list[Any]:
         return [(index, process.member.index, place + 1) for index in range(len(self.storage))]
@@ -152,8 +181,10 @@ class ParitySimulation(Simulation):
         for each in outputs:
             if isinstance(each, Saved):
                 self._check_parities(leader.view)
+                self._check_books(leader.view)
             elif isinstance(each, Protected):
                 self._check_protected()
+                self.protected_view = self.controller.view.number
         super()._lead(leader, outputs)
 
     def _check_protected(self) -> None:
@@ -161,6 +192,26 @@ class ParitySimulation(Simulation):
         servers = [self.processes[each] for each in self.controller.view.members if each.role is Role.SERVER]
         if bare := [str(each.member) for each in servers if each.alive and not (each.core.ended or each.core.is_whole)]:
             raise BrokenPromise(f"redundancy is told to be whole, and {bare} are bare")
+
+    def _check_books(self, view: View) -> None:
+        """Where every row is protected, and servers have nothing to say to each other, nobody waits for anything."""
+        servers = {each for each in view.members if each.role is Role.SERVER}
+        if view != self.controller.view or not self._is_redundant() or self.network.is_busy(servers):
+            return
+        for member in servers:
+            parity, _ = self.processes[member].core._protected
+            rows, host = parity._rows, parity._host
+            books = (
+                parity._unanswered,
+                rows._wanted,
+                rows._found,
+                rows.doomed,
+                host._asked,
+                host._decodes,
+                host._waiting,
+            )
+            if any(books):
+                raise BrokenPromise(f"{member} waits for {books}, and all is whole")
 
     def _check_parities(self, view: View) -> None:
         """Nothing is on its way: each parity that is whole is what its members' rows make it.
@@ -187,5 +238,6 @@ class ParitySimulation(Simulation):
         return {each for each in everything if row in self.striping.touched(index, *each)}
 
     def _needed(self, index: int, row: Any, wanted: set[Applied]) -> set[Applied]:
-        lacks = self.fallen.get((index, row), {})
+        fallen = self.fallen.get((index, row))
+        lacks = {} if fallen is None else fallen.lacks
         return {(worker, number) for worker, number in wanted if number > lacks.get(worker, 0)}

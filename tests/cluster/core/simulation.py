@@ -173,7 +173,7 @@ class Simulation(Promises):
         place = self._check_place(core)
         left = self.lengths[member.index] - place
         if left <= 0:
-            self.network.send(member, core.finish())
+            self.network.send(member, core.finish() if self._may_finish() else [])
         elif len(process.pulls) < min(left, self._pulls_ahead) and core.may_pull:
             pulls = self._pulls(process, place + len(process.pulls))
             process.pulls.append(core.pulled + 1)
@@ -185,6 +185,10 @@ class Simulation(Promises):
             self.network.send(member, core.push(self._gradients(process, place), place=place + 1))
             process.values = None
             process.pulls.popleft()
+
+    def _may_finish(self) -> bool:
+        """Whether a worker whose data have ended may say so."""
+        return True
 
     @property
     def _pulls_ahead(self) -> int:

@@ -8,10 +8,10 @@ from functools import cache
 from typing import Any
 
 from holdfast.cluster.core.messages import Copied
-from holdfast.cluster.core.progress import Progress
+from holdfast.cluster.core.progress import Progress, SavedProgress
 from holdfast.cluster.core.stripes import Syndrome
 from tests.cluster.core.field import divide, power, times
-from tests.cluster.core.model import Applied, BrokenPromise, Log, Part, Reference, SavedRow, Storage
+from tests.cluster.core.model import Applied, BrokenPromise, Log, Part, Reference, SavedRow, Storage, saved_progress
 
 Stripes = frozenset[int]
 DENSE = -1  # the row of each server that is mirrored
@@ -170,11 +170,11 @@ class StripedShard:
 
     # ---- rows ------------------------------------------------------------------------------------------------------
 
-    def load(self, checkpoint: int | None) -> Mapping[int, Progress]:
+    def load(self, checkpoint: int | None) -> SavedProgress:
         assert checkpoint is not None, "rows come from parities, or everyone goes back"
         self._storage.rows = dict(self._storage.checkpoints[checkpoint].rows)
         self.rows = {row: saved.record for row, saved in self._storage.rows.items()}
-        return {}
+        return SavedProgress()
 
     def take_dense(self, dense: Any) -> None:
         raise BrokenPromise("a worker's copy is taken with rows that fall back, or not at all")
@@ -263,8 +263,8 @@ class StripedShard:
         mine, theirs = power(1, members[self.index]), power(1, members[other])
         return divide(second ^ times(theirs, first), mine ^ theirs)
 
-    def fall_back(self, stripes: Stripes, dense: Any) -> Mapping[int, Progress]:
-        held: dict[int, Progress] = {}
+    def fall_back(self, stripes: Stripes, dense: Any) -> SavedProgress:
+        taken = []
         for stripe in stripes:
             row = self._layout.row[self.index][stripe]
             if row in self.rows:
@@ -272,9 +272,8 @@ class StripedShard:
             saved = self._storage.rows[row]
             self.rows[row] = saved.record
             self.fallen(self.index, row)
-            for worker, progress in saved.progress.items():
-                held[worker] = max(held.get(worker, progress), progress, key=lambda each: each.pushed)
-        return held
+            taken.append(saved)
+        return saved_progress(taken)
 
     # ---- parities --------------------------------------------------------------------------------------------------
 

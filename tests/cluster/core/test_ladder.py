@@ -58,6 +58,7 @@ def test_every_push_counts_once_whichever_rung_is_taken() -> None:
     for seed in range(40):
         play(Simulation, seed)
         play(ParitySimulation, seed, parity=1)
+        play(ParitySimulation, seed, parity=2)
 
 
 @pytest.mark.slow
@@ -66,3 +67,4 @@ def test_every_push_counts_once_whichever_rung_is_taken_in_very_many_schedules()
     for seed in range(40, 2040):
         play(Simulation, seed)
         play(ParitySimulation, seed, parity=1)
+        play(ParitySimulation, seed, parity=2)

@@ -46,7 +46,8 @@ from holdfast.cluster.core.outputs import (
     WentBack,
 )
 from holdfast.cluster.core.pace import Shard
-from holdfast.cluster.core.progress import BEGINNING, Progress
+from holdfast.cluster.core.parity_messages import Hurry, Rebuild
+from holdfast.cluster.core.progress import BEGINNING, Progress, SavedProgress
 from holdfast.cluster.core.server import ServerCore
 from holdfast.cluster.core.worker import WorkerCore
 
@@ -54,12 +55,13 @@ SERVER, WORKER, OTHER = Member(Role.SERVER, 0, 1), Member(Role.WORKER, 0, 1), Me
 PLACE = Progress(3, b"place")
 
 
-def at_work(**modes: object) -> ControllerCore:
-    """A job of one server and two workers that trains."""
-    core = ControllerCore(View.first(servers=1, workers=2), **modes)  # type: ignore[arg-type]
+def at_work(*, servers: int = 1, workers: int = 2, **modes: object) -> ControllerCore:
+    """A job that trains."""
+    core = ControllerCore(View.first(servers=servers, workers=workers), **modes)  # type: ignore[arg-type]
     for member in core.view.members:
         core.up(member)
-    core.handle(SERVER, Loaded())
+    for index in range(servers):
+        core.handle(Member(Role.SERVER, index, 1), Loaded())
     return core
 
 
@@ -290,15 +292,60 @@ def test_a_dead_servers_word_counts_for_nothing() -> None:
 
 
 class Rows:
-    """A shard whose newest rows hold a worker's first two pushes."""
+    """A shard whose rows hold a worker's first two pushes, by a checkpoint, and some of them the third and fourth."""
 
-    def load(self, checkpoint: int | None) -> dict[int, Progress]:
-        return {0: Progress(2, b"2")}
+    def load(self, checkpoint: int | None) -> SavedProgress:
+        return SavedProgress({0: Progress(4, b"4")}, {0: Progress(2, b"2")})
 
 
-def test_a_new_server_says_what_its_rows_have_lost() -> None:
+@pytest.mark.parametrize(("known", "applied", "lost"), [(5, 5, 3), (4, 4, 2), (3, 4, 2), (2, 4, 2)])
+def test_a_new_server_says_what_its_rows_lack_since_the_checkpoint(known: int, applied: int, lost: int) -> None:
+    """What the priority save holds does not come again: so rows lack it that are not in that save."""
     core, view = ServerCore(SERVER, cast(Shard, Rows())), View.first(servers=1, workers=1)
     core.handle(CONTROLLER, Load(view, None, {}))
-    sends = core.handle(WORKER, Hello(Progress(5, b"5"), BEGINNING))
-    assert sends == [Send(CONTROLLER, Lost(0, 3)), Send(WORKER, Applied(5))]
-    assert at_work().handle(SERVER, Lost(0, 3)) == [Loss(SERVER, 0, 3)]
+    sends = core.handle(WORKER, Hello(Progress(known, b"?"), BEGINNING))
+    assert sends == [Send(CONTROLLER, Lost(0, lost)), Send(WORKER, Applied(applied))]
+    assert at_work().handle(SERVER, Lost(0, lost)) == [Loss(SERVER, 0, lost)]
+
+
+def test_a_new_server_also_says_that_its_rows_lack_nothing() -> None:
+    class Whole(Rows):
+        def load(self, checkpoint: int | None) -> SavedProgress:
+            return SavedProgress({0: Progress(5, b"5")}, {0: Progress(5, b"5")})
+
+    core, view = ServerCore(SERVER, cast(Shard, Whole())), View.first(servers=1, workers=1)
+    core.handle(CONTROLLER, Load(view, None, {}))
+    assert Send(CONTROLLER, Lost(0, 0)) in core.handle(WORKER, Hello(Progress(5, b"5"), BEGINNING))
+
+
+# ---- rows that come back while the job is to end --------------------------------------------------------------------
+
+
+def with_a_new_server() -> tuple[ControllerCore, Member]:
+    """A job with parity, one of whose servers has just been replaced, and takes its rows from the others."""
+    core = at_work(servers=3, workers=1, parity=True)
+    core.died(Member(Role.SERVER, 1, 1))
+    new = Member(Role.SERVER, 1, 2)
+    assert sent(core.up(new), Rebuild) == [new]
+    return core, new
+
+
+def test_a_server_whose_rows_come_back_hears_that_the_last_save_waits_for_them() -> None:
+    core, new = with_a_new_server()
+    assert sent(core.save(), Hurry) == []  # training goes on meanwhile
+    assert sent(core.stop(), Hurry) == [new]
+    assert sent(core.stop(), Hurry) == []  # once
+
+
+def test_a_server_that_begins_later_hears_it_behind_its_orders() -> None:
+    core = at_work(servers=3, workers=1, parity=True)
+    core.stop()
+    core.died(Member(Role.SERVER, 1, 1))
+    new = Member(Role.SERVER, 1, 2)
+    kinds = [type(each.message) for each in core.up(new) if isinstance(each, Send) and each.to == new]
+    assert kinds == [Rebuild, Hurry]
+
+
+def test_a_server_hears_it_when_all_data_have_ended() -> None:
+    core, new = with_a_new_server()
+    assert sent(core.handle(Member(Role.WORKER, 0, 1), Finished()), Hurry) == [new]

@@ -8,11 +8,19 @@ import pytest
 
 from holdfast.cluster.core.messages import Message
 from holdfast.cluster.core.notes import Note
-from holdfast.cluster.core.parity_messages import FallBack, OutOfReach, ParityMessage, Rebuild, Rebuilt, Redundant
+from holdfast.cluster.core.parity_messages import (
+    FallBack,
+    Hurry,
+    OutOfReach,
+    ParityMessage,
+    Rebuild,
+    Rebuilt,
+    Redundant,
+)
 from tests.cluster.core.rules_of_protocol import PROTOCOL
 from tests.cluster.core.simulation import Simulation
 
-OF_PARITY = {*get_args(ParityMessage), Rebuild, FallBack, OutOfReach, Rebuilt, Redundant}
+OF_PARITY = {*get_args(ParityMessage), Rebuild, FallBack, Hurry, OutOfReach, Rebuilt, Redundant}
 SCHEDULES, SCHEDULES_SLOW = 500, 20_000
 
 

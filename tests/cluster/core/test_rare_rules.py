@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from holdfast.cluster.core.agreement import Agreement
 from holdfast.cluster.core.members import CONTROLLER, Member, Role, View
-from holdfast.cluster.core.messages import Hello, Pull, Push, Rows, Send
+from holdfast.cluster.core.messages import Hello, Lost, Pull, Push, Rows, Send
 from holdfast.cluster.core.parity_host import ParityHost
 from holdfast.cluster.core.parity_messages import (
     Ask,
@@ -26,7 +27,7 @@ from holdfast.cluster.core.parity_messages import (
 )
 from holdfast.cluster.core.peers import Peers
 from holdfast.cluster.core.possession import Possession
-from holdfast.cluster.core.progress import BEGINNING
+from holdfast.cluster.core.progress import BEGINNING, Progress
 from holdfast.cluster.core.server import ServerCore
 from holdfast.cluster.core.stripes import Protection
 from tests.cluster.core import mutant_parity as mutants
@@ -52,8 +53,8 @@ class Scene:
     def __init__(self) -> None:
         self.striping = Striping(LAYOUT, Ledger(), seed=0)
         first = {row: self.striping.ledger.first(MINE, row) for row in LAYOUT.rows[MINE]}
-        storage = Storage(Part({row: SavedRow(record=record) for row, record in first.items()}))
-        self.shard = StripedShard(MINE, self.striping, storage, set(), None)
+        self.storage = Storage(Part({row: SavedRow(record=record) for row, record in first.items()}))
+        self.shard = StripedShard(MINE, self.striping, self.storage, set(), None)
         self.mine, self.other = first[ROW], self.striping.ledger.first(OTHER, 0)
         self.asked: dict[int, int] = {}  # by host that the server asks for the row, the attempt
 
@@ -191,6 +192,22 @@ def test_a_saved_row_is_used_when_both_hosts_have_dropped_the_former() -> None:
     assert uses_of_a_saved_row(ServerCore) == [False, False, True]
 
 
+def test_rows_from_saves_lack_what_came_since_the_checkpoint_although_some_were_saved_later() -> None:
+    """A priority save holds one of them with 4 pushes; the checkpoint holds all with 2. The worker knows of 3."""
+    scene = Scene()
+    for row, saved in scene.storage.rows.items():
+        pushed = 4 if row == ROW else 2
+        scene.storage.rows = {**scene.storage.rows, row: replace(saved, progress={0: Progress(pushed, None)})}
+    core = ServerCore(server(MINE), scene.shard, protection=Protection(LAYOUT, scene.shard))
+    core.handle(CONTROLLER, Rebuild(View.first(servers=4, workers=1), {}))
+    sends = core.handle(WORKER, Hello(Progress(3, None), BEGINNING))
+    while asked := [each for each in (*sends, *core.advance()) if isinstance(each.message, Want)]:
+        answers = [(each.to, Refused(each.message.attempt, each.message.stripes)) for each in asked]  # type: ignore[union-attr]
+        sends = [send for host, refused in answers for send in core.handle(host, refused)]
+    told = [each.message for each in core.handle(CONTROLLER, FallBack()) if isinstance(each.message, Lost)]
+    assert told == [Lost(0, 2)]
+
+
 def test_without_that_rule_it_is_used_at_once() -> None:
     at_once: Cores = mutants.protected(rows=mutants.UsesSavedRowsAtOnce)
     assert uses_of_a_saved_row(at_once.server) == [True, False, False]
@@ -281,3 +298,48 @@ def test_a_saved_row_does_not_hold_what_a_host_kept_of_the_lost_one() -> None:
 
 def test_without_that_rule_a_push_that_comes_again_is_skipped() -> None:
     assert pushes_of_a_saved_row(mutants.TellsForSavedRows) == 1
+
+
+# ---- a host that drops a parity while it decodes with it -------------------------------------------------------------
+
+
+def parity_after_an_old_answer(kind: type[ParityHost]) -> tuple[int, int]:
+    """What a host has of a stripe, and what it should have, once a member has answered two questions for its record.
+
+    The first was for a decoding, which ended when another member had a row from a save. In the second the host asks for
+    the record of another stripe as well.
+    """
+    layout = Rotation((6,) * 5, data=3, parity=2)
+    stripe, peers, stripes = 0, Peers(View.first(servers=5, workers=1)), frozenset({0, 5})
+    shard = StripedShard(layout.hosts[stripe][0], Striping(layout, Ledger(), seed=0), Storage(), set(), None)
+    host, (lost, other, fallen) = kind(shard.index, layout, shard, peers), layout.members[stripe]
+
+    def answer(ask: Send) -> None:
+        asked: Any = ask.message
+        values = Values(asked.attempt, asked.stripes, dict.fromkeys(asked.stripes, 1 << ask.to.index), {})
+        list(host.values(ask.to, values))
+
+    for each in list(host._complete(stripes, is_block=False)):
+        answer(each)
+    peers.adopt(server(lost, 2))
+    list(host.adopt(lost))
+    list(host.agreed(layout.hosts[stripe][1], lost))
+    decoding = list(host.want(server(lost, 2), Want(1, frozenset({stripe}), layout.hosts[stripe])))
+    list(host.fell(server(fallen), Fell(stripes)))
+    encoding = list(host._complete(stripes, is_block=False))
+    for each in [*decoding, *encoding]:
+        if each.to.index == other:
+            answer(each)
+    expected = {stripe: 0}
+    shard._take(expected, shard.index, stripe, other, 1 << other)
+    return shard.parities[stripe], expected[stripe]
+
+
+def test_an_answer_to_an_older_attempt_is_added_to_no_parity() -> None:
+    parity, expected = parity_after_an_old_answer(ParityHost)
+    assert parity == expected
+
+
+def test_without_that_rule_a_record_is_added_twice() -> None:
+    parity, expected = parity_after_an_old_answer(mutants.TakesAnyAnswer)
+    assert parity != expected

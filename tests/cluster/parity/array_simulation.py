@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.cluster.core.members import Member, Role, View
-from holdfast.cluster.core.progress import Progress
+from holdfast.cluster.core.progress import SavedProgress
 from holdfast.cluster.core.server import ServerCore
 from holdfast.cluster.core.stripes import Protection, Syndrome
 from holdfast.cluster.parity.accumulator import Accumulator
@@ -23,7 +23,7 @@ from holdfast.cluster.plan import DenseSpec, ModelPlan, TableSpec
 from holdfast.cluster.shard import Shard
 from holdfast.erasure.ring import Ring
 from holdfast.policy import SGD, Constant
-from tests.cluster.core.model import Applied, BrokenPromise, Part, SavedRow, Storage
+from tests.cluster.core.model import Applied, BrokenPromise, Part, SavedRow, Storage, saved_progress
 from tests.cluster.core.parity_simulation import Code, ParitySimulation
 from tests.cluster.core.striped import DENSE, StripedShard, Striping
 
@@ -173,8 +173,8 @@ class ArrayShard(StripedShard):
                 raise BrokenPromise(f"row {row} of server {self.index} is wrong")
             self._there.add(row)
 
-    def fall_back(self, stripes: Any, dense: Any) -> Mapping[int, Progress]:
-        held: dict[int, Progress] = {}
+    def fall_back(self, stripes: Any, dense: Any) -> SavedProgress:
+        taken = []
         for row in self._rows_of(stripes):
             if row in self._there:
                 raise BrokenPromise(f"row {row} of server {self.index} is there, and is taken from a save")
@@ -182,9 +182,8 @@ class ArrayShard(StripedShard):
             self._put(row, saved.record)
             self._there.add(row)
             self.fallen(self.index, row)
-            for worker, progress in saved.progress.items():
-                held[worker] = max(held.get(worker, progress), progress, key=lambda each: each.pushed)
-        return held
+            taken.append(saved)
+        return saved_progress(taken)
 
     # ---- parities --------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ import numpy as np
 from holdfast.cluster import link
 from holdfast.cluster.core.members import Role
 from holdfast.cluster.core.messages import Copied
-from holdfast.cluster.core.progress import Progress
+from holdfast.cluster.core.progress import Progress, SavedProgress
 from holdfast.cluster.launch.base import Launcher, Launching, Surroundings, Tenant
 from holdfast.cluster.parity.layout import RingLayout
 from holdfast.cluster.parity.mirror import dense_words
@@ -51,7 +51,7 @@ class AuditedShard(ProtectedShard):
         self._sent: dict[int, Arrays] = {}  # by host, the last difference
         self._absorbed: dict[int, str] = {}  # by member, the digest of the last difference
 
-    def load(self, checkpoint: int | None) -> Mapping[int, Progress]:
+    def load(self, checkpoint: int | None) -> SavedProgress:
         self._sent.clear()
         self._absorbed.clear()
         return super().load(checkpoint)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 import time
 
 import torch
@@ -53,6 +55,19 @@ def train_badly(worker: hf.Worker) -> None:
         poison(worker, batch, number in (3, 5))
         if number == 2:
             gate.passes(worker)
+
+
+def train_until_exit(worker: hf.Worker) -> None:
+    """A program that ended with its training, as it was."""
+    for number, batch in enumerate(worker.batches(programs.loader_of(worker.index, worker.count))):
+        programs.take_step(worker, batch)
+        if number == 2:
+            sys.exit("the learning rate is missing")
+
+
+def train_until_killed(worker: hf.Worker) -> None:
+    """As a system does where memory runs out."""
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def poison(worker: TrainingLoop, batch: tuple[Tensor, Tensor, Tensor], is_poisonous: bool) -> None:

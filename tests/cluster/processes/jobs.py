@@ -68,9 +68,10 @@ class RunningJob(Watched):
             on_event=self._hear,
             view=False,
         )
+        if options.get("synchronous"):
+            settings["strategy"] = hf.Full()  # nothing is recovered partially in step
         settings = {**settings, **options}
-        parity, is_synchronous = settings.get("parity"), settings.get("synchronous", False)
-        asked = hf.Ladder(parity=parity) if is_synchronous else hf.Ladder.of(parity, settings["strategy"])
+        asked = hf.Ladder.of(settings.get("parity"), settings["strategy"])
         self.cluster = hf.Cluster(url, **{"ladder": asked, **settings})  # the planner would add parity
         self._thread = threading.Thread(target=self._run, name="controller")
         self._thread.start()

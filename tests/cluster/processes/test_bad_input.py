@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 import holdfast as hf
-from holdfast.cluster.happenings import Committed, Died, SaveFailed
+from holdfast.cluster.happenings import Committed, Died, Ended, SaveFailed
 from holdfast.errors import ModelMismatch
 from tests.cluster.processes import bad_programs
 from tests.cluster.processes.jobs import RunningJob
@@ -34,6 +34,13 @@ def test_a_model_that_cannot_be_built_in_a_worker_ends_the_job(
     with pytest.raises(hf.JobFailed, match="the vocabulary is not on this machine"):
         job.end()
     assert not job.of(Died) and not job.left()
+
+
+def test_a_train_that_calls_sys_exit_ends_a_job_that_says_so(start_job: Start) -> None:
+    job = start_job(train=bad_programs.train_until_exit, servers=1, limit=100)
+    with pytest.raises(hf.JobFailed, match=r"SystemExit.*\n.*exit\('the learning rate is missing'\) does not"):
+        job.end()
+    assert not job.of(Died) and len(job.of(Ended)) == 1 and not job.left()
 
 
 def test_bad_ids_end_a_job_that_says_which_and_leave_what_was_saved(start_job: Start) -> None:

@@ -76,6 +76,9 @@ def test_a_ladder_and_other_arguments_that_contradict_it_are_refused_by_both_nam
         (dict(ladder=hf.Ladder(), parity=hf.Parity()), r"ladder=Ladder\(.* and parity=Parity\(.* contradict"),
         (dict(ladder=hf.Ladder(), strategy=hf.Partial()), r"ladder=Ladder\(.* and strategy=Partial\(.* contradict"),
         (dict(ladder=hf.Ladder(partial=True), synchronous=True), r"Ladder\(partial=True\) and synchronous=True"),
+        (dict(strategy=hf.Partial(), synchronous=True), r"strategy=Partial\(\.\.\.\) and synchronous=True"),
+        (dict(synchronous="yes"), "Cluster: synchronous must be True or False, got 'yes'"),
+        (dict(spares=True), "Cluster: spares must be a whole number of at least 0, got True"),
         (dict(ladder=hf.Ladder(parity=hf.Parity(data=5))), "needs 6 servers, and this job has 5"),
     ):
         with pytest.raises(hf.HoldfastError, match=complaint):

@@ -82,3 +82,12 @@ def test_a_spare_takes_no_memory_where_little_is_left(monkeypatch: pytest.Monkey
     table = TableSpec(name="t.weight", rows=500, width=4, init=Uniform(-1, 1))
     placement = Placement(ModelPlan(tables=(table,), dense=()), 2)
     assert Room.for_any(placement, TABLES, DENSE, SETTINGS) is None
+
+
+def test_spares_that_get_ready_at_one_time_take_no_more_together_than_one_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = TableSpec(name="t.weight", rows=500_000, width=4, init=Uniform(-1, 1))
+    placement = Placement(ModelPlan(tables=(table,), dense=()), 2)
+    needed = 2 * 4 * (table.rows // 2) * (table.width * 2)  # weights and a slot, and a snapshot of both
+    monkeypatch.setattr(rooms, "available_bytes", lambda: 2 * needed)
+    assert Room.for_any(placement, TABLES, DENSE, SETTINGS, spares=1) is not None
+    assert Room.for_any(placement, TABLES, DENSE, SETTINGS, spares=2) is None

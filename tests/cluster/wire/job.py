@@ -11,7 +11,7 @@ from holdfast.cluster.core.controller import ControllerCore
 from holdfast.cluster.core.members import CONTROLLER, Member, Role, View
 from holdfast.cluster.core.messages import Broken, Copied, Load, Message, NewView, Send, Start
 from holdfast.cluster.core.outputs import Output, Replace
-from holdfast.cluster.core.progress import Progress
+from holdfast.cluster.core.progress import Progress, SavedProgress
 from holdfast.cluster.core.server import ServerCore
 from holdfast.cluster.core.worker import WorkerCore
 from holdfast.cluster.wire.endpoint import Endpoint
@@ -26,8 +26,8 @@ class Shard:
     def __init__(self) -> None:
         self.applied: list[tuple[int, int]] = []
 
-    def load(self, checkpoint: int | None) -> Mapping[int, Progress]:
-        return {}
+    def load(self, checkpoint: int | None) -> SavedProgress:
+        return SavedProgress()
 
     def read(self, rows: Any) -> Any:
         return (rows[0].astype(np.float32),)
@@ -107,6 +107,7 @@ class Job:
         view = View.first(servers=2, workers=2)
         self.core = ControllerCore(view)
         self._meeting = meeting
+        self._known: set[Member] = set()
         self.nodes = {member: Node(member, meeting, self) for member in view.members}
 
     def kill(self, member: Member) -> None:
@@ -121,7 +122,8 @@ class Job:
             self._output(self.core.handle(sender, message))
             if isinstance(message, Broken):
                 self.kill(message.member)
-        for member in self.endpoint.take_newcomers():
+        for member in [each for each in self.endpoint.addresses if each not in self._known]:
+            self._known.add(member)
             self._introduce(member)
             self._output(self.core.up(member))
 

@@ -57,22 +57,31 @@ def test_a_message_waits_for_the_address_of_its_receiver(loopback: Meeting) -> N
     assert received(server, 3) == [(WORKER, Applied(number)) for number in (1, 2, 3)]
 
 
-def test_a_member_that_was_heard_is_reached_before_anything_is_said_to_it(meeting: Meeting) -> None:
-    worker, server = meeting.pair()
-    until(lambda: server.receive(0.05) or server.take_newcomers())
+def introduced(meeting: Meeting) -> tuple[Endpoint, Endpoint]:
+    """A worker, and a server that knows it without being known."""
+    worker, server, controller = (meeting.endpoint(each) for each in (WORKER, SERVER, CONTROLLER))
+    for each in (worker, server):
+        each.connect(CONTROLLER, controller.address)
+    until(lambda: controller.receive(0.05) or len(controller.addresses) == 2)
+    controller.introduce(SERVER, [WORKER])
+    until(lambda: server.receive(0.05) or WORKER in server.addresses)
+    return worker, server
+
+
+def test_a_member_that_is_known_is_reached_before_anything_is_said_to_it(meeting: Meeting) -> None:
+    worker, server = introduced(meeting)
     server.reach(WORKER)
-    until(lambda: worker.receive(0.05) or worker.take_newcomers())
+    until(lambda: worker.receive(0.05) or SERVER in worker.addresses)
     server.send(WORKER, Applied(1))
     assert received(worker, 1) == [(SERVER, Applied(1))]
 
 
 def test_nobody_is_reached_who_is_unknown_or_disconnected(loopback: Meeting) -> None:
-    worker, server = loopback.pair()
-    until(lambda: server.receive(0.05) or server.take_newcomers())
+    worker, server = introduced(loopback)
     server.disconnect(WORKER)
     server.reach(WORKER)
     server.reach(LATER)
-    assert worker.receive(0.05) == [] and not worker.take_newcomers()
+    assert worker.receive(0.05) == [] and SERVER not in worker.addresses
 
 
 def test_the_controller_introduces_members_before_what_it_says_next(meeting: Meeting) -> None:
@@ -248,6 +257,19 @@ def test_what_is_sent_to_the_disconnected_is_dropped_and_does_not_hold_up_the_en
     worker.send(SERVER, Applied(2))
     assert worker.dropped.unsent == 1
     worker.close(linger_s=1000)
+
+
+def test_nothing_is_kept_for_earlier_members_in_the_place_of_one_that_is_disconnected(loopback: Meeting) -> None:
+    worker, server = loopback.pair()
+    worker.send(LATER, Applied(1))  # waits for an address
+    newest = replace(SERVER, incarnation=3)
+    worker.connect(newest, loopback.endpoint(newest).address)
+    worker.disconnect(LATER)
+    assert set(worker.addresses) == {newest}
+    assert worker.dropped.unsent == 1
+    worker.send(SERVER, Applied(2))
+    assert worker.dropped.unsent == 2
+    assert server.receive() == []
 
 
 def test_a_view_disconnects_whoever_it_replaces(loopback: Meeting) -> None:

@@ -88,7 +88,7 @@ def mutate(frames: list[bytearray], data: st.DataObject) -> list[bytearray]:
 @pytest.mark.parametrize(
     ("at", "byte", "reason"),
     [
-        (0, 0, "is not b'HF' of version 4"),
+        (0, 0, "is not b'HF' of version 5"),
         (2, 1, "of version 1 is not"),
         (3, 99, "no message has the type 99"),
         (HEADER_BYTES + 7, 0x80, "not less than"),

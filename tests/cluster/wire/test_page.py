@@ -19,7 +19,7 @@ sys.exit("torch" in sys.modules)
 
 def test_the_drawing_of_the_page_is_what_struct_reads() -> None:
     head, array = frames_of("push")
-    assert struct.unpack_from("<2sBBQBBHIIII", head) == (b"HF", 4, 3, 5, 1, 0, 0, 2, 1, 0, 3)
+    assert struct.unpack_from("<2sBBQBBHIIII", head) == (b"HF", 5, 3, 5, 1, 0, 0, 2, 1, 0, 3)
     assert struct.unpack_from("<QH", head, 32) == (41, 2)
     assert struct.unpack_from("<BBBQ", head, 42) == (4, 1, 1, 2)
     assert struct.unpack_from("<2q", head, 56) == (7, 9)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from holdfast.cluster.controller.losses import Cost, Length, Loss, Losses, samples_of
+from holdfast.cluster.controller.losses import Cost, Length, Loss, Losses
 from holdfast.cluster.controller.measured import Measured
 from holdfast.cluster.controller.standing import Standing
 from holdfast.cluster.core.members import Member, Role, View
@@ -38,6 +38,10 @@ class Accounts:
         """That the training has come to, as workers last said."""
         return self.standing.step(synchronous=self._synchronous)
 
+    def steps_of(self, member: Member) -> int:
+        """What a worker has taken, as it last said; of a server: what all have taken."""
+        return self.standing.steps_of(member.index) if member.role is Role.WORKER else self.step
+
     @property
     def pls(self) -> float | None:
         """The portion of lost samples by now; None: not metered."""
@@ -49,17 +53,22 @@ class Accounts:
         if sender.role is Role.WORKER:
             self.measured.hear(sender, report)
 
-    def lost(self, server: Member, pushes: int) -> None:
-        """Pushes of one worker are not in the rows of a new server."""
-        self._losses.hear(server, pushes, self._runtime.monotonic_s())
+    def died(self, member: Member) -> None:
+        """Its speed counts no more, and nobody turns to it any more."""
+        self.standing.forget(member)
+        self._losses.forget(member)
 
-    def settle(self, *, at_once: bool = False) -> list[Loss]:
-        """Losses of which every worker has told by now."""
-        return self._losses.settle(self._runtime.monotonic_s(), self._length(self.step), at_once=at_once)
+    def lost(self, server: Member, worker: int, pushes: int) -> None:
+        """Pushes of one worker are not in all rows of a new server."""
+        self._losses.hear(server, worker, pushes)
 
-    def is_pending(self, server: Member) -> bool:
-        """Whether workers have told of a loss of this server that is not settled."""
-        return self._losses.is_pending(server)
+    def settle(self, workers: int, *, at_once: bool = False) -> list[Loss]:
+        """Losses of which every worker has told by now, of so many; or as many as did."""
+        return self._losses.settle(self._length(self.step), workers=workers, at_once=at_once)
+
+    def since_checkpoint(self) -> Cost:
+        """What the death of a server costs, if nobody is left to say it more exactly."""
+        return self._losses.since_checkpoint(self._length(self.step))
 
     def fall(self, lost_servers: int) -> Fall:
         """What it would mean to set rows of so many servers back to what was saved last."""
@@ -85,7 +94,7 @@ class Accounts:
 
     def again(self, steps: int) -> Cost:
         """What it costs that everyone takes so many steps again: no sample's effect is lost."""
-        samples = samples_of(steps, self._length(self.step))
+        samples = self._losses.samples_of(steps, self._length(self.step))
         return Cost(steps=steps, samples=samples, pls=None if self.pls is None else 0.0)
 
     def note(self, step: int | None = None) -> Account:

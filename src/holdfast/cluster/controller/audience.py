@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from holdfast.cluster.controller.words import describe
-from holdfast.cluster.happenings import Died, Event, ResizeFailed, SaveFailed
+from holdfast.cluster.happenings import Died, Event, ResizeFailed, SaveFailed, SpareFailed
 
 logger = logging.getLogger("holdfast")
 
@@ -67,5 +67,5 @@ class Audience:
 
 def log(event: Event) -> None:
     """Where nothing is shown, events are logged."""
-    level = logging.WARNING if isinstance(event, Died | SaveFailed | ResizeFailed) else logging.INFO
+    level = logging.WARNING if isinstance(event, Died | SaveFailed | SpareFailed | ResizeFailed) else logging.INFO
     logger.log(level, "%s", describe(event))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -13,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.cluster.controller.accounts import Accounts
+from holdfast.cluster.controller.audience import log
 from holdfast.cluster.controller.protection import Protection
 from holdfast.cluster.controller.words import describe
 from holdfast.cluster.core.members import Member, Role
@@ -20,6 +23,8 @@ from holdfast.cluster.happenings import Committed, Died, Event, Replaced, Resize
 from holdfast.figures import NOTHING, number
 from holdfast.printable import printable
 from holdfast.runtime import SYSTEM, Runtime
+
+logger = logging.getLogger("holdfast")
 
 _EVENTS = 6  # that are shown
 _MEMBERS = 12  # that are shown, those that are being replaced first
@@ -29,6 +34,8 @@ _NARROW = 76  # columns, below which figures stand one under another
 
 class LiveView:
     """Draws itself anew twice a second. Everything it shows comes from events and reports.
+
+    Where the terminal goes away, events are logged from then on: a job is worth more than its view.
 
     Args:
         accounts: What members say of themselves.
@@ -51,7 +58,7 @@ class LiveView:
         self._servers = servers
         self._places = self._places_of(workers)
         self._runtime = runtime
-        self._console = console or Console(stderr=True)
+        self._console = console or _Terminal(stderr=True)
         self._events: deque[tuple[float, str]] = deque(maxlen=_EVENTS)
         self._began_s = self._drawn_s = runtime.monotonic_s()
         self._is_started = False
@@ -60,20 +67,23 @@ class LiveView:
         self._committed_s = 0.0
         self._deaths = 0
         self._protection = Protection()
+        self._is_lost = False
         self._live = Live(console=self._console, auto_refresh=False, transient=False)
 
     def __enter__(self) -> Self:
-        self._live.start()
+        self._try(self._live.start)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._live.update(self.page(), refresh=True)
-        self._live.stop()
+        self._draw()
+        self._try(self._live.stop)
 
     def tell(self, event: Event) -> None:
         """Something happened."""
+        if self._is_lost:
+            log(event)
         self._events.append((self._runtime.monotonic_s() - self._began_s, printable(describe(event))))
         self._protection.tell(event)
         match event:
@@ -94,7 +104,7 @@ class LiveView:
         now_s = self._runtime.monotonic_s()
         if now_s - self._drawn_s >= _REFRESH_S:
             self._drawn_s = now_s
-            self._live.update(self.page(), refresh=True)
+            self._draw()
 
     def page(self) -> RenderableType:
         """What is drawn now. Events come before processes: a low terminal cuts off the end."""
@@ -104,6 +114,21 @@ class LiveView:
         for at_s, what in self._events:
             events.add_row(Text(f"{at_s:8.1f} s", style="dim"), Text(what))
         return Group(self._summary(), events, self._members())
+
+    def _draw(self) -> None:
+        self._try(lambda: self._live.update(self.page(), refresh=True))
+
+    def _try(self, draw: Callable[[], None]) -> None:
+        if self._is_lost:
+            return
+        try:
+            draw()
+        except OSError as error:
+            self._is_lost = True
+            self._console.quiet = True
+            with suppress(OSError):
+                self._live.stop()  # what is printed goes past it again
+            logger.warning("the live view has ended: %s; events are logged from now on", error)
 
     # ---- figures ---------------------------------------------------------------------------------------------------
 
@@ -174,6 +199,13 @@ class LiveView:
         if place in self._down:
             return Text("being replaced", style="red")
         return Text("at work", style="green") if self._is_started else Text("starting", style="yellow")
+
+
+class _Terminal(Console):
+    """One whose end is an error like any other: otherwise rich would end this process."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError("nobody reads it any more")
 
 
 def _place(member: Member) -> tuple[Role, int]:

@@ -9,6 +9,7 @@ from holdfast.cluster.controller.crew import FIRST_SPARE, Crew
 from holdfast.cluster.controller.recoveries import Recoveries
 from holdfast.cluster.controller.redundancy import Redundancy
 from holdfast.cluster.controller.save_desk import SaveDesk
+from holdfast.cluster.controller.streaks import Mark, Streaks
 from holdfast.cluster.controller.worker_count import WorkerCount
 from holdfast.cluster.core import outputs as out
 from holdfast.cluster.core.controller import ControllerCore, Recovery
@@ -16,13 +17,14 @@ from holdfast.cluster.core.members import CONTROLLER, Member, Role
 from holdfast.cluster.core.messages import Broken, End, GoBack, Message, Send
 from holdfast.cluster.core.notes import Decided, Outcome, Stats, Up
 from holdfast.cluster.core.parity_messages import OutOfReach
-from holdfast.cluster.happenings import PARTIAL, Died, Ended, Event, LostSamples
+from holdfast.cluster.happenings import PARTIAL, Died, Ended, Event, LostSamples, SpareFailed
 from holdfast.cluster.launch.base import Launcher
 from holdfast.cluster.wire.endpoint import Endpoint
 from holdfast.policy import Ladder
 from holdfast.runtime import SYSTEM, Runtime
 
 _PATIENCE_S = 0.1
+_NOWHERE = Mark(checkpoint=0, steps=0)  # where a spare is: no save and no step is its doing
 _END_S = 120.0  # that processes may take to end, agents that commit included
 _DESERTED = "this process did not run for so long that the others took it for dead, saved and ended"
 
@@ -78,6 +80,7 @@ class Controller:
         self._tell = tell
         self._runtime = runtime
         self._recoveries = Recoveries(tell, runtime, parity=ladder.parity is not None)
+        self._streaks = Streaks(runtime)
         self._ended: out.Ended | None = None
         self._is_deserted = False
         self._wants_stop = False
@@ -89,8 +92,9 @@ class Controller:
             Deserted: This process was stopped, or could not be reached, for longer than the others waited for it.
         """
         for member in self._core.view.members:
-            self._crew.start(member)
-        self._crew.start_spares()
+            self._start(member)
+        self._start_spares()
+        self._start_due()
         while self._ended is None:
             self._turn(wake_fds)
             on_turn()
@@ -117,6 +121,7 @@ class Controller:
         self._carry_out(self._desk.begin_if_due())
         self._notice_wholeness()
         self._tell_losses()
+        self._start_due()
 
     # ---- who is there ----------------------------------------------------------------------------------------------
 
@@ -127,23 +132,54 @@ class Controller:
             self._carry_out(self._core.end(_DESERTED))  # whoever follows an heir does not listen; others would wait
             return
         for member, death in buried:
-            self._die(member, death.how if not death.last_words else f"{death.how}: {death.last_words}")
+            self._lose(member, death.how if not death.last_words else f"{death.how}: {death.last_words}")
+
+    def _lose(self, member: Member, how: str) -> None:
+        """A process is gone, or could not be started."""
+        self._die(member, how)
+        if member.index >= FIRST_SPARE:
+            self._streaks.died(member, _NOWHERE)
+            if self._streaks.length(member) == 1:  # what follows is more of the same
+                spares = len(self._crew.spares)
+                self._tell(SpareFailed(spares=spares, problem=how, at_s=self._runtime.wall_s()))
+            self._start_spares()
 
     def _die(self, member: Member, how: str) -> None:
         self._endpoint.disconnect(member)
-        self._accounts.standing.forget(member)
+        self._accounts.died(member)
         if member.role is Role.SERVER:
             self._choose_rung(self._recoveries.lost_servers + 1)
+        is_done = self._core.has_finished(member)
         outputs = self._core.died(member)
         if not outputs:  # a spare, or one that has left or was replaced: nobody waits for its end
             self._crew.fence(member)
-        if member.index >= FIRST_SPARE:
-            self._crew.start_spares()
         if outputs:
             self._tell(Died(member=member, how=how, at_s=self._runtime.wall_s()))
+        if outputs and not is_done:
+            self._streaks.died(member, self._mark(member))
         self._carry_out(outputs)
         if outputs and (member.role, member.index) == (Role.SERVER, 0):
             self._carry_out(self._desk.server_0_died())
+        if outputs and (verdict := self._streaks.verdict(member)):
+            problem = f"{verdict}; remove the cause, then start the job again. The last time: {how}"
+            self._carry_out(self._core.end(problem))
+
+    def _mark(self, member: Member) -> Mark:
+        """How far the job is, as its place sees it."""
+        return Mark(checkpoint=self._desk.newest, steps=self._accounts.steps_of(member))
+
+    def _start(self, member: Member) -> None:
+        self._crew.start(member, self._runtime.monotonic_s() + self._streaks.pause_s(member))
+
+    def _start_spares(self) -> None:
+        for spare in self._crew.missing_spares:
+            self._start(spare)
+
+    def _start_due(self) -> None:
+        """Behind everything else: what the end of a job prevents is not begun. One that cannot be started has died."""
+        if self._ended is None:
+            for member, problem in self._crew.start_due(self._runtime.monotonic_s()):
+                self._lose(member, problem)
 
     def _choose_rung(self, lost_servers: int) -> None:
         """What parity cannot give comes from the newest rows saved, unless that would lose too much."""
@@ -152,12 +188,13 @@ class Controller:
 
     def _replace(self, member: Member) -> None:
         spare = self._crew.place_spare(member)
-        self._recoveries.begin(member, by_spare=spare is not None)
+        self._recoveries.begin(member, by_spare=spare is not None, loses=not self._core.is_gathering)
         if member.role is Role.SERVER:
             self._redundancy.lay_bare()
         if spare is None:
-            self._crew.start(member)
+            self._start(member)
         else:
+            self._streaks.forget(spare)
             self._endpoint.send(spare, GoBack(member))
 
     def _resize(self, workers: int) -> None:
@@ -169,7 +206,8 @@ class Controller:
 
     def _welcome(self, member: Member) -> None:
         """A process introduced itself: tell it of the others, and the others of it."""
-        self._crew.up(member)
+        for former in self._crew.up(member):
+            self._endpoint.disconnect(former)
         if member.index >= FIRST_SPARE:
             self._endpoint.reach(member)  # now: when a place is free, workers wait
             return
@@ -182,20 +220,22 @@ class Controller:
     def _notice_wholeness(self) -> None:
         if not self._core.is_whole:
             return
-        self._crew.settled()
         if self._recoveries.end():
-            self._crew.start_spares()  # not before: a process that starts would compete with the one that loads
+            self._start_spares()  # not before: a process that starts would compete with the one that loads
         self._count.settled()
         if self._recoveries.start() and self._baseline_first:
             self._carry_out(self._core.save())
 
     def _tell_losses(self, *, at_once: bool = False) -> None:
-        for loss in self._accounts.settle(at_once=at_once):
+        """Where rows are still coming back, more of them may be lost: they are charged once, when all are there."""
+        is_known = at_once or self._core.is_whole
+        for loss in self._accounts.settle(len(self._core.view.workers), at_once=at_once) if is_known else ():
             at_s = self._runtime.wall_s()
-            self._tell(LostSamples(member=loss.server, steps=loss.cost.steps, pls=loss.pls, at_s=at_s))
+            if loss.cost.steps:
+                self._tell(LostSamples(member=loss.server, steps=loss.cost.steps, pls=loss.pls, at_s=at_s))
             self._recoveries.lost(loss)
             self._endpoint.send(self._desk.server_0, self._accounts.note())
-        self._recoveries.settle(self._accounts.is_pending)
+        self._recoveries.settle()
 
     # ---- what members say ------------------------------------------------------------------------------------------
 
@@ -206,9 +246,9 @@ class Controller:
             case Stats(report):
                 self._accounts.hear(sender, report)
             case Decided():
-                self._carry_out(self._desk.decided(message))
+                self._carry_out(self._desk.decided(sender, message))
             case Outcome():
-                self._carry_out(self._desk.settled(message))
+                self._carry_out(self._desk.settled(sender, message))
             case Broken():
                 self._die(self._crew.known_as(message.to_replace(sender)), _missing(sender, message.member))
             case OutOfReach():
@@ -225,11 +265,11 @@ class Controller:
                 case out.Replace(member):
                     self._replace(member)
                 case out.Join(member):
-                    self._crew.start(member)
+                    self._start(member)
                 case out.Fence(member):
                     self._crew.fence(member)
                 case out.Ready():
-                    self._tell_losses(at_once=True)
+                    self._tell_losses()
                     self._desk.ask(output)
                 case out.Saved():
                     self._desk.copied(output)
@@ -251,8 +291,8 @@ class Controller:
                     self._count.changed(workers)
                 case out.ResizeFailed(workers, problem):
                     self._count.failed(workers, problem)
-                case out.Loss(server, _, pushes):
-                    self._accounts.lost(server, pushes)
+                case out.Loss(server, worker, pushes):
+                    self._accounts.lost(server, worker, pushes)
                 case out.Ended():
                     self._ended = output
 
@@ -270,7 +310,7 @@ class Controller:
         assert self._ended is not None
         self._count.close()
         self._tell_losses(at_once=True)
-        self._recoveries.settle(self._accounts.is_pending, at_once=True)
+        self._recoveries.settle(otherwise=self._accounts.since_checkpoint())
         self._tell(Ended(problem=self._ended.problem, at_s=self._runtime.wall_s()))
         for spare in self._crew.spares:
             self._endpoint.send(spare, End())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.cluster.core.members import Member
@@ -13,8 +13,6 @@ from holdfast.policy.ladder import Fall
 from holdfast.policy.pls import PlsMeter
 
 logger = logging.getLogger("holdfast")
-
-_PATIENCE_S = 1.0  # that workers may take, each on its own, to turn to a new server
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +50,15 @@ class Loss:
 
 @dataclass(slots=True)
 class _Told:
-    steps: int
-    since_s: float
+    steps: int = 0
+    workers: set[int] = field(default_factory=set)  # that have told
 
 
 class Losses:
     """Meters by equation 3 of CPR: each of N servers holds 1/N of the tables.
 
     A server loses a step of each worker, because each push is one: so the steps that it lost are those of all workers.
+    They count from the newest checkpoint, as CPR's do, and not from a priority save, which holds a few rows only.
 
     Args:
         budget: Of the strategy. None: steps are told, a portion is not.
@@ -86,20 +85,33 @@ class Losses:
         """The portion of lost samples by now; None: not metered."""
         return None if self._budget is None else self._pls
 
-    def is_pending(self, server: Member) -> bool:
-        """Whether a loss of this server is told of, and not settled."""
-        return server in self._told
+    def hear(self, server: Member, worker: int, pushes: int) -> None:
+        """So many pushes of one more worker are lost, or none."""
+        told = self._told.setdefault(server, _Told())
+        told.steps += pushes
+        told.workers.add(worker)
 
-    def hear(self, server: Member, pushes: int, now_s: float) -> None:
-        """So many pushes of one more worker are lost."""
-        self._told.setdefault(server, _Told(0, now_s)).steps += pushes
+    def forget(self, server: Member) -> None:
+        """It died before all workers had turned to it: they turn to its successor, and all of it is told again."""
+        self._told.pop(server, None)
 
-    def settle(self, now_s: float, length: Length, *, at_once: bool = False) -> list[Loss]:
-        """What all workers have told of by now."""
+    def settle(self, length: Length, *, workers: int, at_once: bool = False) -> list[Loss]:
+        """Losses of which so many workers, all there are, have told by now; or as many as did."""
         if self._budget is not None and self._total(length) is None:
             return []
-        ready = [server for server, told in self._told.items() if at_once or now_s - told.since_s >= _PATIENCE_S]
+        ready = [server for server, told in self._told.items() if at_once or len(told.workers) >= workers]
         return [self._settle(server, self._told.pop(server).steps, length) for server in ready]
+
+    def since_checkpoint(self, length: Length) -> Cost:
+        """What the death of a server costs, if nobody is left to say it more exactly."""
+        steps = max(0, length.step - self._saved_step)
+        return Cost(steps=steps, samples=self.samples_of(steps, length), pls=None)
+
+    def samples_of(self, steps: int, length: Length) -> float | None:
+        """How many samples steps are of: by the number that the portion is metered with, as far as one is known."""
+        told = None if self._budget is None else self._budget.samples_per_step
+        per_step = told or length.samples_per_step
+        return None if per_step is None else float(steps * per_step)
 
     def fall(self, lost_servers: int, length: Length) -> Fall:
         """What it would mean to set rows of so many servers back to what was saved last."""
@@ -139,7 +151,7 @@ class Losses:
         self._is_current = False
 
     def _settle(self, server: Member, steps: int, length: Length) -> Loss:
-        meter, samples = self._meter(length), samples_of(steps, length)
+        meter, samples = self._meter(length), self.samples_of(steps, length)
         if meter is None:
             return Loss(server=server, cost=Cost(steps=steps, samples=samples, pls=None), pls=None)
         now = meter.saved_samples
@@ -174,8 +186,3 @@ class Losses:
     def _per_step(self, length: Length) -> float:
         assert self._budget is not None
         return float(self._budget.samples_per_step or length.samples_per_step or 1)
-
-
-def samples_of(steps: int, length: Length) -> float | None:
-    """How many samples steps are of, as far as is known."""
-    return None if length.samples_per_step is None else steps * length.samples_per_step

@@ -10,8 +10,6 @@ from holdfast.cluster.core.members import Member, Role
 from holdfast.cluster.happenings import FULL, PARITY, PARTIAL, Event, Recovered, Replaced, Started
 from holdfast.runtime import Runtime
 
-_PATIENCE_S = 2.0  # after which a server whose rows came from saves is taken to have lost nothing
-
 
 @dataclass(slots=True)
 class _Recovery:
@@ -20,8 +18,7 @@ class _Recovery:
     by_spare: bool
     rows: int = 0
     saved_rows: int = 0
-    cost: Cost | None = None
-    whole_s: float = 0.0
+    cost: Cost | None = None  # None: workers have not said it yet
     took_s: float = 0.0
     at_s: float = 0.0
 
@@ -47,14 +44,20 @@ class Recoveries:
 
     @property
     def lost_servers(self) -> int:
-        """How many servers' rows are not all there."""
-        return sum(role is Role.SERVER for role, _ in self._open)
+        """How many servers' rows are not all there, or are, and what they lack is not charged yet."""
+        return sum(role is Role.SERVER for role, _ in self._open) + len(self._unpriced)
 
-    def begin(self, member: Member, *, by_spare: bool) -> None:
-        """This one takes a dead one's place from now on, which may have taken another's a moment ago."""
-        before = self._open.get(_place(member))
+    def begin(self, member: Member, *, by_spare: bool, loses: bool = True) -> None:
+        """This one takes a dead one's place from now on, which may have taken another's a moment ago.
+
+        Where all are to begin from a checkpoint anyway, it loses nothing, and workers have nothing to say of it. One
+        that dies before it is known what it lacks counts as one death with its successor's, to whom workers say it.
+        """
+        unsaid = {_place(each.member): each for each in self._unpriced if each.cost is None}
+        before = self._open.get(_place(member)) or unsaid.get(_place(member))
+        self._unpriced = [each for each in self._unpriced if each is not before]
         died_s = self._runtime.monotonic_s() if before is None else before.died_s
-        self._open[_place(member)] = _Recovery(member, died_s, by_spare)
+        self._open[_place(member)] = _Recovery(member, died_s, by_spare, cost=None if loses else Cost())
 
     def goes_on(self, member: Member) -> None:
         """Whoever is in this place goes on as this member."""
@@ -83,7 +86,7 @@ class Recoveries:
         ended, self._open = self._open, {}
         now_s, at_s = self._runtime.monotonic_s(), self._runtime.wall_s()
         for (role, _), each in ended.items():
-            each.whole_s, each.took_s, each.at_s = now_s, now_s - each.died_s, at_s
+            each.took_s, each.at_s = now_s - each.died_s, at_s
             self._tell(Replaced(member=each.member, by_spare=each.by_spare, at_s=at_s, took_s=each.took_s))
             if role is Role.SERVER:
                 self._price(each)
@@ -98,12 +101,12 @@ class Recoveries:
             self._tell(Started(at_s=self._runtime.wall_s(), took_s=took_s))
         return is_first
 
-    def settle(self, is_pending: Callable[[Member], bool], *, at_once: bool = False) -> None:
-        """Tell of those whose cost is known by now."""
-        now_s, waiting, self._unpriced = self._runtime.monotonic_s(), self._unpriced, []
+    def settle(self, otherwise: Cost | None = None) -> None:
+        """Tell of those whose cost is known by now; at the end, where workers do not say it any more, by another."""
+        waiting, self._unpriced = self._unpriced, []
         for each in waiting:
-            is_late = now_s - each.whole_s >= _PATIENCE_S and not is_pending(each.member)
-            if at_once or is_late or each.cost is not None:
+            each.cost = each.cost or otherwise
+            if each.cost is not None:
                 self._tell_recovered(each, PARTIAL)
             else:
                 self._unpriced.append(each)

@@ -79,6 +79,11 @@ class SaveDesk:
         """Whoever leads commits now."""
         return self._core.view.member(Role.SERVER, 0)
 
+    @property
+    def newest(self) -> int:
+        """The last save of this job that became a checkpoint; 0: none did."""
+        return max(self._names)
+
     # ---- before and during -----------------------------------------------------------------------------------------
 
     def begin_if_due(self) -> Sequence[Output]:
@@ -128,8 +133,10 @@ class SaveDesk:
         surveys = tuple(ready.surveys[server] for server in sorted(ready.surveys))
         self._endpoint.send(self.server_0, Decide(ready.save, step, surveys, force=self._core.wants_to_leave))
 
-    def decided(self, decided: Decided) -> Sequence[Output]:
-        """Server 0 has decided."""
+    def decided(self, sender: Member, decided: Decided) -> Sequence[Output]:
+        """Server 0 has decided. What one says that has been replaced is of a save that was given up with it."""
+        if sender != self.server_0:
+            return ()
         if decided.save == _PRIORITY:
             if decided.problem or not self._core.is_whole:  # every server has a part in it
                 return ()
@@ -150,8 +157,10 @@ class SaveDesk:
         step, at_s = self._steps[saved.save], self._runtime.wall_s()
         self._tell(Paused(save=saved.save, step=step, pause_s=pause_s, at_s=at_s))
 
-    def settled(self, outcome: Outcome) -> Sequence[Output]:
-        """Server 0 has told what became of a save."""
+    def settled(self, sender: Member, outcome: Outcome) -> Sequence[Output]:
+        """Server 0 has told what became of a save; of one that has been replaced, it was called off."""
+        if sender != self.server_0:
+            return ()
         self._copied.discard(outcome.save)
         if outcome.problem:
             return self._core.call_off(outcome.save, outcome.problem)

@@ -35,7 +35,7 @@ class StopSignals:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for each, handler in self._before.items():
-            signal.signal(each, handler)
+            signal.signal(each, signal.SIG_DFL if handler is None else handler)  # None: Python did not install it
         os.close(self.fd)
 
     def drain(self) -> None:

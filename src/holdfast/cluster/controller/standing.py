@@ -92,6 +92,10 @@ class Standing:
         steps = self._steps.values()
         return max(steps, default=0) if synchronous else sum(steps)
 
+    def steps_of(self, worker: int) -> int:
+        """That the one in this place has taken, over all its lives, as it last said."""
+        return self._steps.get(worker, 0)
+
     @property
     def samples(self) -> float:
         """That workers have trained on in this job, those that were lost or taken again included."""

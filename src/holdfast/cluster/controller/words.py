@@ -19,6 +19,7 @@ from holdfast.cluster.happenings import (
     Resized,
     ResizeFailed,
     SaveFailed,
+    SpareFailed,
     Started,
     WentBack,
 )
@@ -42,6 +43,8 @@ def describe(event: Event) -> str:
             return f"every row is protected by parity: {records} parities in {took_s:.1f} s"
         case WentBack(checkpoint=checkpoint, lost_steps=lost_steps):
             return f"everyone goes back to {checkpoint or 'the beginning'}: {lost_steps} steps are taken again"
+        case SpareFailed(spares=spares, problem=problem):
+            return f"a spare is started again, {spares} are left: {_last_line(problem)}"
         case Resized(workers=workers, before=before, took_s=took_s):
             return f"the number of workers is {workers} instead of {before}, after {took_s:.1f} s"
         case ResizeFailed(workers=workers, problem=problem):

@@ -21,10 +21,10 @@ from holdfast.cluster.core.messages import (
     Start,
     Survey,
 )
-from holdfast.cluster.core.parity_messages import FallBack, Rebuild
+from holdfast.cluster.core.parity_messages import FallBack, Hurry, Rebuild
 
 Order: TypeAlias = (
-    NewView | GoBack | Load | Rebuild | FallBack | Start
+    NewView | GoBack | Load | Rebuild | FallBack | Hurry | Start
     | Pause | Survey | Snapshot | CallOff | GoOn | SavePriority | End
 )  # fmt: skip
 

@@ -28,7 +28,6 @@ from holdfast.cluster.core.outputs import (
     Fence,
     Join,
     Loss,
-    LostToParity,
     Output,
     Protected,
     Replace,
@@ -37,7 +36,7 @@ from holdfast.cluster.core.outputs import (
     Restored,
     WentBack,
 )
-from holdfast.cluster.core.parity_messages import FallBack, OutOfReach, Rebuild, Rebuilt, Redundant
+from holdfast.cluster.core.parity_messages import FallBack, Hurry, OutOfReach, Rebuild, Rebuilt, Redundant
 from holdfast.cluster.core.progress import BEGINNING, Progress
 
 
@@ -76,6 +75,7 @@ class ControllerCore(Leader):
         self._loading: set[Member] = set()
         self._unsettled: set[Member] = set()  # new ones who need what others have not finished
         self._called_back: dict[Member, Member] = {}  # until they are up as who they are to be
+        self._hurried: set[Member] = set()  # servers that were told that the last save waits for their rows
         self._inquests: dict[int, Inquest] = {}
         self._starts: dict[int, Progress] = {}  # where workers go on that are not started yet
         self._lives = list(view.workers)  # the last incarnation in every place that there ever was
@@ -89,6 +89,11 @@ class ControllerCore(Leader):
         return self._is_synchronous or self.recovery is Recovery.FULL
 
     @property
+    def is_gathering(self) -> bool:
+        """Whether servers load a checkpoint from which all begin, so that one that dies loses nothing."""
+        return self._is_gathering
+
+    @property
     def is_whole(self) -> bool:
         """Whether every member is at work."""
         is_busy = self._is_gathering or self._loading or self._inquests or self._starts
@@ -100,9 +105,9 @@ class ControllerCore(Leader):
             return [Send(member, End())]
         if (replacement := self._called_back.get(member)) is not None:
             return [Send(member, GoBack(replacement))]
+        self._came_back(member)
         if not self.view.holds(member):
             return [Fence(member)]
-        self._called_back = {old: new for old, new in self._called_back.items() if new != member}
         self._up.add(member)
         if member.role is Role.WORKER:
             return [*self._start(member.index), *self._proceed()]
@@ -111,8 +116,15 @@ class ControllerCore(Leader):
         if self._is_gathering:
             return [Send(member, Load(self.view, self._checkpoint, self._places))]
         if self._has_parity:
-            return [Send(member, Rebuild(self.view, self._absent))]
+            return [Send(member, Rebuild(self.view, self._absent)), *self._proceed()]
         return [Send(member, Load(self.view, None, {}))]
+
+    def _came_back(self, member: Member) -> None:
+        """Its process is who it is to be: nobody has to be called to any of its former lives."""
+        former = {new: old for old, new in self._called_back.items()}
+        while (life := former.get(member)) is not None:
+            del self._called_back[life]
+            member = life
 
     def died(self, member: Member) -> list[Output]:
         """A process ended, stopped answering, or lost frames: another takes its place."""
@@ -185,13 +197,13 @@ class ControllerCore(Leader):
                 return [Loss(sender, worker, pushes)]
             case Settled():
                 self._unsettled.discard(sender)
-            case OutOfReach(rows):
-                return [LostToParity(sender, rows), *self._climb_down(sender)]
+            case OutOfReach():
+                return self._climb_down(sender)
             case Rebuilt(rows, fallen):
                 self._loading.discard(sender)
                 return [Restored(sender, rows, fallen)]
             case Redundant():
-                self._coverage.hear(sender, message)
+                self._coverage.hear(sender, message, self.view)
                 return [Protected(self._coverage.take_encoded())] if self._coverage.is_complete(self.view) else []
             case Standing(worker, incarnation) if worker in self._inquests:
                 inquest = self._inquests[worker]
@@ -287,6 +299,14 @@ class ControllerCore(Leader):
     @property
     def _wants_to_leave(self) -> bool:
         return self._wants_end or self._wanted_workers is not None
+
+    def _proceed(self) -> list[Output]:
+        """Begin the save that is wanted, if it can be taken; whoever it has to wait for is told so."""
+        slow = self._loading - self._hurried if self._has_parity and self._wants_to_leave else set()
+        if self._is_gathering or not slow:
+            return super()._proceed()
+        self._hurried |= slow
+        return [*super()._proceed(), *(Send(each, Hurry()) for each in sorted(slow, key=str))]
 
     def _conclude(self) -> list[Output]:
         if self._wants_end or self._wanted_workers is None:

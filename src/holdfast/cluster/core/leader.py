@@ -75,6 +75,10 @@ class Leader:
         """Whether a save is under way."""
         return self._save is not None or self._last is not None
 
+    def has_finished(self, worker: Member) -> bool:
+        """Whether a worker's data have ended, so that it waits for the others."""
+        return worker in self._finished
+
     def save(self) -> list[Output]:
         """Begin a save, unless one is under way or somebody is missing."""
         if self.ended or self.is_saving or not self.is_whole:

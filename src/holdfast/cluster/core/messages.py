@@ -8,7 +8,15 @@ from typing import Any, TypeAlias
 
 from holdfast.cluster.core.members import Member, Role, View
 from holdfast.cluster.core.notes import Note
-from holdfast.cluster.core.parity_messages import FallBack, OutOfReach, ParityMessage, Rebuild, Rebuilt, Redundant
+from holdfast.cluster.core.parity_messages import (
+    FallBack,
+    Hurry,
+    OutOfReach,
+    ParityMessage,
+    Rebuild,
+    Rebuilt,
+    Redundant,
+)
 from holdfast.cluster.core.progress import Progress
 
 # ---- worker to server ------------------------------------------------------------------------------------------------
@@ -189,7 +197,10 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """From a new server: so many of a worker's pushes, which its predecessor applied, are not in the rows it loaded."""
+    """From a new server: so many of a worker's pushes are not in all rows that came from a save, and do not come again.
+
+    They count from the newest checkpoint, as priority saves hold but a few rows. It may be none.
+    """
 
     worker: int
     pushes: int
@@ -254,7 +265,7 @@ class Broken:
 
 Message: TypeAlias = (
     Hello | Pull | Push | Exhausted | Rows | Applied | Held | ParityMessage
-    | NewView | GoBack | Load | Rebuild | FallBack | Start
+    | NewView | GoBack | Load | Rebuild | FallBack | Hurry | Start
     | Pause | Survey | Snapshot | CallOff | GoOn | SavePriority | End
     | Loaded | Lost | OutOfReach | Rebuilt | Redundant | Standing
     | Paused | Surveyed | Copied | Finished | Settled | Failed | Broken | Note

@@ -71,19 +71,11 @@ class PrioritySaved:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """So many pushes of a worker are not in the rows that a new server loaded: what a partial recovery costs."""
+    """So many pushes of a worker are not in all rows that a new server loaded: what a partial recovery costs."""
 
     server: Member
     worker: int
     pushes: int
-
-
-@dataclass(frozen=True, slots=True)
-class LostToParity:
-    """Parities cannot give so many rows of a new server: they come from a save, or everyone goes back."""
-
-    server: Member
-    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,5 +126,5 @@ class Ended:
 
 Output: TypeAlias = (
     Send | Replace | Join | Fence | Ready | Saved | CalledOff | PrioritySaved
-    | Loss | LostToParity | Restored | Protected | WentBack | Resized | ResizeFailed | Ended
+    | Loss | Restored | Protected | WentBack | Resized | ResizeFailed | Ended
 )  # fmt: skip

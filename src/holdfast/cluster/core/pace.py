@@ -8,16 +8,16 @@ from typing import Any, Protocol
 
 from holdfast.cluster.core.members import Member, View
 from holdfast.cluster.core.messages import Applied, Copied, Pull, Push, Rows, Send
-from holdfast.cluster.core.progress import BEGINNING, Progress
+from holdfast.cluster.core.progress import BEGINNING, Progress, SavedProgress
 
 
 class Shard(Protocol):
     """The rows that a server holds, and its part of the dense parameters. It outlives a going back."""
 
-    def load(self, checkpoint: int | None) -> Mapping[int, Progress]:
+    def load(self, checkpoint: int | None) -> SavedProgress:
         """Take the rows of a checkpoint; of the newest save of each, where it is None.
 
-        In the latter case: by worker, how far it had come when the newest of these rows were saved.
+        In the latter case: how far workers had come when these rows were saved.
         """
         ...
 

@@ -16,6 +16,7 @@ from holdfast.cluster.core.parity_messages import (
     Difference,
     Dropped,
     Fell,
+    Forget,
     Given,
     OutOfReach,
     Rebuilt,
@@ -78,12 +79,14 @@ class Parity:
         self._listening = {host for each in hosts for host in each}
         self._has_several_hosts = any(len(each) > 1 for each in hosts)
         self._unanswered: list[_Unanswered] = []
+        self._looked = 0  # how often rows had come when these were last gone through
         self._applied = applied
         self._together = together
         self._is_rebuilt = not rebuild
         self._told_doomed = 0
         self._rows_to_rebuild = len(self._rows.missing)
-        self._is_told_whole = False
+        self._view = view.number
+        self._told_whole = 0  # the view in which it was told that all is whole, and has been since
         self.is_waited_for = False  # whether hosts are told of every push at once
         self.effects = 0  # grows when pushes become stable without a word from anybody
         records.take_changes()  # of a former life, whose differences nobody needs
@@ -113,9 +116,16 @@ class Parity:
         return (self._rows if isinstance(answer, Given) else self._host).is_of_block(answer.attempt)
 
     @property
-    def saved(self) -> Vector | None:
-        """By worker, the last push in the rows that came from a save; None where none did."""
-        return self._rows.saved if self._rows.fallen_rows else None
+    def has_fallen_rows(self) -> bool:
+        """Whether some rows came from a save."""
+        return self._rows.fallen_rows > 0
+
+    def lost_of(self, worker: int, pushed: int) -> int:
+        """How many of a worker's pushes, up to this one, rows may lack that came from a save.
+
+        They are not sent again; nor are those that the newest of these rows hold, and others do not.
+        """
+        return max(pushed, self._rows.saved.get(worker, 0)) - self._rows.checkpointed.get(worker, 0)
 
     def lacks(self, stripes: StripeSet) -> bool:
         """Whether some of these rows are not there."""
@@ -202,6 +212,7 @@ class Parity:
 
     def adopt_view(self, view: View) -> Iterator[Send]:
         """Others are there from now on."""
+        self._view = view.number
         yield from self._adopt_all(each for each in view.members if each.role is Role.SERVER)
 
     def is_replaced(self, member: Member) -> bool:
@@ -221,6 +232,10 @@ class Parity:
             case Ask():
                 yield from self._listen(sender)
                 yield from self._answer(_Unanswered(sender, message, message.stripes), is_first=True)
+            case Forget(attempt):
+                self._unanswered = [
+                    each for each in self._unanswered if (each.host, each.ask.attempt) != (sender, attempt)
+                ]
             case Values():
                 yield from self._host.values(sender, message)
             case Want():
@@ -285,6 +300,10 @@ class Parity:
             self._unanswered.append(question)
 
     def _answer_waiting(self) -> Iterator[Send]:
+        """Give what has come of what hosts were told is not there."""
+        if self._looked == self._rows.arrivals:
+            return
+        self._looked = self._rows.arrivals
         for each in self._unanswered:
             yield from self._answer(each)
         self._unanswered = [each for each in self._unanswered if each.stripes]
@@ -297,10 +316,10 @@ class Parity:
             yield from self._settle_rows(leader)
         yield from self._answer_waiting()
         is_whole = self.is_whole and self._rows.is_owned
-        if is_whole and not self._is_told_whole:
+        if is_whole and self._told_whole != self._view:
             encoded, self._host.encoded = self._host.encoded, 0
-            yield Send(leader, Redundant(encoded, self._host.drops, self._rows.drops))
-        self._is_told_whole = is_whole
+            yield Send(leader, Redundant(self._view, encoded, self._host.drops, self._rows.drops))
+        self._told_whole = self._view if is_whole else 0
 
     def _settle_rows(self, leader: Member) -> Iterator[Send]:
         if len(self._rows.doomed) > self._told_doomed and not self._rows.unasked:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -17,6 +17,7 @@ from holdfast.cluster.core.parity_messages import (
     Difference,
     Dropped,
     Fell,
+    Forget,
     Given,
     Reconcile,
     Refused,
@@ -91,8 +92,11 @@ class ParityHost:
 
     @property
     def asked(self) -> int:
-        """How many questions for records that parities lack, and that nobody waits for, are not answered."""
-        return sum(each.is_block for each in self._asked.values())
+        """How many questions for records that parities lack, and that nobody waits for, are not answered.
+
+        Those do not count that a member answered without having what is left: how soon that comes is not up to it.
+        """
+        return sum(each.is_block and not each.is_answered for each in self._asked.values())
 
     def is_of_block(self, attempt: int) -> bool:
         """Whether a question is for records that nobody waits for."""
@@ -112,13 +116,16 @@ class ParityHost:
         self._waiting = [each for each in self._waiting if each[0].index != member]
         self._asked = {attempt: each for attempt, each in self._asked.items() if each.member != member}
         self._unasked.pop(member, None)
-        self._decodes = {attempt: each for attempt, each in self._decodes.items() if each.asker.index != member}
+        yield from self._give_up(
+            {attempt: each for attempt, each in self._decodes.items() if each.asker.index == member}
+        )
         for attempt, decode in self._decodes.items():
             if decode.needed.get(member):
                 decode.awaited.add(member)
                 yield from self._ask_for(attempt, decode, member)
         yield from self._conclude_all()  # what a dead host had to agree to
         yield from self._serve_waiting()
+        yield from self._complete_waiting()
 
     # ---- parities --------------------------------------------------------------------------------------------------
 
@@ -158,15 +165,21 @@ class ParityHost:
         """Parities have changed by what accumulators do not know of."""
         for attempt, decode in list(self._decodes.items()):
             if member in decode.added and decode.stripes & stripes:
-                del self._decodes[attempt]
+                yield from self._give_up({attempt: decode})
                 yield from self._decode(decode.asker, decode.want, decode.stripes)
 
     def advance(self) -> Iterator[Send]:
-        """Ask for the records of some parities that lack them."""
-        unasked = self._layout.none
+        """Ask for the records of some parities that lack them.
+
+        Not where one is of a member that owes others: it would be asked ever more before it has anything to give.
+        """
+        unasked = owed = self._layout.none
+        owing = {each.member for each in self._asked.values() if each.is_answered}
         for member, lacking in self._lacking.items():
             unasked |= self._unasked_of(member) if lacking else lacking
-        if block := self._layout.block(unasked):
+        for member in owing:
+            owed |= self._unasked_of(member)
+        if block := self._layout.block(unasked - owed):
             yield from self._complete(block, is_block=True)
 
     def _unasked_of(self, member: int) -> StripeSet:
@@ -216,14 +229,16 @@ class ParityHost:
         return stripes
 
     def _encode_anew(self, stripes: StripeSet) -> Iterator[Send]:
-        """Drop what these parities hold, and refuse all who wait for them."""
+        """Drop what these parities hold, and refuse all who wait for them.
+
+        What they lacked and was asked for they lack now too: the answers are as good for them as before.
+        """
         if not stripes:
             return
-        self._asked = {attempt: each for attempt, each in self._asked.items() if not each.stripes & stripes}
         for decode in self._decodes.values():
             yield from self._refuse(decode.asker, decode.want, decode.stripes & stripes)
             decode.stripes -= stripes
-        self._decodes = {attempt: each for attempt, each in self._decodes.items() if each.stripes}
+        yield from self._give_up({attempt: each for attempt, each in self._decodes.items() if not each.stripes})
         waiting, self._waiting = self._waiting, []
         for asker, want in waiting:
             yield from self._refuse(asker, want, want.stripes & stripes)
@@ -273,10 +288,16 @@ class ParityHost:
             yield from self._refuse(asker, want, hopeless)
             self._wait(asker, want, want.stripes - hopeless)
 
+    def _complete_waiting(self) -> Iterator[Send]:
+        """A dead member was asked: what somebody waits for is asked for again at once, not when blocks get there."""
+        for _, want in self._waiting:
+            yield from self._complete(want.stripes, is_block=False)
+
     def _serve_waiting(self) -> Iterator[Send]:
         waiting, self._waiting = self._waiting, []
+        lacks = self.lacks if waiting else self._layout.none
         for asker, want in waiting:
-            lacking = want.stripes & (self.lacks | self._agreement.disputed(asker.index))
+            lacking = want.stripes & (lacks | self._agreement.disputed(asker.index))
             self._wait(asker, want, lacking)
             yield from self._decode(asker, want, want.stripes - lacking)
 
@@ -309,7 +330,7 @@ class ParityHost:
         missing = [member for member, absent in decode.needed.items() if absent]
         if decode.awaited or any(self._agreement.disputed(member) & decode.stripes for member in missing):
             return
-        del self._decodes[attempt]
+        yield from self._give_up({attempt: decode})
         rest: list[tuple[StripeSet, tuple[Member, ...]]] = [(decode.stripes, (decode.asker,))]
         for member, absent in sorted(decode.needed.items()):
             split = [(part & absent, (*lost, self._peers.member(member))) for part, lost in rest]
@@ -321,6 +342,13 @@ class ParityHost:
                 for alike, held in self._seen[decode.asker.index].groups(part):
                     syndrome = decode.accumulator.syndrome(alike)
                     yield Send(decode.asker, Given(decode.want.attempt, alike, syndrome, lost, held))
+
+    def _give_up(self, decodes: Mapping[int, _Decode]) -> Iterator[Send]:
+        """These are over. A member that did not have what it was asked for keeps it no longer in mind."""
+        for attempt, decode in decodes.items():
+            del self._decodes[attempt]
+            for member in (each for each, absent in decode.needed.items() if absent):
+                yield Send(self._peers.member(member), Forget(attempt))
 
     def _conclude_all(self) -> Iterator[Send]:
         for attempt, decode in list(self._decodes.items()):

@@ -119,6 +119,13 @@ class Values:
     more: bool = False  # whether others are there as well, which hold other pushes, and come next
 
 
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """To a member: what it did not have when it was asked is not needed any more."""
+
+    attempt: int
+
+
 # ---- with the controller ---------------------------------------------------------------------------------------------
 
 
@@ -133,6 +140,11 @@ class Rebuild:
 @dataclass(frozen=True, slots=True)
 class FallBack:
     """To a server: of the rows that parities cannot give, take the newest saved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hurry:
+    """To a server whose rows come back: the job ends behind a save that waits for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,14 +174,16 @@ class Drops:
 class Redundant:
     """From a server: all its rows are there, and all parities that it keeps.
 
-    Its rows are protected when those who had to encode parities anew for them have said as much themselves.
+    It says so in each view, and takes nothing more from those whom that view replaces. Its rows are protected when
+    those who had to encode parities anew for them have said as much themselves.
     """
 
+    view: int
     stripes: int  # parities that were encoded since it last said so
     times: int  # that it had to encode parities anew
     dropped: tuple[Drops, ...]
 
 
 ParityMessage: TypeAlias = (
-    Difference | Absorbed | Want | Given | Refused | Fell | Dropped | Reconcile | Agreed | Ask | Values
+    Difference | Absorbed | Want | Given | Refused | Fell | Dropped | Reconcile | Agreed | Ask | Values | Forget
 )

@@ -13,7 +13,7 @@ from holdfast.cluster.core.messages import Send
 from holdfast.cluster.core.parity_messages import Dropped, Drops, Fell, Given, Refused, Want
 from holdfast.cluster.core.peers import Peers
 from holdfast.cluster.core.stripes import Hosts, Layout, Records, StripeSet, Syndrome
-from holdfast.cluster.core.vectors import Vector, joined
+from holdfast.cluster.core.vectors import Vector, joined, pushed
 
 
 @dataclass(slots=True)
@@ -24,13 +24,14 @@ class _Wanted:
     is_block: bool  # nobody waits for these
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Found:
     """A syndrome in which another row is lost too, so that a second one is needed."""
 
     host: int
     lost: tuple[Member, ...]
     syndrome: Syndrome
+    stripes: StripeSet  # that are still missing, and may be solved with it
 
 
 class Possession:
@@ -55,12 +56,14 @@ class Possession:
         self._undropped: dict[int, StripeSet] = {}  # by host
         self._dropped: dict[int, int] = {}  # by host that did, how often it had to encode parities anew by then
         self.fallen_rows = 0  # from a save
-        self.saved: dict[int, int] = {}  # the pushes that they held then
+        self.saved: dict[int, int] = {}  # the pushes that the newest of them held then
+        self.checkpointed: dict[int, int] = {}  # those that all of them held
         self._held = Layers()  # the pushes that rows hold which were not applied here
         self._attempts = count(1)
         self._wanted: dict[int, _Wanted] = {}  # by attempt
         self._refused: dict[int, StripeSet] = {}  # by host
         self._found: list[_Found] = []
+        self._summed: dict[int, StripeSet] = {}  # by host, what it gave only together with another row
         self._unasked: StripeSet | None = None  # what ``unasked`` is; None: it has to be found out again
         self.arrivals = 0  # how often rows came
         self.renewals = 0  # how often rows that were asked for may have to be asked for again
@@ -108,7 +111,11 @@ class Possession:
 
     def catch_up(self, applied: Vector) -> bool:
         """Whether nothing is missing, and no row holds more than was applied."""
-        return not self.missing and self._held.forget(applied)
+        if self.missing:
+            return False
+        for known in (self._refused, self._summed):  # nothing is asked for any more
+            known.clear()
+        return self._held.forget(applied)
 
     # ---- asking hosts ----------------------------------------------------------------------------------------------
 
@@ -137,9 +144,17 @@ class Possession:
         self.renewals += 1
         self._unasked = None
         self._wanted = {attempt: each for attempt, each in self._wanted.items() if each.host != server}
-        self._found = [each for each in self._found if all(other.index != server for other in each.lost)]
+        self._forget_sums_with(server)
         self._drop(server, self._undropped.get(server, self._layout.none))
         self._dropped.pop(server, None)
+
+    def _forget_sums_with(self, server: int) -> None:
+        known, self._found = self._found, []
+        for each in known:
+            if any(other.index == server for other in each.lost):
+                self._summed[each.host] -= each.stripes
+            else:
+                self._found.append(each)
 
     def given(self, host: int, given: Given) -> Iterator[Send]:
         """A host's syndrome. In most stripes nothing else is lost, and it gives the row."""
@@ -155,11 +170,11 @@ class Possession:
             self._take(given.stripes, {host: syndrome}, given.lost)
             return
         for found in [each for each in self._found if each.lost == given.lost and each.host != host]:
-            both = given.stripes & found.syndrome.stripes & self.missing
+            both = given.stripes & found.stripes & self.missing
             self._take(both, {found.host: found.syndrome, host: syndrome}, given.lost)
-        self._found = [each for each in self._found if each.syndrome.stripes & self.missing]
-        if given.stripes & self.missing:
-            self._found.append(_Found(host, given.lost, syndrome))
+        if alone := given.stripes & self.missing:
+            self._found.append(_Found(host, given.lost, syndrome, alone))
+            self._summed[host] = self._summed.get(host, self._layout.none) | alone
         yield from self._try_others(wanted, given.stripes)
 
     def refused(self, host: int, refused: Refused) -> Iterator[Send]:
@@ -179,7 +194,8 @@ class Possession:
         if not stripes:
             return
         saved = self._records.fall_back(stripes, dense)
-        self.saved = joined(self.saved, {worker: each.pushed for worker, each in saved.items()})
+        self.saved = joined(self.saved, pushed(saved.newest))
+        self.checkpointed = joined(self.checkpointed, pushed(saved.checkpoint))
         self._held.put(stripes, self.saved)
         self._fallen |= stripes
         self.fallen_rows += len(stripes)
@@ -221,14 +237,18 @@ class Possession:
         if stripes:
             self._records.solve(stripes, syndromes, tuple(each.index for each in lost))
             self.missing -= stripes
+            self._solve_no_more(stripes)
             self.arrivals += 1
+
+    def _solve_no_more(self, stripes: StripeSet) -> None:
+        """These rows are there, or lost to parity: sums that hold nothing else are let go of, with their arrays."""
+        for each in self._found:
+            each.stripes -= stripes
+        self._found = [each for each in self._found if each.stripes]
 
     def _tried(self, host: int) -> StripeSet:
         """What a host cannot give, or not alone."""
-        tried = self._refused.get(host, self._layout.none)
-        for each in self._found:
-            tried |= each.syndrome.stripes if each.host == host else self._layout.none
-        return tried
+        return self._refused.get(host, self._layout.none) | self._summed.get(host, self._layout.none)
 
     def _try_others(self, wanted: _Wanted, stripes: StripeSet) -> Iterator[Send]:
         """Go on to the next host; a row that none can give is lost to parity."""
@@ -238,4 +258,5 @@ class Possession:
         for host in wanted.hosts:
             doomed &= self._tried(host)
         self.doomed |= doomed
+        self._solve_no_more(doomed)
         yield from self._ask(stripes, is_block=wanted.is_block)

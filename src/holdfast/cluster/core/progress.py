@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 
@@ -13,3 +15,17 @@ class Progress(NamedTuple):
 
 
 BEGINNING = Progress(0, None)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedProgress:
+    """How far each worker had come when rows were saved that are loaded now.
+
+    Args:
+        newest: When the newest of them were: nothing of that is applied to any of them again.
+        checkpoint: When the newest checkpoint was, which holds all of them: what they may lack counts from there, as
+            priority saves hold but a few.
+    """
+
+    newest: Mapping[int, Progress] = field(default_factory=dict)
+    checkpoint: Mapping[int, Progress] = field(default_factory=dict)

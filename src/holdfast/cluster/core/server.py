@@ -32,7 +32,7 @@ from holdfast.cluster.core.messages import (
 )
 from holdfast.cluster.core.pace import Asynchronous, Heard, Pace, Shard
 from holdfast.cluster.core.parity import Parity
-from holdfast.cluster.core.parity_messages import FallBack, Given, Rebuild, Values
+from holdfast.cluster.core.parity_messages import FallBack, Given, Hurry, Rebuild, Values
 from holdfast.cluster.core.progress import BEGINNING, Progress
 from holdfast.cluster.core.protected import ProtectedAsynchronous, ProtectedPace
 from holdfast.cluster.core.protected_steps import ProtectedSynchronous
@@ -68,11 +68,14 @@ class ServerCore:
         self._protection = protection
         self._protected: tuple[Parity, ProtectedPace] | None = None  # once it has loaded, where it has protection
         self._loaded: Mapping[int, Progress] = {}  # by worker, what is in the rows that were loaded
+        self._checkpointed: Mapping[int, Progress] = {}  # by worker, what is in all of them
+        self._behind: dict[int, int] = {}  # by worker, the push behind which it goes on where rows are rebuilt
         self._wants_dense = False
         self._is_settled = True  # nothing that a predecessor had not finished is needed from anybody
-        self._told_lost: dict[int, int] = {}  # by worker, pushes that rows lack which came from a save
+        self._told_lost: dict[int, int] = {}  # by worker, pushes that rows may lack which came from a save
         self._dense: Any = None  # a worker's copy, while it is not known whether it is needed
         self._survey: Survey | None = None  # to be answered once all rows are there
+        self._is_hurried = False  # whether the controller waits for them
         self._waiting: list[tuple[Member, Message]] = []
         self._snapshot: Snapshot | None = None  # to be taken once all of it is applied
         self._allegiance = Allegiance()
@@ -130,6 +133,11 @@ class ServerCore:
         return self._protected is None or self._protected[0].is_whole
 
     @property
+    def is_awaited(self) -> bool:
+        """Whether a save waits for its rows, for which workers pause, or behind which the job ends."""
+        return self._is_hurried or self._survey is not None
+
+    @property
     def is_climbing(self) -> bool:
         """Whether some of its rows are lost to parity, and wait until it is known which."""
         return self._protected is not None and self._protected[0].is_climbing
@@ -178,6 +186,8 @@ class ServerCore:
                 yield from self._rebuild(view)
             case FallBack():
                 yield from self._fall_back()
+            case Hurry():
+                self._is_hurried = True
             case Survey(save, number) if self._view is not None and self._view.number == number:
                 self.last_save = save
                 self._survey = message
@@ -230,7 +240,8 @@ class ServerCore:
     def _load(self, load: Load) -> Iterator[Send]:
         """Where all go back to a checkpoint, it is known what its rows hold; otherwise workers' hellos will tell."""
         self._view = load.view
-        self._loaded = self._shard.load(load.checkpoint)
+        saved = self._shard.load(load.checkpoint)
+        self._loaded, self._checkpointed = saved.newest, saved.checkpoint
         self._wants_dense = load.checkpoint is None
         for index, incarnation in enumerate(load.view.workers):
             known = None if load.checkpoint is None else load.progress.get(index, BEGINNING)
@@ -260,15 +271,19 @@ class ServerCore:
         parity, pace = self._protected
         yield from parity.fall_back(self._dense)
         self._dense = None
-        for worker, heard in self._workers.items():
-            if heard.progress is not None:
-                yield from self._tell_lost(worker, heard.progress, parity.saved or {})
+        for worker in self._behind:
+            yield from self._tell_lost(worker, parity)
         yield from pace.resume()
 
-    def _tell_lost(self, worker: int, progress: Progress, held: Mapping[int, int]) -> Iterator[Send]:
-        """Once, however often rows fall back."""
-        lost, told = progress.pushed - held.get(worker, 0), self._told_lost.get(worker, 0)
-        if lost > told:
+    def _tell_lost(self, worker: int, parity: Parity) -> Iterator[Send]:
+        """Once, however often rows fall back; also that it is nothing, as the controller waits for it.
+
+        What was pushed behind its hello has changed none of the rows that were missing.
+        """
+        if not parity.has_fallen_rows:
+            return
+        lost, told = parity.lost_of(worker, self._behind[worker]), self._told_lost.get(worker, 0)
+        if worker not in self._told_lost or lost > told:
             self._told_lost[worker] = lost
             yield Send(self._allegiance.leader, Lost(worker, lost - told))
 
@@ -362,8 +377,8 @@ class ServerCore:
         if heard.progress is None:
             held = self._loaded.get(sender.index, BEGINNING)
             heard.progress = held if held.pushed > hello.progress.pushed else hello.progress
-            if lost := heard.progress.pushed - held.pushed:
-                yield Send(self._allegiance.leader, Lost(sender.index, lost))
+            lost = heard.progress.pushed - self._checkpointed.get(sender.index, BEGINNING).pushed
+            yield Send(self._allegiance.leader, Lost(sender.index, lost))  # the controller waits for it, were it 0
         yield from self._pace.greet(sender, hello.progress)
 
     def _go_on_behind(self, worker: int, hello: Hello, parity: Parity) -> Iterator[Send]:
@@ -373,5 +388,5 @@ class ServerCore:
             self._dense = hello.dense
         if heard.progress is None:
             heard.progress = hello.progress
-            if parity.saved is not None:
-                yield from self._tell_lost(worker, heard.progress, parity.saved)
+            self._behind[worker] = hello.progress.pushed
+            yield from self._tell_lost(worker, parity)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, Self, TypeAlias
 
 from holdfast.cluster.core.pace import Shard
-from holdfast.cluster.core.progress import Progress
+from holdfast.cluster.core.progress import SavedProgress
 
 Hosts: TypeAlias = tuple[int, ...]  # the servers that keep the parities of a stripe, in the order of parities
 
@@ -113,8 +113,8 @@ class Records(Shard, Protocol):
         """
         ...
 
-    def fall_back(self, stripes: StripeSet, dense: Any) -> Mapping[int, Progress]:
-        """Take the newest rows saved; by worker, how far it had come when the newest of them were saved.
+    def fall_back(self, stripes: StripeSet, dense: Any) -> SavedProgress:
+        """Take the newest rows saved; how far workers had come when they were.
 
         The dense part, where it is among them, is a worker's copy, which is newer; ``dense`` is None if there is none.
         """

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
+from holdfast.cluster.core.progress import Progress
+
 Vector: TypeAlias = Mapping[int, int]
+
+
+def pushed(progress: Mapping[int, Progress]) -> dict[int, int]:
+    """The last push of each."""
+    return {worker: each.pushed for worker, each in progress.items()}
 
 
 def joined(one: Vector, other: Vector) -> dict[int, int]:

@@ -98,7 +98,22 @@ def require_memory(where: str, needed_bytes: int, available_bytes: int | None) -
     if available_bytes is not None and needed_bytes > available_bytes:
         raise ConfigurationError(
             f"parity takes {_gigabytes(needed_bytes)} of {where}, where {_gigabytes(max(0, available_bytes))} of "
-            "memory are left beside its rows: start more servers, pass a larger data= to Parity, or drop it"
+            "memory are left beside its rows: start servers on more machines, pass a larger data= to Parity, or drop it"
+        )
+
+
+def require_memory_of_rows(where: str, rows_bytes: int, free_bytes: int | None) -> None:
+    """Refuse to start servers whose own rows do not fit into memory, whatever protects them.
+
+    Args:
+        where: A machine.
+        rows_bytes: What rows and slots of its servers take.
+        free_bytes: What is free there; None where that is not known.
+    """
+    if free_bytes is not None and rows_bytes > free_bytes:
+        raise ConfigurationError(
+            f"rows and their slots take {_gigabytes(rows_bytes)} of {where}, where {_gigabytes(free_bytes)} of memory "
+            "are free: start servers on more machines, or train a smaller model"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import cast
 
 from holdfast.checkpoint.wire.memory import available_bytes
@@ -61,9 +62,9 @@ class Place:
 
     def close(self) -> None:
         """Let the agent finish what it has."""
-        if isinstance(self.shard, ProtectedShard):
-            self.shard.close()
-        self.saves.close()
+        with closing(self.saves):
+            if isinstance(self.shard, ProtectedShard):
+                self.shard.close()
 
 
 def ready_for_blocks(job: Job) -> None:

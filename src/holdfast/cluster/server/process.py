@@ -156,7 +156,7 @@ class _Life:
 
     def _rebuild(self) -> None:
         """Ask for what parities give, or lack, and nobody waits for."""
-        self._rebuild_pace.is_urgent = self._core.is_climbing
+        self._rebuild_pace.is_urgent = self._core.is_climbing or self._core.is_awaited
         while not self._core.is_whole and self._rebuild_pace.may_ask(self._core.asked):
             sends = self._core.advance(both=self._rebuild_pace.is_fast)
             self._rebuild_pace.has_asked_all = not sends

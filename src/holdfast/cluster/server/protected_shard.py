@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 
 from holdfast.cluster.core.messages import Copied
-from holdfast.cluster.core.progress import Progress
+from holdfast.cluster.core.progress import Progress, SavedProgress
 from holdfast.cluster.core.stripes import Syndrome
 from holdfast.cluster.parity.accumulator import Accumulator
 from holdfast.cluster.parity.shard_parity import ShardParity
@@ -56,13 +56,15 @@ class ProtectedShard(LiveShard):
 
     def close(self) -> None:
         """Let what was begun end, and the threads."""
-        self._add_rest()
-        if self._movers is not None:
-            self._movers.close()
+        try:
+            self._add_rest()
+        finally:
+            if self._movers is not None:
+                self._movers.close()
 
     # ---- what every shard does -------------------------------------------------------------------------------------
 
-    def load(self, checkpoint: int | None) -> Mapping[int, Progress]:
+    def load(self, checkpoint: int | None) -> SavedProgress:
         """Take the rows of a checkpoint, or of the newest save of each; as they begin where nothing was saved."""
         self._wait_to_write()
         return super().load(checkpoint)
@@ -123,7 +125,7 @@ class ProtectedShard(LiveShard):
         """Take rows from the syndromes of as many hosts as rows are lost in each stripe."""
         self.row_moves.begin(self._parity.solve, stripes, syndromes, lost)
 
-    def fall_back(self, stripes: StripeSet, dense: Arrays | None) -> Mapping[int, Progress]:
+    def fall_back(self, stripes: StripeSet, dense: Arrays | None) -> SavedProgress:
         """Take the newest rows saved; rows begin anew where nothing was. The dense part is a worker's copy."""
         self._wait_to_write()
         wanted, is_dense = self._parity.rows_of(stripes)
@@ -132,7 +134,7 @@ class ProtectedShard(LiveShard):
             self._begin_anew(wanted, is_dense)
         if is_dense and dense is not None:
             self.take_dense(dense)
-        return found or {}
+        return found or SavedProgress()
 
     def rebuilt(self) -> None:
         """All rows are there: saves go on with them, as if every one had changed."""

@@ -26,7 +26,7 @@ class RebuildPace:
 
     is_fast: bool
     runtime: Runtime = SYSTEM
-    is_urgent: bool = False  # rows wait until all that parities give is there
+    is_urgent: bool = False  # somebody waits until all that parities give is there
     has_asked_all: bool = False  # there is no block to ask for until something is heard
     _next_s: float = 0.0
 

@@ -43,6 +43,8 @@ class Room:
         dense_optimizer: Optimizer,
         settings: Settings,
         rings: Sequence[Ring] = (),
+        *,
+        spares: int = 1,
     ) -> Room | None:
         """None where memory is scarce: then it is taken when a place is.
 
@@ -52,6 +54,7 @@ class Room:
             dense_optimizer: Of dense parameters.
             settings: Of saves.
             rings: Servers that keep parities of each other's rows.
+            spares: That may take memory at the same time, each of which sees that of all as free.
         """
         rule = optimizer.rule()
         shapes = _parity_shapes(placement, rings, rule)
@@ -59,7 +62,7 @@ class Room:
         rows_bytes = 4 * sum(rows * words_of(rule, group.width) for group, rows in sizes)
         needed = 2 * rows_bytes + 4 * sum(rows * words for rows, words in shapes)  # rows, a snapshot of them, parities
         available = available_bytes()
-        if available is not None and needed > available // _SHARE:
+        if available is not None and needed * spares > available // _SHARE:
             return None
         arrays = [GroupArrays.of(rows, group.width, rule) for group, rows in sizes]
         for each in arrays:

@@ -12,7 +12,7 @@ from holdfast.checkpoint.shards import Loaded, SavePolicies, ShardedRun, ShardWr
 from holdfast.checkpoint.wire.buffer import FrameBuffer
 from holdfast.cluster.core.messages import Copied
 from holdfast.cluster.core.notes import Decide, Decided, Outcome
-from holdfast.cluster.core.progress import Progress
+from holdfast.cluster.core.progress import Progress, SavedProgress
 from holdfast.cluster.job import Job
 from holdfast.cluster.payload import Numbers
 from holdfast.cluster.save_account import SaveAccount
@@ -85,7 +85,7 @@ class SavedRows:
 
     # ---- loading ---------------------------------------------------------------------------------------------------
 
-    def load(self, checkpoint: str | None, *, replaces: bool) -> Mapping[int, Progress] | None:
+    def load(self, checkpoint: str | None, *, replaces: bool) -> SavedProgress | None:
         """Fill the rows from a checkpoint, or with the newest rows saved; None where nothing was ever saved."""
         self._abandon()
         try:
@@ -100,12 +100,12 @@ class SavedRows:
         load_dense(self._rows.dense, loaded.state.training)
         self._go_on(loaded, replaces=replaces)
         self._went_back_to = checkpoint
-        return {} if checkpoint is not None else self._progress_in(loaded)
+        return SavedProgress() if checkpoint is not None else self._progress_in(loaded)
 
-    def load_rows(self, wanted: Sequence[Numbers], *, dense: bool) -> Mapping[int, Progress] | None:
+    def load_rows(self, wanted: Sequence[Numbers], *, dense: bool) -> SavedProgress | None:
         """Fill some rows with what was saved last, and the dense part where wanted; None where nothing was ever saved.
 
-        By worker, how far it had come when the newest rows were saved.
+        With how far workers had come when they were saved.
         """
         try:
             loaded = load_newest_rows(self._run, self._rows, wanted, dense=dense)
@@ -134,12 +134,12 @@ class SavedRows:
             return self._run.load(self._shards, checkpoint)
         return self._run.load_newest(self._shards, state=True)
 
-    def _progress_in(self, loaded: Loaded) -> Mapping[int, Progress]:
-        """By worker, how far it had come when the newest of the rows were saved."""
+    def _progress_in(self, loaded: Loaded) -> SavedProgress:
+        """How far workers had come when the rows were saved: all by the checkpoint, the newest by priority saves."""
         assert loaded.state is not None
         progress = saved_progress(loaded.state, self._job.plan, step=loaded.info.step)
         held = loaded.newest[self._index] if loaded.newest else None
-        return {**progress, **held_progress(held)}
+        return SavedProgress({**progress, **held_progress(held)}, progress)
 
     def _read_newest(self) -> Loaded | None:
         """On another thread, which shares no client of the store with this one."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from holdfast.cluster.core.messages import Copied
-from holdfast.cluster.core.progress import Progress
+from holdfast.cluster.core.progress import Progress, SavedProgress
 from holdfast.cluster.payload import Arrays, Floats, FoundRows, Gradients, Numbers, WantedRows, in_order_of_workers
 from holdfast.cluster.server.average import mean
 from holdfast.cluster.shard import Shard
@@ -15,18 +15,18 @@ from holdfast.cluster.shard import Shard
 class Saves(Protocol):
     """A server's part of the checkpoints."""
 
-    def load(self, checkpoint: str | None, *, replaces: bool) -> Mapping[int, Progress] | None:
+    def load(self, checkpoint: str | None, *, replaces: bool) -> SavedProgress | None:
         """Fill the rows from a checkpoint, or with the newest rows saved; None where nothing was ever saved.
 
-        In the latter case: by worker, how far it had come when the newest of these rows were saved. ``replaces``:
-        another process was this server before, in the same job.
+        In the latter case: how far workers had come when these rows were saved. ``replaces``: another process was this
+        server before, in the same job.
         """
         ...
 
-    def load_rows(self, wanted: Sequence[Numbers], *, dense: bool) -> Mapping[int, Progress] | None:
+    def load_rows(self, wanted: Sequence[Numbers], *, dense: bool) -> SavedProgress | None:
         """Fill some rows of each group with what was saved last, and the dense part where wanted; None: nothing was.
 
-        By worker, how far it had come when the newest rows were saved.
+        With how far workers had come when they were saved.
         """
         ...
 
@@ -86,24 +86,24 @@ class LiveShard:
         self.pulled_rows = 0
         self.pushed_rows = 0
 
-    def load(self, checkpoint: int | None) -> Mapping[int, Progress]:
+    def load(self, checkpoint: int | None) -> SavedProgress:
         """Take the rows of a checkpoint, or of the newest save of each; as they begin where nothing was saved.
 
         Where everyone begins anew right behind a checkpoint, its rows are here, and none is read.
         """
         if checkpoint is not None and checkpoint == self._copied:
             self._saves.stay()
-            return {}
+            return SavedProgress()
         self._copied = None
         name = None if checkpoint is None else self.names[checkpoint]
         if name == "":
             self._rows.start(self._first_dense)
             self._saves.begin(replaces=self.replaces)
-            return {}
+            return SavedProgress()
         found = self._saves.load(name, replaces=self.replaces)
         if found is None:
             self._rows.start(self._first_dense)
-            return {}
+            return SavedProgress()
         return found
 
     def take_dense(self, dense: Arrays) -> None:

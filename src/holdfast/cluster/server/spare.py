@@ -38,7 +38,9 @@ class Spare:
     def __init__(self, job: Job, member: Member, surroundings: Surroundings, movers: Movers | None) -> None:
         self._link = Link(job, member, surroundings)
         placement = Placement(job.plan, job.servers)
-        self.room = Room.for_any(placement, job.optimizer, job.dense_optimizer, job.saving.settings, job.rings)
+        self.room = Room.for_any(
+            placement, job.optimizer, job.dense_optimizer, job.saving.settings, job.rings, spares=job.spares
+        )
         if self.room is not None and movers is not None:
             ready_for_blocks(job)
             _rehearse(job, self.room, movers)

@@ -71,7 +71,6 @@ class Endpoint:
         self._outbox = Outbox(member, self.address, self.sockets, self._inbox.dropped)
         self._poller, self._polled = zmq.Poller(), frozenset[int]()
         self._poller.register(self._socket, zmq.POLLIN)
-        self._newcomers: list[Member] = []
         self._is_closed = False
 
     @property
@@ -97,17 +96,15 @@ class Endpoint:
         """Connect to a member that was heard, before there is anything to say: what is sent to it then goes at once."""
         self._outbox.reach(member)
 
-    def take_newcomers(self) -> list[Member]:
-        """Members whose streams began since this was last asked: they can be sent to, and introduced to others."""
-        newcomers, self._newcomers = self._newcomers, []
-        return newcomers
-
     def introduce(self, to: Member, members: Iterable[Member]) -> None:
         """Tell a member where others are, as far as that is known here, before whatever is sent to it next."""
         self._outbox.introduce(to, tuple(members))
 
     def disconnect(self, member: Member) -> None:
-        """It is dead: drop what is on its way to it, and whatever is sent to it from now on."""
+        """It is dead, or somebody else by now: drop what is sent to it, before and from now on.
+
+        The same holds for earlier ones in its place.
+        """
         self._outbox.drop(member)
 
     def disconnect_replaced(self, view: View) -> None:
@@ -216,7 +213,6 @@ class Endpoint:
                 pass
             case Opening(address):
                 self._outbox.learn(Peer(sender, address))
-                self._newcomers.append(sender)
             case Introduction(peers):
                 for peer in peers:
                     self._outbox.learn(peer)

@@ -17,7 +17,7 @@ from holdfast.cluster.wire.malformed import MalformedFrame
 from holdfast.cluster.wire.sheet import MOST_FRAME_BYTES, Array, Cursor, Sheet
 from holdfast.errors import ConfigurationError
 
-VERSION = 4  # of the format: peers of another version are refused, because a job runs one release
+VERSION = 5  # of the format: peers of another version are refused, because a job runs one release
 MAGIC = b"HF"
 HEADER = struct.Struct("<2sBBQ")  # magic, version, type, the frame's number in its stream
 ROUTE = struct.Struct("<BBxxIIII")  # sender and receiver: roles, then index and incarnation of each
@@ -110,6 +110,8 @@ TYPES: dict[int, type] = {
     42: parity.Reconcile,
     43: parity.Agreed,
     44: parity.Dropped,
+    45: parity.Forget,
+    46: parity.Hurry,
     128: notes.Up,
     129: notes.NamedCheckpoint,
     130: notes.Decide,

@@ -114,13 +114,12 @@ class Outbox:
             self.send(to, Introduction(known))
 
     def drop(self, member: Member) -> None:
-        """It is dead: whatever is still on its way to it is thrown away."""
+        """It is dead, or somebody else: what is on its way to it, or to earlier ones in its place, is thrown away."""
         place = (member.role, member.index)
         self._gone[place] = max(self._gone.get(place, 0), member.incarnation)
-        self._addresses.pop(member, None)
-        self._dropped.unsent += len(self._held.pop(member, ()))
-        if (line := self._lines.pop(member, None)) is not None:
-            line.socket.close(linger=0)
+        for each in {*self._lines, *self._addresses, *self._held}:
+            if (each.role, each.index) == place and each.incarnation <= member.incarnation:
+                self._throw_away(each)
 
     def drop_replaced(self, view: View) -> None:
         """Drop everyone in whose place a view has somebody else."""
@@ -133,6 +132,12 @@ class Outbox:
         for line in self._lines.values():
             line.socket.close(linger=round(linger_s * 1000))
         self._lines.clear()
+
+    def _throw_away(self, member: Member) -> None:
+        self._addresses.pop(member, None)
+        self._dropped.unsent += len(self._held.pop(member, ()))
+        if (line := self._lines.pop(member, None)) is not None:
+            line.socket.close(linger=0)
 
     def _connected(self, member: Member) -> _Line | None:
         address = self._addresses.get(member)

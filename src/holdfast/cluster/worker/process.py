@@ -80,7 +80,11 @@ class _Life:
             gc.freeze()  # modules and their parameters stay: a collection in every few steps need not visit them
             train(self._worker)
             self._exchange.tell(self._worker.report(sums=True))
-        except Exception:
+        except (LifeOver, KeyboardInterrupt):  # a signal from outside: a death like any other
+            raise
+        except SystemExit as end:
+            self._exchange.fail(f"{traceback.format_exc()}{_advice(end)}")
+        except BaseException:
             self._exchange.fail(traceback.format_exc())
         self._exchange.finish()
 
@@ -109,3 +113,9 @@ class _Life:
             return None
         piece = self._placement.dense[server]
         return (self._worker.dense_values()[piece.start : piece.end].copy(),)
+
+
+def _advice(end: SystemExit) -> str:
+    """What to do instead: a job does not end because one of its processes does."""
+    called = "" if end.code is None else repr(end.code)
+    return f"sys.exit({called}) does not end a job; return from train where the training ends, and raise where it fails"
