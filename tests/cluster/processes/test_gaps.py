@@ -14,7 +14,7 @@ from holdfast.cluster.happenings import Died, Ended, Event, Replaced
 from tests.cluster.processes import lossy
 from tests.cluster.processes.jobs import RunningJob
 
-SPARE = Member(Role.SERVER, FIRST_SPARE + 1, 1)
+SPARE = Member(Role.SERVER, FIRST_SPARE, 1)
 
 
 def is_reached(job: RunningJob, member: Member) -> bool:
@@ -66,7 +66,7 @@ def test_a_spare_that_may_have_missed_its_place_makes_room_for_another(start_job
     job.run_to(1)
     job.until(lambda: is_reached(job, SPARE))
     lossy.lose_frame_to(job, SPARE)
-    job.until(lambda: is_reached(job, replace(SPARE, index=SPARE.index + 1)))
+    job.until(lambda: is_reached(job, replace(SPARE, incarnation=2)))
     job.finish(3)
     assert not job.of(Died)
     job.assert_nothing_is_left()
