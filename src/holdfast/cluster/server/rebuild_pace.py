@@ -8,7 +8,7 @@ from holdfast.runtime import SYSTEM, Runtime
 
 FAST_ASKED = 24  # questions at once: a block of rows takes one, a block of parities one for each member
 _GENTLE_ASKED = 4  # so that whoever is slow to answer is not asked ever more
-_REST = 49.0  # times as long as answers took to handle: 0.02 of a server's time is the rebuild's
+_REST = 99.0  # times as long as answers took to handle: 0.01 of a server's time is the rebuild's
 
 
 @dataclass(slots=True)
