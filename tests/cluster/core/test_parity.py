@@ -35,7 +35,8 @@ def test_no_row_is_wrong_in_very_many_schedules(part: int) -> None:
         ParitySimulation(seed).run()
 
 
-EACH = [pytest.param(name, marks=[pytest.mark.slow] * rule.is_rare) for name, rule in PARITY.rules.items()]
+RARE = [pytest.mark.slow, pytest.mark.timeout(900)]
+EACH = [pytest.param(name, marks=RARE if rule.is_rare else []) for name, rule in PARITY.rules.items()]
 
 
 @pytest.mark.parametrize("rule", EACH)

@@ -48,7 +48,8 @@ def test_every_push_counts_once_whoever_dies_in_very_many_schedules(part: int) -
         Simulation(seed).run()
 
 
-EACH = [pytest.param(name, marks=[pytest.mark.slow] * rule.is_rare) for name, rule in PROTOCOL.rules.items()]
+RARE = [pytest.mark.slow, pytest.mark.timeout(900)]
+EACH = [pytest.param(name, marks=RARE if rule.is_rare else []) for name, rule in PROTOCOL.rules.items()]
 
 
 @pytest.mark.parametrize("rule", EACH)
